@@ -1,0 +1,29 @@
+"""What one step of a state machine hands back to its shell.
+
+The two lists carry the durability order in their type: a shell that forgets to wait for the disk has to write to the
+wrong list to do so. Used by every machine in ``core`` and by both shells (actors and simulator).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+EffectT = TypeVar("EffectT")
+
+
+@dataclass(slots=True)
+class Outbox(Generic[EffectT]):
+    """Effects of one step, in order.
+
+    ``now`` may be carried out at once, in order. ``after_sync`` may be carried out, in order, only when everything
+    that was written up to and including this step is durable.
+    """
+
+    now: list[EffectT] = field(default_factory=list)
+    after_sync: list[EffectT] = field(default_factory=list)
+
+    def extend(self, other: Outbox[EffectT]) -> None:
+        """Append another step's effects behind these, each list to its own."""
+        self.now.extend(other.now)
+        self.after_sync.extend(other.after_sync)

@@ -1,3 +1,186 @@
-"""Raylog: a Kafka-class log broker that lives inside a Ray cluster."""
+"""Raylog: a Kafka-class log broker that lives inside a Ray cluster.
+
+This is the public face, and the only module a user has to know. Every name is imported on first use, so that
+`import raylog` costs next to nothing and a service that only produces and consumes never loads Ray.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raylog import spark
+    from raylog.client.admin import Admin, AsyncAdmin
+    from raylog.client.consumer import AsyncConsumer, Consumer
+    from raylog.client.producer import AsyncProducer, Producer
+    from raylog.client.types import OffsetAndMetadata, Record, RecordMetadata
+    from raylog.cluster import Cluster, connect, start
+    from raylog.core.errors import (
+        AuthenticationFailed,
+        BufferExhausted,
+        ClientClosed,
+        CommitFailed,
+        ConnectionFailed,
+        CoordinatorLoadInProgress,
+        CoordinatorNotAvailable,
+        CorruptMessage,
+        DataDirectoryError,
+        DeliveryTimedOut,
+        DuplicateSequence,
+        FencedInstanceId,
+        FencedLeaderEpoch,
+        GroupIdNotFound,
+        GroupMaxSizeReached,
+        IllegalGeneration,
+        InconsistentClusterId,
+        InconsistentGroupProtocol,
+        IneligibleReplica,
+        InvalidConfig,
+        InvalidGroupId,
+        InvalidPartitions,
+        InvalidProducerEpoch,
+        InvalidRecord,
+        InvalidReplicationFactor,
+        InvalidRequest,
+        InvalidSessionTimeout,
+        InvalidTopic,
+        InvalidUpdateVersion,
+        KafkaStorageError,
+        LeaderNotAvailable,
+        MemberIdRequired,
+        NoClusterFound,
+        NonEmptyGroup,
+        NoOffsetForPartition,
+        NotController,
+        NotCoordinator,
+        NotEnoughReplicas,
+        NotEnoughReplicasAfterAppend,
+        NotLeaderOrFollower,
+        OffsetNotAvailable,
+        OffsetOutOfRange,
+        OutOfOrderSequence,
+        RaylogError,
+        RebalanceInProgress,
+        RecordTooLarge,
+        RequestTimedOut,
+        RetriableError,
+        StaleBrokerEpoch,
+        StaleMetadataError,
+        StartFailed,
+        TopicAlreadyExists,
+        UnknownLeaderEpoch,
+        UnknownMemberId,
+        UnknownServerError,
+        UnknownTopicId,
+        UnknownTopicOrPartition,
+        UnsupportedCompression,
+    )
+    from raylog.core.ids import TopicPartition
 
 __version__ = "0.1.0"
+
+# Which module gives which names; tests/unit/packaging compares this with the imports above and with __all__.
+_HOMES: dict[str, tuple[str, ...]] = {
+    "raylog.cluster": ("Cluster", "connect", "start"),
+    "raylog.client.admin": ("Admin", "AsyncAdmin"),
+    "raylog.client.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.producer": ("AsyncProducer", "Producer"),
+    "raylog.client.types": ("OffsetAndMetadata", "Record", "RecordMetadata"),
+    "raylog.core.ids": ("TopicPartition",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AuthenticationFailed",
+    "BufferExhausted",
+    "ClientClosed",
+    "Cluster",
+    "CommitFailed",
+    "ConnectionFailed",
+    "Consumer",
+    "CoordinatorLoadInProgress",
+    "CoordinatorNotAvailable",
+    "CorruptMessage",
+    "DataDirectoryError",
+    "DeliveryTimedOut",
+    "DuplicateSequence",
+    "FencedInstanceId",
+    "FencedLeaderEpoch",
+    "GroupIdNotFound",
+    "GroupMaxSizeReached",
+    "IllegalGeneration",
+    "InconsistentClusterId",
+    "InconsistentGroupProtocol",
+    "IneligibleReplica",
+    "InvalidConfig",
+    "InvalidGroupId",
+    "InvalidPartitions",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidReplicationFactor",
+    "InvalidRequest",
+    "InvalidSessionTimeout",
+    "InvalidTopic",
+    "InvalidUpdateVersion",
+    "KafkaStorageError",
+    "LeaderNotAvailable",
+    "MemberIdRequired",
+    "NoClusterFound",
+    "NoOffsetForPartition",
+    "NonEmptyGroup",
+    "NotController",
+    "NotCoordinator",
+    "NotEnoughReplicas",
+    "NotEnoughReplicasAfterAppend",
+    "NotLeaderOrFollower",
+    "OffsetAndMetadata",
+    "OffsetNotAvailable",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "Producer",
+    "RaylogError",
+    "RebalanceInProgress",
+    "Record",
+    "RecordMetadata",
+    "RecordTooLarge",
+    "RequestTimedOut",
+    "RetriableError",
+    "StaleBrokerEpoch",
+    "StaleMetadataError",
+    "StartFailed",
+    "TopicAlreadyExists",
+    "TopicPartition",
+    "UnknownLeaderEpoch",
+    "UnknownMemberId",
+    "UnknownServerError",
+    "UnknownTopicId",
+    "UnknownTopicOrPartition",
+    "UnsupportedCompression",
+    "__version__",
+    "connect",
+    "spark",
+    "start",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use and keep it (PEP 562)."""
+    value: object
+    if name == "spark":
+        value = import_module("raylog.spark")
+    elif name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+    elif name in __all__:
+        value = getattr(import_module("raylog.core.errors"), name)  # all the rest are errors
+    else:
+        raise AttributeError(f"module 'raylog' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Show the public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,81 @@
+# One way to do each thing; every target installs what it needs into .venv first, and only once.
+#
+#   make demo        run examples/flights.py: Ray, Raylog and Spark on this machine, nothing else to install
+#   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
+#   make lint        the checks alone, without the tests
+#   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
+#   make bench       the benchmarks, peers side by side
+#   make constraints write constraints.txt from what is installed in .venv
+#   make clean       remove caches and builds; make distclean removes .venv as well
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PYTHON ?=
+SEEDS ?= 200
+PROFILE ?= default
+PYTEST_ARGS ?=
+
+CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
+
+.PHONY: demo test lint ruff types imports simulate bench constraints import-tree clean distclean
+
+demo: $(VENV)/.installed-demo
+	$(PY) examples/flights.py
+
+test: lint
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: ruff types imports
+
+ruff: $(VENV)/.installed-test
+	$(PY) -m ruff check $(CHECKED)
+	$(PY) -m ruff format --check $(CHECKED)
+
+types: $(VENV)/.installed-test import-tree
+	$(PY) -m mypy
+
+# import-linter puts the current folder first on its search path, so it runs where the packages lie as installed.
+imports: $(VENV)/.installed-test import-tree
+	cd build/import-tree && $(abspath $(VENV))/bin/lint-imports --config $(CURDIR)/pyproject.toml
+
+import-tree: $(VENV)/.installed-test
+	@$(PY) tools/import_tree.py > /dev/null
+
+simulate: $(VENV)/.installed-test
+	$(PY) -m tests.simulation --seeds $(SEEDS) --profile $(PROFILE)
+
+bench: $(VENV)/.installed-bench
+	$(PY) -m benchmarks
+
+constraints: $(VENV)/.installed-test
+	$(PY) tools/constraints.py > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+
+# PYTHON=/path/to/python chooses an interpreter; otherwise the one that constraints.txt was made with comes first.
+$(VENV)/bin/python:
+	@for name in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
+	    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then found="$$name"; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+	    echo "Raylog needs Python 3.11 or newer, and none was found: install one, or run make PYTHON=/path/to/python3.11." >&2; \
+	    exit 1; \
+	fi; \
+	"$$found" -m venv $(VENV) || { echo "Python cannot make an environment: install its venv module (Debian: python3-venv)." >&2; exit 1; }
+
+# The stamp is older than pyproject.toml or constraints.txt exactly when something has to be installed again.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "The environment $(VENV) has a Python older than 3.11: remove it with make distclean and try again." >&2; exit 1; }
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

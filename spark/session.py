@@ -1,0 +1,111 @@
+"""A Spark session on the Ray cluster, ready to read and write topics.
+
+Called by users as `raylog.spark.session(...)`. It starts Spark's master and executors as Ray actors through RayDP,
+with the Java that raylog.spark.java finds, and makes `format("raylog")` known. Ray, RayDP and PySpark are imported
+when a session is asked for, not before.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from raylog.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECK_TIMEOUT_S = 60.0
+"""How long the question "does your node have Java?" may take; a cold Ray worker answers within a few seconds."""
+
+DEFAULTS: dict[str, str] = {
+    # Partition, offset and time filters reach the source; Spark refuses a source with push-down while this is off.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A progress bar redraws the terminal of a program that prints its own output.
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What a session sets unless `config` says otherwise."""
+
+
+def session(
+    app_name: str,
+    *,
+    num_executors: int = 1,
+    executor_cores: int = 1,
+    executor_memory: str = "1g",
+    config: Mapping[str, object] | None = None,
+) -> "SparkSession":
+    """Start Spark on Ray and return its session, with the data source "raylog" registered.
+
+    `num_executors` Ray actors with `executor_cores` CPUs and `executor_memory` ("1g", "512m") each hold the executors;
+    they wait for free CPUs of the Ray cluster. `config` adds Spark settings or replaces DEFAULTS. Ray is joined, or
+    started on this machine, when this process has not done so. Starting takes about 20 seconds; one process has one
+    session, so end it with `raylog.spark.stop()` before asking for another.
+
+    Raises JavaNotFound when there is no usable Java, ImportError when the extra `spark` is not installed, and
+    RuntimeError when a session is running already or Ray's nodes were started without Java.
+    """
+    _require_extra()
+    java.prepare()
+    import ray
+    import raydp
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        raise RuntimeError("This process has a Spark session already: call raylog.spark.stop() before another one.")
+    if ray.is_initialized():
+        _require_java_on_ray()
+    else:
+        ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
+    settings = DEFAULTS | {name: _spell(value) for name, value in (config or {}).items()}
+    spark: SparkSession = raydp.init_spark(app_name, num_executors, executor_cores, executor_memory, configs=settings)
+    try:
+        register(spark)
+    except BaseException:
+        # Whatever went wrong, executors without an owner would hold the cluster's CPUs.
+        stop()
+        raise
+    return spark
+
+
+def stop() -> None:
+    """End the session of this process and give its CPUs back to Ray; Ray itself goes on. Harmless without a session."""
+    raydp = sys.modules.get("raydp")
+    if raydp is not None:
+        raydp.stop_spark()
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("raylog")` known to a Spark session that was not started here."""
+    from raylog.spark.source import RaylogDataSource
+
+    spark.dataSource.register(RaylogDataSource)
+
+
+def _spell(value: object) -> str:
+    """Write a setting as Spark reads it: booleans in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _require_extra() -> None:
+    missing = [name for name in ("ray", "pyspark", "raydp", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"Spark on Ray needs {', '.join(missing)}: run `pip install 'raylog[spark]'`.", name=missing[0])
+
+
+def _require_java_on_ray() -> None:
+    """Refuse at once where Spark's executors could never start, instead of letting the first job wait for ever.
+
+    Ray takes `java` from the PATH a node was started with; a worker inherits that PATH, so asking one is enough to
+    catch a cluster that was started without it.
+    """
+    import ray
+
+    find = ray.remote(num_cpus=0)(shutil.which)
+    if ray.get(find.remote("java"), timeout=CHECK_TIMEOUT_S) is None:
+        raise RuntimeError(
+            "Ray was started without Java on its PATH, so it cannot run Spark executors: restart it after "
+            '`eval "$(python -m raylog.spark.java)"`, or call raylog.spark.java.prepare() before ray.init().'
+        )

@@ -1,0 +1,340 @@
+"""Record batches: the 61-byte header of Kafka's v2 batch, and the column body (magic 77).
+
+Producers encode here and consumers decode; the broker only reads headers, checks the CRC and stamps offsets. Bodies of
+magic 2 (Kafka's own records) are handed to `kafka_records`. Nothing here touches files, clocks or the network.
+
+The CRC covers everything behind itself, so base offset, batch length, leader epoch and magic lie outside: a leader may
+stamp them in place. Producer id, epoch and sequence lie inside: a producer sets them when it encodes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+import msgspec
+
+from .compression import COMPRESSIONS as COMPRESSIONS  # re-exported: part of this module's interface
+from .compression import Buffer, compress, decompress
+from .errors import CorruptBatch, UnsupportedCompression
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LENGTH_PREFIX_BYTES = 12  # base offset and batch length, which the batch length does not count
+CRC_START = 21  # the first byte under the CRC
+_PREFIX = struct.Struct(">qiibI")  # the part outside the CRC, and the CRC
+_CHECKED = struct.Struct(">hiqqqhii")  # the part of the header under the CRC
+_STAMP_OFFSET = struct.Struct(">q")
+_STAMP_EPOCH = struct.Struct(">i")
+
+MAGIC_COLUMNS = 77
+MAGIC_KAFKA = 2
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+SEQUENCE_MAX = 2**31 - 1
+BATCH_BYTES_MAX = 2**31 - 1
+BODY_BYTES_MAX = 128 << 20  # a body may not decompress to more than this
+RECORDS_MAX = 1 << 22  # null columns cost no bytes, so the record count of a batch needs a bound of its own
+
+Header = tuple[str, bytes]
+
+
+class BatchHeader(NamedTuple):
+    """The 13 fields of a batch header, in their order on disk."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record (or of the last one there was, in a cleaned batch)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole batch, header and length prefix included."""
+        return self.batch_length + LENGTH_PREFIX_BYTES
+
+    @property
+    def compression(self) -> int:
+        """The codec number, a value of COMPRESSIONS."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records belong to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this is a marker of the broker's own, which consumers skip."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record (-1 without sequences); after 2**31 - 1 comes 0."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
+
+
+class Columns(NamedTuple):
+    """The records of one batch, as columns of equal length; a column is None where all its values are null."""
+
+    offsets: range | list[int]
+    timestamps: list[int]
+    keys: list[bytes | None] | None
+    values: list[bytes | None] | None
+    headers: list[list[Header] | None] | None
+
+
+class _Body(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The msgpack array of a magic 77 body; the fifth column exists only in cleaned batches with gaps."""
+
+    timestamp_deltas: list[int] | None
+    keys: list[bytes | None] | None
+    values: list[bytes | None] | None
+    headers: list[list[tuple[str, bytes]] | None] | None
+    offset_deltas: list[int] | None = None
+
+
+_encode_body = msgspec.msgpack.Encoder().encode
+_decode_body = msgspec.msgpack.Decoder(_Body).decode
+_make_header = BatchHeader._make
+_unpack_header = HEADER.unpack_from
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at `position` and check what can be checked without the body; CorruptBatch if it is not one.
+
+    The batch itself may be cut off by the end of `buffer`; compare `header.size`.
+    """
+    try:
+        header = _make_header(_unpack_header(buffer, position))
+    except struct.error as error:
+        raise CorruptBatch("fewer bytes than a batch header are left", position=position) from error
+    if header.magic != MAGIC_COLUMNS and header.magic != MAGIC_KAFKA:
+        raise CorruptBatch(f"magic {header.magic} is neither {MAGIC_COLUMNS} nor {MAGIC_KAFKA}", position=position)
+    if not HEADER_BYTES - LENGTH_PREFIX_BYTES <= header.batch_length <= BATCH_BYTES_MAX - LENGTH_PREFIX_BYTES:
+        raise CorruptBatch(f"a batch length of {header.batch_length} bytes is impossible", position=position)
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
+        raise CorruptBatch("an offset or the record count is negative", position=position)
+    return header
+
+
+def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch of `buffer` as (position, header); stops at a cut-off tail, raises CorruptBatch at nonsense."""
+    position, end = 0, len(buffer)
+    while position + HEADER_BYTES <= end:
+        header = parse_header(buffer, position)
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def _checked_bytes(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
+    """The bytes under the CRC; one copy, which the CRC library needs because it takes `bytes` only."""
+    start, end = position + CRC_START, position + header.size
+    if end > len(buffer):
+        raise CorruptBatch(f"only {len(buffer) - position} of {header.size} bytes are here", position=position)
+    return buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
+
+
+def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """CorruptBatch unless the batch at `position` is whole and its CRC-32C is right."""
+    found = google_crc32c.value(_checked_bytes(buffer, position, header))
+    if found != header.crc:
+        raise CorruptBatch(f"its CRC is {found:#010x}, the header says {header.crc:#010x}", position=position)
+
+
+def stamp(batch: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Write base offset and leader epoch into the header at `position`; both lie outside the CRC."""
+    _STAMP_OFFSET.pack_into(batch, position, base_offset)
+    _STAMP_EPOCH.pack_into(batch, position + LENGTH_PREFIX_BYTES, leader_epoch)
+
+
+def assemble_batch(
+    magic: int,
+    body: bytes,
+    timestamps: Sequence[int],
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+) -> bytes:
+    """Put a header before an encoded (and compressed) body. `attributes` already names the codec."""
+    count = len(timestamps)
+    checked = _CHECKED.pack(
+        attributes,
+        count - 1,
+        timestamps[0],
+        max(timestamps),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    crc = google_crc32c.extend(google_crc32c.value(checked), body)
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
+    return b"".join((_PREFIX.pack(base_offset, length, partition_leader_epoch, magic, crc), checked, body))
+
+
+def check_columns(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None] | None,
+    timestamps: Sequence[int],
+    headers: Sequence[Sequence[Header] | None] | None,
+    compression: int,
+) -> None:
+    """ValueError or UnsupportedCompression when these columns cannot make a batch."""
+    count = len(timestamps)
+    if count == 0:
+        raise ValueError("A record batch holds at least one record.")
+    if count > RECORDS_MAX:
+        raise ValueError(f"A record batch holds at most {RECORDS_MAX} records, not {count}.")
+    for name, column in (("keys", keys), ("values", values), ("headers", headers)):
+        if column is not None and len(column) != count:
+            raise ValueError(f"The column {name} holds {len(column)} entries, but there are {count} timestamps.")
+    if not 0 <= compression <= 4:
+        raise UnsupportedCompression(compression)
+
+
+def encode_batch(
+    keys: list[bytes | None] | None,
+    values: list[bytes | None] | None,
+    timestamps: list[int],
+    headers: list[list[Header] | None] | None = None,
+    *,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+    attributes: int = 0,
+    level: int | None = None,
+) -> bytes:
+    """One batch of magic 77. Timestamps are milliseconds; the first is the base, the others are kept as deltas."""
+    check_columns(keys, values, timestamps, headers, compression)
+    base = timestamps[0]
+    deltas = None if timestamps.count(base) == len(timestamps) else [moment - base for moment in timestamps]
+    # A column is looked through only if it begins with a null, so the common case costs one comparison.
+    if keys is not None and keys[0] is None and keys.count(None) == len(keys):
+        keys = None
+    if values is not None and values[0] is None and values.count(None) == len(values):
+        values = None
+    if headers is not None and not any(headers):
+        headers = None
+    body = _encode_body((deltas, keys, values, headers))
+    if compression:
+        body = compress(compression, body, level)
+    return assemble_batch(
+        MAGIC_COLUMNS,
+        body,
+        timestamps,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=attributes & ~COMPRESSION_MASK | compression,
+    )
+
+
+def encode_kafka_batch(
+    keys: list[bytes | None] | None,
+    values: list[bytes | None] | None,
+    timestamps: list[int],
+    headers: list[list[Header] | None] | None = None,
+    *,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+    attributes: int = 0,
+    level: int | None = None,
+) -> bytes:
+    """One batch of magic 2, byte for byte as a Kafka client makes it; the same arguments as `encode_batch`."""
+    from .kafka_records import encode_records  # loaded on first use, so that importing this module stays cheap
+
+    check_columns(keys, values, timestamps, headers, compression)
+    body = encode_records(keys, values, timestamps, headers)
+    if compression:
+        body = compress(compression, body, level)
+    return assemble_batch(
+        MAGIC_KAFKA,
+        body,
+        timestamps,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=attributes & ~COMPRESSION_MASK | compression,
+    )
+
+
+def decode_batch(buffer: Buffer, position: int, header: BatchHeader, *, verify: bool = True) -> Columns:
+    """Open the batch at `position`, whose header was parsed before; `verify` checks its CRC first. CorruptBatch."""
+    checked = _checked_bytes(buffer, position, header)
+    if verify:
+        found = google_crc32c.value(checked)
+        if found != header.crc:
+            raise CorruptBatch(f"its CRC is {found:#010x}, the header says {header.crc:#010x}", position=position)
+    body: Buffer = memoryview(checked)[HEADER_BYTES - CRC_START :]
+    if header.attributes & COMPRESSION_MASK:
+        body = decompress(header.attributes & COMPRESSION_MASK, body, max_bytes=BODY_BYTES_MAX)
+    if header.magic == MAGIC_KAFKA:
+        from .kafka_records import decode_records  # only consumers of a Kafka client's batches need it
+
+        return decode_records(body, header)
+    return _columns_of(body, header, position)
+
+
+def _columns_of(body: Buffer, header: BatchHeader, position: int) -> Columns:
+    try:
+        columns = _decode_body(body)
+    except msgspec.MsgspecError as error:
+        raise CorruptBatch(f"its columns cannot be read ({error})", position=position) from error
+    if header.record_count > RECORDS_MAX:
+        raise CorruptBatch(f"{header.record_count} records in one batch are too many", position=position)
+    count, base_offset, base_timestamp = header.record_count, header.base_offset, header.base_timestamp
+    for column in (columns.timestamp_deltas, columns.keys, columns.values, columns.headers, columns.offset_deltas):
+        if column is not None and len(column) != count:
+            raise CorruptBatch(f"a column holds {len(column)} of {count} records", position=position)
+    offsets: range | list[int]
+    if columns.offset_deltas is None:
+        if header.last_offset_delta != count - 1:
+            raise CorruptBatch("its record count does not fit its last offset", position=position)
+        offsets = range(base_offset, base_offset + count)
+    else:
+        offsets = [base_offset + delta for delta in columns.offset_deltas]
+    deltas = columns.timestamp_deltas
+    timestamps = [base_timestamp] * count if deltas is None else [base_timestamp + delta for delta in deltas]
+    return Columns(offsets, timestamps, columns.keys, columns.values, columns.headers)

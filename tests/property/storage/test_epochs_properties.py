@@ -1,0 +1,35 @@
+"""Leader epoch history against a dumb twin that remembers the epoch of every offset."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylog.storage.epochs import UNDEFINED, LeaderEpochHistory
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["append", "elect", "cut"]), st.integers(1, 4), st.integers(0, 30)), max_size=40
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps)
+def test_the_history_agrees_with_a_list_of_epochs_by_offset(plan: list[tuple[str, int, int]]) -> None:
+    epochs, twin, current = LeaderEpochHistory(), [], 0
+    for verb, size, where in plan:
+        if verb == "append":
+            epochs.assign(current, len(twin))
+            twin += [current] * size
+        elif verb == "elect":
+            current += size
+        else:
+            del twin[where:]
+            epochs.truncate_from_end(len(twin))
+        epochs.validate()
+        assert [epochs.epoch_for(offset) for offset in range(len(twin))] == twin
+        for asked in range(current + 2):
+            below = [epoch for epoch in twin if epoch <= asked]
+            if not twin or asked > twin[-1]:
+                assert epochs.end_offset_for(asked, len(twin)) == UNDEFINED
+            elif below:
+                floor = below[-1]
+                assert epochs.end_offset_for(asked, len(twin)) == (floor, len(below))
+        assert LeaderEpochHistory.from_text(epochs.to_text()) == epochs

@@ -1,0 +1,44 @@
+"""Framed msgpack calls over TCP, authenticated by the cluster's secret, in both directions of a connection."""
+
+from raylog.rpc.calls import Reply
+from raylog.rpc.client import connect
+from raylog.rpc.connection import Connection
+from raylog.rpc.errors import (
+    AuthenticationFailed,
+    BadFrame,
+    ConnectFailed,
+    ConnectionLost,
+    FrameTooLarge,
+    RemoteError,
+    RpcError,
+    RpcTimeout,
+    TooManyPendingCalls,
+)
+from raylog.rpc.framing import Buffer, Buffers
+from raylog.rpc.limits import Limits
+from raylog.rpc.request import Handler, Request
+from raylog.rpc.server import RpcServer
+from raylog.rpc.tls import client_context, server_context
+
+__all__ = [
+    "AuthenticationFailed",
+    "BadFrame",
+    "Buffer",
+    "Buffers",
+    "ConnectFailed",
+    "Connection",
+    "ConnectionLost",
+    "FrameTooLarge",
+    "Handler",
+    "Limits",
+    "RemoteError",
+    "Reply",
+    "Request",
+    "RpcError",
+    "RpcServer",
+    "RpcTimeout",
+    "TooManyPendingCalls",
+    "client_context",
+    "connect",
+    "server_context",
+]

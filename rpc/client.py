@@ -1,0 +1,51 @@
+"""`connect()`: make an authenticated connection. Called by clients, and by actors that speak to each other.
+
+May touch: the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+
+from raylog.rpc.auth import NONCE_BYTES, ClientHandshake
+from raylog.rpc.connection import Connection
+from raylog.rpc.errors import ConnectFailed, ConnectionLost
+from raylog.rpc.limits import Limits
+from raylog.rpc.request import Handler
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    secret: bytes,
+    handler: Handler | None = None,
+    timeout_s: float = 5.0,
+    limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Connection:
+    """Connect and authenticate within `timeout_s`; `handler` gets what the server asks of us.
+
+    Raises ConnectFailed (nobody there, or too slow: try again), AuthenticationFailed (the secrets differ).
+    """
+    loop = asyncio.get_running_loop()
+    limits = limits or Limits()
+    connection = Connection(loop, ClientHandshake(secret, secrets.token_bytes(NONCE_BYTES)), handler, limits)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, host, port, ssl=tls)
+            await asyncio.shield(connection.ready)
+    except TimeoutError:
+        connection.abort("connecting took too long")
+        raise ConnectFailed(
+            f"No connection with {host}:{port} within {timeout_s} seconds: check that the broker runs and is reachable."
+        ) from None
+    except (OSError, ConnectionLost) as error:  # ssl.SSLError is an OSError
+        connection.abort("connecting failed")
+        raise ConnectFailed(f"No connection with {host}:{port}: {error}") from error
+    except BaseException:  # cancelled, or not authenticated: no socket may stay behind
+        connection.abort("connecting was given up")
+        raise
+    return connection

@@ -1,0 +1,413 @@
+"""One authenticated connection: calls and notifications in both directions over one TCP stream.
+
+Made by `connect()` and `RpcServer`; used by clients, brokers and replicas. Everything here belongs to the event loop
+that made the connection and must be called from there. May touch: its socket, the loop's clock and timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from raylog.rpc.auth import ClientHandshake, ServerHandshake
+from raylog.rpc.calls import PendingCalls, Reply, fail
+from raylog.rpc.errors import (
+    AuthenticationFailed,
+    BadFrame,
+    ConnectionLost,
+    FrameTooLarge,
+    RemoteError,
+    RpcError,
+    TooManyPendingCalls,
+)
+from raylog.rpc.framing import (
+    ERROR,
+    NOTIFICATION,
+    REPLY,
+    REQUEST,
+    Buffers,
+    Frame,
+    FrameDecoder,
+    check_frame_bytes,
+    encode_header,
+    payload_parts,
+)
+from raylog.rpc.limits import Limits
+from raylog.rpc.request import Handler, Request, describe
+from raylog.rpc.sending import SendQueue
+
+logger = logging.getLogger(__name__)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Symmetric after the handshake: both ends may call, notify and answer.
+
+    `peer` is the other end's host and port, `is_closed` says that no call can succeed any more, `close_reason` why.
+    The methods of asyncio's protocol (`connection_made`, `get_buffer`, ...) are for the event loop only.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handshake: ClientHandshake | ServerHandshake,
+        handler: Handler | None,
+        limits: Limits,
+        on_ready: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._handshake: ClientHandshake | ServerHandshake | None = handshake
+        self._accepted = isinstance(handshake, ServerHandshake)
+        self._handler = handler
+        self._limits = limits
+        self._on_ready = on_ready
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._greeting = memoryview(bytearray(limits.max_preauth_bytes))
+        self._greeting_bytes = 0
+        self._auth_timer: asyncio.TimerHandle | None = None
+        self._decoder = FrameDecoder(limits.max_frame_bytes)
+        self._pending = PendingCalls(loop)
+        self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
+        self._unanswered = 0
+        self._unanswered_bytes = 0
+        self._reading_paused = False
+        self._drainers: list[asyncio.Future[None]] = []
+        self._close_callbacks: list[Callable[[Connection], None]] = []
+        self._late_replies = 0
+        self.peer = "unknown"
+        self.is_closed = False
+        self.close_reason = ""
+
+    # What users call
+
+    async def call(self, method: str, args: object = None, payload: Buffers = b"", *, timeout_s: float) -> Reply:
+        """Call the peer's handler and wait for its answer.
+
+        Raises RemoteError (the handler's own error), RpcTimeout, ConnectionLost, TooManyPendingCalls, FrameTooLarge.
+        """
+        return await self.call_nowait(method, args, payload, timeout_s=timeout_s)
+
+    def call_nowait(
+        self, method: str, args: object = None, payload: Buffers = b"", *, timeout_s: float
+    ) -> asyncio.Future[Reply]:
+        """Queue the request before returning (order is kept; it leaves at the end of this loop tick).
+
+        All errors of `call` come through the future; only arguments that cannot be encoded raise TypeError here.
+        Large payload parts are sent from where they lie: do not change them before the answer has come.
+        """
+        pending = self._pending
+        if self.is_closed or len(pending) >= self._limits.max_pending_calls:
+            return self._refused(method)
+        parts, payload_bytes = payload_parts(payload)
+        correlation_id = pending.next_id()
+        header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
+        try:
+            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+        except FrameTooLarge as error:
+            return self._failed(error)
+        future = pending.add(correlation_id, method, timeout_s)
+        self._queue.put(header, parts, payload_bytes)
+        return future
+
+    def notify(self, method: str, args: object = None, payload: Buffers = b"") -> None:
+        """Send a request that has no answer; lost without a word when the connection goes. Raises FrameTooLarge."""
+        if not self.is_closed:
+            self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
+
+    async def drain(self) -> None:
+        """Wait while the unsent bytes are over the high mark; returns at once when the connection is closed.
+
+        Ends at the latest when the peer counts as dead (`Limits.dead_peer_timeout_s`).
+        """
+        if self._queue.is_over and not self.is_closed:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._drainers.append(waiter)
+            await waiter
+
+    def on_close(self, callback: Callable[[Connection], None]) -> None:
+        """Have `callback` called once, soon after this connection can no longer be used (even if it is closed already)."""
+        if self.is_closed:
+            self._loop.call_soon(callback, self)
+        else:
+            self._close_callbacks.append(callback)
+
+    def close(self, reason: str = "closed by this end") -> None:
+        """Fail what waits, send what is queued, then close. Cut after `Limits.close_linger_s`. Never raises."""
+        self._end(reason or "closed by this end")
+        self._queue.close_when_sent(self._limits.close_linger_s)
+
+    def abort(self, reason: str) -> None:
+        """Close at once, without sending what is queued."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed; call `close` first. Ends at the latest after the linger time."""
+        await asyncio.shield(self._gone)
+
+    def statistics(self) -> dict[str, int]:
+        """Numbers for monitoring: what waits in either direction, and answers that came after their deadline."""
+        return {
+            "pending_calls": len(self._pending),
+            "unanswered_requests": self._unanswered,
+            "unanswered_bytes": self._unanswered_bytes,
+            "unsent_bytes": self._queue.unsent_bytes,
+            "late_replies": self._late_replies,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Connection with {self.peer}{', closed' if self.is_closed else ''}>"
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the peer; nothing but the handshake is read until it has proved itself."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        self._pending = PendingCalls(self._loop, self.peer)
+        configure_socket(transport.get_extra_info("socket"), self._limits.dead_peer_timeout_s)
+        self._queue.attach(transport)
+        if self.is_closed:  # given up while it was being made
+            transport.abort()
+            return
+        self._auth_timer = self._loop.call_later(self._limits.auth_timeout_s, self._authentication_late)
+        if self._handshake is not None:
+            self._queue.put(self._handshake.opening, (), 0)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the socket's next bytes go: exactly the handshake's message, later the decoder's memory."""
+        if self._handshake is not None:
+            return self._greeting[self._greeting_bytes : self._handshake.wanted_bytes]
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in `nbytes` bytes of the peer, and answer what can be answered at once in one write."""
+        if self.is_closed:
+            return
+        self._queue.hold()
+        try:
+            if self._handshake is not None:
+                self._handshake_updated(self._handshake, nbytes)
+                return
+            frames = self._decoder.buffer_updated(nbytes)
+            if frames:
+                self._dispatch(frames)
+            if self._decoder.failure is not None:
+                self._refuse(self._decoder.failure)
+        finally:
+            self._queue.release()
+
+    def eof_received(self) -> bool:
+        """The peer has closed its end; we close ours."""
+        self._end(f"{self.peer} closed the connection")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._end(f"the connection with {self.peer} broke: {exc}" if exc else f"{self.peer} closed the connection")
+        self._queue.detach()
+        self._transport = None
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._queue.pause()
+
+    def resume_writing(self) -> None:
+        """The socket takes bytes again."""
+        self._queue.resume()
+
+    # Handshake
+
+    def _handshake_updated(self, handshake: ClientHandshake | ServerHandshake, count: int) -> None:
+        self._greeting_bytes += count
+        if self._greeting_bytes < handshake.wanted_bytes:
+            return
+        message = bytes(self._greeting[: self._greeting_bytes])
+        self._greeting_bytes = 0
+        try:
+            self._queue.put(handshake.receive(message), (), 0)
+        except AuthenticationFailed as error:
+            self._queue.put(handshake.farewell, (), 0)
+            self._refuse(error)
+            return
+        if handshake.is_done:
+            self._handshake = None
+            if self._auth_timer is not None:
+                self._auth_timer.cancel()
+            if not self.ready.done():
+                self.ready.set_result(None)
+            if self._on_ready is not None:
+                self._on_ready(self)
+
+    def _authentication_late(self) -> None:
+        if self._handshake is not None:
+            self._refuse(
+                AuthenticationFailed(f"{self.peer} did not authenticate within {self._limits.auth_timeout_s} seconds.")
+            )
+
+    # Frames in
+
+    def _dispatch(self, frames: list[Frame]) -> None:
+        pending = self._pending
+        for (kind, correlation_id, third, args), payload in frames:
+            if kind == REPLY:
+                if not pending.resolve(correlation_id, args, payload):
+                    self._late_replies += 1
+            elif kind == ERROR:
+                if not pending.reject(correlation_id, RemoteError(*third)):
+                    self._late_replies += 1
+            else:
+                if kind == REQUEST:
+                    self._unanswered += 1
+                    self._unanswered_bytes += len(payload)
+                self._handle(Request(self, correlation_id, third, args, payload, kind == NOTIFICATION))
+            if self.is_closed:
+                return
+        self._govern_reading()
+
+    def _handle(self, request: Request) -> None:
+        try:
+            if self._handler is None:
+                raise BadFrame(f"This end takes no requests; {request.method} was refused.")
+            self._handler(request)
+        except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
+            if self._handler is not None:
+                logger.exception("The handler of %s, called by %s, raised an error.", request.method, self.peer)
+            request.fail(error)
+
+    def _govern_reading(self) -> None:
+        """Stop reading while the peer has too much unanswered, or does not take our answers; begin again at half.
+
+        Only the accepting end looks at unsent bytes: if both did, each could wait for the other for ever.
+        """
+        limits, transport = self._limits, self._transport
+        share = 2 if self._reading_paused else 1
+        too_much = (
+            self._unanswered * share > limits.max_unanswered_requests
+            or self._unanswered_bytes * share > limits.max_unanswered_bytes
+            or (self._accepted and self._queue.is_over)
+        )
+        if too_much != self._reading_paused and transport is not None and not self.is_closed:
+            self._reading_paused = too_much
+            if too_much:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    # Frames out
+
+    def _send(self, kind: int, correlation_id: int, third: object, args: object, payload: Buffers) -> None:
+        parts, payload_bytes = payload_parts(payload)
+        header = encode_header(kind, correlation_id, third, args, payload_bytes)
+        check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+        self._queue.put(header, parts, payload_bytes)
+
+    def _send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
+        """Of Request: answer it. Raises before anything is sent or counted."""
+        if not self.is_closed:
+            self._send(REPLY, correlation_id, None, args, payload)
+            self._answered(request_bytes)
+
+    def _send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
+        """Of Request: answer it with an error."""
+        if self.is_closed:
+            return
+        try:
+            self._send(ERROR, correlation_id, description, None, b"")
+        except Exception:  # details of any type can come along with an error; the code and message must arrive
+            logger.warning("The details of an error cannot be sent and are left out: %r", description[2])
+            self._send(ERROR, correlation_id, [description[0], str(description[1])[:1000], {}], None, b"")
+        self._answered(request_bytes)
+
+    def _answered(self, request_bytes: int) -> None:
+        self._unanswered -= 1
+        self._unanswered_bytes -= request_bytes
+        if self._reading_paused:
+            self._govern_reading()
+
+    def _abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
+        """Of Request: it was dropped unanswered. May come from any thread, as garbage collection does."""
+        if not self.is_closed and not self._loop.is_closed():
+            error = RpcError(f"The handler dropped {method} without an answer.")
+            self._loop.call_soon_threadsafe(self._send_error, correlation_id, describe(error), request_bytes)
+
+    # Ends
+
+    def _refused(self, method: str) -> asyncio.Future[Reply]:
+        if self.is_closed:
+            return self._failed(ConnectionLost(f"The connection for {method} is closed: {self.close_reason}"))
+        return self._failed(
+            TooManyPendingCalls(f"{len(self._pending)} calls to {self.peer} wait for answers; wait for some of them.")
+        )
+
+    def _failed(self, error: RpcError) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        fail(future, error)
+        return future
+
+    def _refuse(self, error: RpcError) -> None:
+        """The peer broke the rules: log it and close."""
+        if not self.is_closed:
+            logger.warning("Connection with %s closed: %s", self.peer, error)
+            if not self.ready.done():
+                self.ready.set_exception(error)
+                self.ready.exception()
+            self.close(str(error))
+
+    def _send_queue_low(self) -> None:
+        self._wake_drainers()
+        if self._reading_paused:
+            self._govern_reading()
+
+    def _send_failed(self, error: OSError) -> None:
+        self.abort(f"the connection with {self.peer} broke: {error}")
+
+    def _wake_drainers(self) -> None:
+        waiters, self._drainers = self._drainers, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _end(self, reason: str) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.close_reason = reason
+        if self._auth_timer is not None:
+            self._auth_timer.cancel()
+        if self._transport is not None:
+            self._transport.pause_reading()  # nothing more of this peer is of interest
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionLost(f"The handshake was cut short: {reason}"))
+            self.ready.exception()
+        self._pending.fail_all(reason)
+        self._wake_drainers()
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            self._loop.call_soon(callback, self)
+
+
+def configure_socket(sock: socket.socket | None, dead_peer_timeout_s: float) -> None:
+    """No delay for small frames; a peer that vanished without a word is noticed within `dead_peer_timeout_s`."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    probe_s = max(1, int(dead_peer_timeout_s / 3))
+    options = [
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", probe_s),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", probe_s),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 2),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", int(dead_peer_timeout_s * 1000)),
+    ]
+    for level, name, value in options:
+        if hasattr(socket, name):  # not every system has all of them
+            sock.setsockopt(level, getattr(socket, name), value)

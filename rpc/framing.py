@@ -1,0 +1,201 @@
+"""The frame format, without any input or output: how a message becomes bytes and how bytes become messages.
+
+    u32 frame length | u32 header length | msgpack [kind, correlation id, method or error, arguments] | raw payload
+
+Both lengths are big-endian; the frame length counts everything after its own field. `Connection` feeds the decoder
+straight from the socket; tests feed it byte by byte. May touch: nothing but memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from raylog.rpc.errors import BadFrame, FrameTooLarge, RpcError
+
+REQUEST, REPLY, ERROR, NOTIFICATION = 0, 1, 2, 3
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Buffers: TypeAlias = Buffer | Sequence[Buffer]
+Header: TypeAlias = tuple[int, int, Any, Any]
+"""Kind, correlation id, then method (0, 3), nothing (1) or [code, message, details] (2), then arguments."""
+Frame: TypeAlias = tuple[Header, memoryview]
+
+RECEIVE_BUFFER_BYTES = 256 * 1024
+LARGE_FRAME_BYTES = 64 * 1024
+"""An incomplete frame above this gets its own buffer, into which the socket then writes without a further copy."""
+
+_LENGTHS = struct.Struct(">II")
+_HEADER_LENGTH_BYTES = 4
+_NO_PAYLOAD = memoryview(b"")
+_NO_PARTS: tuple[Buffer, ...] = ()
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, int, Any, Any]).decode
+
+
+def encode_header(kind: int, correlation_id: int, third: object, args: object, payload_bytes: int) -> bytes:
+    """The bytes of a frame that go before its payload of `payload_bytes`.
+
+    Raises TypeError (or another error of msgspec) when the arguments cannot be written as msgpack.
+    """
+    header = _encode((kind, correlation_id, third, args))
+    return _LENGTHS.pack(_HEADER_LENGTH_BYTES + len(header) + payload_bytes, len(header)) + header
+
+
+def check_frame_bytes(encoded_header: bytes, payload_bytes: int, max_frame_bytes: int) -> None:
+    """Raise FrameTooLarge when this frame would be refused by a peer with the same limit."""
+    length = len(encoded_header) - 4 + payload_bytes
+    if length > max_frame_bytes:
+        raise FrameTooLarge(
+            f"A frame of {length} bytes is over the limit of {max_frame_bytes}: send less at once, or raise "
+            "max_frame_bytes at both ends."
+        )
+
+
+def payload_parts(payload: Buffers) -> tuple[Sequence[Buffer], int]:
+    """The payload as a sequence of flat buffers of bytes, and their total length. Copies nothing.
+
+    Raises TypeError for anything that is no buffer, or no contiguous one.
+    """
+    if type(payload) is bytes:
+        return ((payload,), len(payload)) if payload else (_NO_PARTS, 0)
+    if isinstance(payload, list | tuple):
+        parts = [_flat(part) for part in payload]
+        return parts, sum(map(len, parts))
+    part = _flat(payload)
+    return (part,), len(part)
+
+
+def _flat(part: object) -> Buffer:
+    if isinstance(part, bytes | bytearray):
+        return part
+    view = memoryview(part)  # type: ignore[arg-type]  # anything with the buffer protocol, mmap for one; else TypeError
+    return view if view.format == "B" and view.ndim == 1 and view.contiguous else view.cast("B")
+
+
+class FrameDecoder:
+    """Turns a stream of bytes into frames, in the shape of asyncio's BufferedProtocol.
+
+    Ask `get_buffer()` where to write, write n bytes there, call `buffer_updated(n)`, which returns the frames that are
+    now complete. Each payload has its own writable memory. After bad bytes `failure` is set, the frames before them
+    are still returned, and everything after them is ignored.
+    """
+
+    __slots__ = ("_end", "_large", "_large_filled", "_large_header_bytes", "_max_frame_bytes", "_shared", "_view",
+                 "failure")  # fmt: skip
+
+    def __init__(self, max_frame_bytes: int, receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES) -> None:
+        if receive_buffer_bytes < 2 * LARGE_FRAME_BYTES:
+            raise ValueError(f"receive_buffer_bytes must be at least {2 * LARGE_FRAME_BYTES}.")
+        self._max_frame_bytes = max_frame_bytes
+        self._shared = bytearray(receive_buffer_bytes)
+        self._view = memoryview(self._shared)
+        self._end = 0  # the shared buffer holds [0, end): the beginning of at most one incomplete frame
+        self._large: memoryview | None = None  # header and payload of an incomplete large frame
+        self._large_filled = 0
+        self._large_header_bytes = 0
+        self.failure: RpcError | None = None
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes of the stream go; never empty."""
+        if self._large is not None:
+            return self._large[self._large_filled :]
+        return self._view[self._end :] if self._end else self._view
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        """Take note of `count` bytes written to `get_buffer()`; return the frames they completed, in order."""
+        if self.failure is not None:
+            self._end = 0
+            return []
+        if self._large is not None:
+            return self._large_updated(self._large, count)
+        frames: list[Frame] = []
+        try:
+            self._end = self._take_frames(self._end + count, frames)
+        except RpcError as error:
+            self.failure = error
+            self._end = 0
+        return frames
+
+    def _take_frames(self, end: int, frames: list[Frame]) -> int:
+        """Decode all complete frames of [0, end) in the shared buffer; return how many bytes are left at its start."""
+        shared, view, unpack = self._shared, self._view, _LENGTHS.unpack_from
+        position = 0
+        while end - position >= 8:
+            length, header_length = unpack(shared, position)
+            if length > self._max_frame_bytes or header_length > length - _HEADER_LENGTH_BYTES:
+                raise self._refuse(length, header_length)
+            stop = position + 4 + length
+            if stop > end:
+                if length > LARGE_FRAME_BYTES:
+                    self._begin_large(length, header_length, view[position + 8 : end])
+                    return 0
+                break
+            body = position + 8 + header_length
+            header = decode_header(view[position + 8 : body])
+            frames.append((header, memoryview(bytearray(view[body:stop])) if body < stop else _NO_PAYLOAD))
+            position = stop
+        left = end - position
+        if left and position:
+            view[:left] = view[position:end]
+        return left
+
+    def _begin_large(self, length: int, header_length: int, begun: memoryview) -> None:
+        self._large = memoryview(bytearray(length - _HEADER_LENGTH_BYTES))
+        self._large_header_bytes = header_length
+        self._large_filled = len(begun)
+        self._large[: len(begun)] = begun
+
+    def _large_updated(self, large: memoryview, count: int) -> list[Frame]:
+        self._large_filled += count
+        if self._large_filled < len(large):
+            return []
+        self._large = None
+        try:
+            header = decode_header(large[: self._large_header_bytes])
+        except RpcError as error:
+            self.failure = error
+            return []
+        return [(header, large[self._large_header_bytes :])]
+
+    def _refuse(self, length: int, header_length: int) -> RpcError:
+        if length > self._max_frame_bytes:
+            return FrameTooLarge(
+                f"The peer announced a frame of {length} bytes, over the limit of {self._max_frame_bytes}: it must "
+                "send less at once, or max_frame_bytes must be raised at both ends."
+            )
+        return BadFrame(f"A frame of {length} bytes cannot hold a header of {header_length}; the peer is no Raylog.")
+
+
+def decode_header(encoded: Buffer) -> Header:
+    """The four parts of a frame's msgpack header. Raises BadFrame when they are not there or make no sense."""
+    try:
+        header = _decode(encoded)
+    except Exception as error:  # msgspec, recursion, hashing, overflow: whatever it is, the peer's bytes caused it
+        raise BadFrame(f"A frame's header is not the msgpack it should be: {error}") from error
+    kind, correlation_id, third, _ = header
+    if correlation_id < 0:
+        raise BadFrame(f"The correlation id {correlation_id} is negative.")
+    if kind in (REQUEST, NOTIFICATION):
+        sound = type(third) is str
+    elif kind == REPLY:
+        sound = True
+    else:
+        sound = kind == ERROR and _is_error(third)
+    if not sound:
+        raise BadFrame(f"A frame of kind {kind} with {type(third).__name__} in the third place has no meaning.")
+    return header
+
+
+def _is_error(third: object) -> bool:
+    return (
+        isinstance(third, list)
+        and len(third) == 3
+        and isinstance(third[0], int)
+        and isinstance(third[1], str)
+        and isinstance(third[2], dict)
+    )

@@ -1,0 +1,96 @@
+"""What a handler gets: one request of the peer, with the two ways to answer it.
+
+Made by `Connection`, used by the handlers of brokers and clients. May touch: its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from raylog.rpc.errors import UNKNOWN_SERVER_ERROR
+from raylog.rpc.framing import Buffers
+
+if TYPE_CHECKING:
+    from raylog.rpc.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+
+class Request:
+    """One request or notification. `payload` is writable memory of this request alone and stays valid.
+
+    Answer once, now or later, on the connection's event loop. A request that is dropped without an answer is answered
+    with an error, so that the caller does not wait for its deadline.
+    """
+
+    __slots__ = ("_correlation_id", "_open", "args", "connection", "is_notification", "method", "payload")
+
+    def __init__(
+        self,
+        connection: Connection,
+        correlation_id: int,
+        method: str,
+        args: Any,
+        payload: memoryview,
+        is_notification: bool,
+    ) -> None:
+        self.connection = connection
+        self._correlation_id = correlation_id
+        self.method = method
+        self.args = args
+        self.payload = payload
+        self.is_notification = is_notification
+        self._open = not is_notification
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer is still owed. Always False for a notification."""
+        return self._open
+
+    def reply(self, args: object = None, payload: Buffers = b"") -> None:
+        """Answer. Does nothing when the request was answered before, is a notification, or the connection has gone.
+
+        Large payload parts are sent from where they lie: do not change them afterwards. An answer that cannot be
+        encoded or is over the frame limit raises TypeError or FrameTooLarge here, and the caller gets that error.
+        """
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self.connection._send_reply(self._correlation_id, args, payload, len(self.payload))
+        except Exception as error:  # whatever made this answer impossible, the caller must not wait for its deadline
+            self._open = True
+            self.fail(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error: its `code` (an int, else -1), its message and its `details` (a dict, if it has one)."""
+        if not self._open:
+            return
+        self._open = False
+        self.connection._send_error(self._correlation_id, describe(error), len(self.payload))
+
+    def __del__(self) -> None:
+        if self._open:
+            self.connection._abandoned(self._correlation_id, self.method, len(self.payload))
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} from {self.connection.peer}, {len(self.payload)} payload bytes>"
+
+
+Handler: TypeAlias = Callable[[Request], None]
+"""Called in the order of arrival on the loop of the connection; must not block."""
+
+
+def describe(error: BaseException) -> list[object]:
+    """An error as it travels: [code, message, details]."""
+    code = getattr(error, "code", UNKNOWN_SERVER_ERROR)
+    if not isinstance(code, int) or isinstance(code, bool):
+        code = UNKNOWN_SERVER_ERROR
+    message = getattr(error, "message", None)
+    if not isinstance(message, str):
+        message = str(error) or type(error).__name__
+    details = getattr(error, "details", None)
+    return [int(code), message, details if isinstance(details, dict) else {}]

@@ -1,0 +1,202 @@
+"""The way out of a connection: frames are gathered for one tick of the loop, then leave in one scatter write.
+
+Small frames are joined; large payloads are never copied, but handed to the kernel where they lie (`writev`). Python
+3.11's transport would copy all that the socket does not take at once, so unsent bytes wait here, and the transport gets
+only a small piece, whose departure tells us that the socket takes bytes again. Over TLS everything goes through the
+transport. Used by `Connection` alone. May touch: its transport and that transport's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from raylog.rpc.framing import Buffer
+from raylog.rpc.limits import Limits
+
+JOIN_BELOW_BYTES = 8 * 1024
+"""A payload part below this is copied next to its header: cheaper than an entry of its own in the scatter write."""
+FLUSH_AT_ONCE_BYTES = 128 * 1024
+_RESIDUE_BYTES = 32 * 1024
+_TURN_BYTES = 4 * 1024 * 1024  # after so much in one go, other connections get their turn
+_PIECES_PER_WRITE = 512  # the kernel's own limit is 1024
+_TLS_HIGH_BYTES = 256 * 1024
+
+
+class SendQueue:
+    """Unsent frames of one connection, in order.
+
+    `on_low` is called when the unsent bytes have fallen to half of the high mark after having been above it;
+    `on_error` when the socket refuses to take more for good.
+    """
+
+    __slots__ = ("_closing", "_fd", "_flush_scheduled", "_held", "_linger", "_loop", "_on_error", "_on_low", "_paused",
+                 "_pieces", "_tail", "_transport", "high_water_bytes", "is_over", "unsent_bytes")  # fmt: skip
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        on_low: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        self._loop = loop
+        self._on_low = on_low
+        self._on_error = on_error
+        self._transport: asyncio.Transport | None = None
+        self._fd = -1  # of a plain TCP socket; -1 means: write through the transport
+        self._pieces: deque[Buffer] = deque()
+        self._tail = bytearray()  # the piece that still grows
+        self._flush_scheduled = False
+        self._held = False
+        self._paused = False
+        self._closing = False
+        self._linger: asyncio.TimerHandle | None = None
+        self.high_water_bytes = limits.send_high_water_bytes
+        self.unsent_bytes = 0
+        self.is_over = False
+        """The unsent bytes have crossed the high mark and have not yet fallen to half of it."""
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """Begin to send through `transport`."""
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if transport.get_extra_info("sslcontext") is None and sock is not None and hasattr(os, "writev"):
+            self._fd = sock.fileno()
+            # Zero: we are told as soon as the transport holds a byte, and again when it holds none.
+            transport.set_write_buffer_limits(high=0)
+        else:
+            transport.set_write_buffer_limits(high=_TLS_HIGH_BYTES)
+
+    def detach(self) -> None:
+        """Forget the transport and everything unsent: the connection is gone, its descriptor may be another's soon."""
+        self._transport = None
+        self._fd = -1
+        self._pieces.clear()
+        self._tail = bytearray()
+        self.unsent_bytes = 0
+        self.is_over = False
+        if self._linger is not None:
+            self._linger.cancel()
+
+    def put(self, header: bytes, parts: Sequence[Buffer], payload_bytes: int) -> None:
+        """Queue one frame. Large parts are kept by reference until they are sent: do not change them."""
+        if self._transport is None:
+            return
+        self._tail += header
+        for part in parts:
+            if len(part) < JOIN_BELOW_BYTES:
+                self._tail += part
+            else:
+                if self._tail:
+                    self._pieces.append(self._tail)
+                    self._tail = bytearray()
+                self._pieces.append(part)
+        self.unsent_bytes += len(header) + payload_bytes
+        if self.unsent_bytes > self.high_water_bytes:
+            self.is_over = True
+        if not self._flush_scheduled and not self._held:
+            if payload_bytes >= FLUSH_AT_ONCE_BYTES:
+                self._flush()
+            elif not self._paused:
+                self._flush_scheduled = True
+                self._loop.call_soon(self._scheduled_flush)
+
+    def hold(self) -> None:
+        """Send nothing until `release`: many frames are about to be queued in one go."""
+        self._held = True
+
+    def release(self) -> None:
+        """End a `hold` and send what was queued in the meantime."""
+        self._held = False
+        if self.unsent_bytes and not self._flush_scheduled:
+            self._flush()
+
+    def pause(self) -> None:
+        """The transport holds unsent bytes: the socket takes no more."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The transport has sent what it held."""
+        self._paused = False
+        self._flush()
+
+    def close_when_sent(self, linger_s: float) -> None:
+        """Close the transport after the last queued byte, or cut it after `linger_s` seconds."""
+        if self._transport is None or self._closing:
+            return
+        self._closing = True
+        self._linger = self._loop.call_later(linger_s, self._transport.abort)
+        self._flush()
+
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        transport, pieces = self._transport, self._pieces
+        if transport is None or self._paused:
+            return
+        if self._tail:
+            pieces.append(self._tail)
+            self._tail = bytearray()
+        turn_end = self.unsent_bytes - _TURN_BYTES
+        while pieces and not self._paused:
+            if self.unsent_bytes <= turn_end:
+                if not self._flush_scheduled:
+                    self._flush_scheduled = True
+                    self._loop.call_soon(self._scheduled_flush)
+                break
+            if self._fd < 0:
+                self._write_through(transport, _TLS_HIGH_BYTES)
+            elif not self._write_scattered(transport):
+                return
+        if self.is_over and self.unsent_bytes <= self.high_water_bytes // 2:
+            self.is_over = False
+            self._on_low()
+        if self._closing and not pieces:
+            transport.close()
+
+    def _write_scattered(self, transport: asyncio.Transport) -> bool:
+        """Give the socket all it takes at once; False when the connection is broken."""
+        batch = list(islice(self._pieces, _PIECES_PER_WRITE))
+        try:
+            written = os.writev(self._fd, batch)
+        except (BlockingIOError, InterruptedError):
+            written = 0
+        except OSError as error:
+            self._on_error(error)
+            return False
+        if written == sum(map(len, batch)):
+            self.unsent_bytes -= written
+            if len(batch) == len(self._pieces):
+                self._pieces.clear()
+            else:
+                self._drop(written)
+            return True
+        self.unsent_bytes -= written
+        self._drop(written)
+        # The socket is full. The transport waits for it with a small piece, and then calls `resume`.
+        self._write_through(transport, _RESIDUE_BYTES)
+        return True
+
+    def _write_through(self, transport: asyncio.Transport, most_bytes: int) -> None:
+        piece = memoryview(self._pieces[0])[:most_bytes]
+        self.unsent_bytes -= len(piece)
+        self._drop(len(piece))
+        transport.write(piece)
+
+    def _drop(self, count: int) -> None:
+        """Forget the first `count` bytes of the queue."""
+        pieces = self._pieces
+        while count:
+            head = pieces[0]
+            if len(head) <= count:
+                count -= len(head)
+                pieces.popleft()
+            else:
+                pieces[0] = memoryview(head)[count:]
+                return

@@ -5,6 +5,7 @@
 #   make lint        the checks alone, without the tests
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
 #   make bench       the benchmarks, peers side by side
+#   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
 #   make clean       remove caches and builds; make distclean removes .venv as well
 
@@ -21,7 +22,7 @@ PYTEST_ARGS ?=
 
 CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-.PHONY: demo test lint ruff types imports simulate bench constraints import-tree clean distclean
+.PHONY: demo test lint ruff types imports simulate bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo
 	$(PY) examples/flights.py
@@ -54,6 +55,11 @@ bench: $(VENV)/.installed-bench
 constraints: $(VENV)/.installed-test
 	$(PY) tools/constraints.py > constraints.txt.new
 	mv constraints.txt.new constraints.txt
+
+wheel: $(VENV)/.installed-test
+	rm -rf dist build/lib build/bdist.*
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	cp constraints.txt dist/
 
 # PYTHON=/path/to/python chooses an interpreter; otherwise the one that constraints.txt was made with comes first.
 $(VENV)/bin/python:

@@ -1,0 +1,83 @@
+"""`import raylog` gives every public name and loads next to nothing."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+import raylog
+from raylog.core import errors
+from tests.unit.style.sources import HEAVY_AT_IMPORT, ROOT, files_in, module_name
+
+MODULES_MAX = 60
+"""How many modules `import raylog` may add to a bare interpreter: a number that no large library stays under."""
+
+
+def modules_after(statement: str) -> set[str]:
+    """The modules of a fresh interpreter after one statement, without those it had before."""
+    added = "print(json.dumps(sorted(set(sys.modules) - before)))"
+    program = f"import json, sys\nbefore = set(sys.modules)\n{statement}\n{added}"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT.parent, capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(run.stdout))
+
+
+def names_for_type_checkers() -> set[str]:
+    """What raylog/__init__.py imports under TYPE_CHECKING."""
+    tree = ast.parse(inspect.getsource(raylog))
+    guarded = [node for node in tree.body if isinstance(node, ast.If)]
+    return {
+        alias.name
+        for block in guarded
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_importing_raylog_loads_no_large_library() -> None:
+    loaded = modules_after("import raylog")
+    assert not loaded & HEAVY_AT_IMPORT
+    assert len(loaded) <= MODULES_MAX, sorted(loaded)
+
+
+def test_asking_for_an_error_class_loads_no_large_library_either() -> None:
+    assert not modules_after("import raylog; raylog.RaylogError") & HEAVY_AT_IMPORT
+
+
+@pytest.mark.parametrize("folder", ["client", "rpc", "storage", "core"])
+def test_a_service_without_ray_can_import_all_of(folder: str) -> None:
+    names = [module_name(path) for path in files_in(folder)]
+    assert names
+    assert not modules_after("\n".join(f"import {name}" for name in names)) & HEAVY_AT_IMPORT
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    assert names_for_type_checkers() | {"__version__"} == set(raylog.__all__)
+
+
+def test_every_error_is_public() -> None:
+    missing = set(errors.__all__) - set(raylog.__all__)
+    assert not missing, f"name these in raylog/__init__.py, under TYPE_CHECKING and in __all__: {sorted(missing)}"
+
+
+@pytest.mark.parametrize("name", raylog.__all__)
+def test_a_public_name_can_be_had(name: str) -> None:
+    assert getattr(raylog, name) is not None
+
+
+def test_a_public_name_is_the_same_object_as_at_its_home() -> None:
+    assert raylog.OffsetOutOfRange is errors.OffsetOutOfRange
+
+
+def test_dir_shows_names_that_were_not_imported_yet() -> None:
+    assert set(raylog.__all__) <= set(dir(raylog))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Prodcuer'"):
+        raylog.Prodcuer  # type: ignore[attr-defined]  # noqa: B018

@@ -14,6 +14,8 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.replication.state import PartitionState
 
+_ZERO = Offset(0)
+
 RequestId = int
 """Chosen by the shell for requests it received, by the machine for requests it sends; each unique within one life."""
 
@@ -59,11 +61,16 @@ class LeaderAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendFailed:
-    """The append or truncation asked for could not be done; the log is as it was before."""
+    """The append asked for could not be done; the log is as it was before.
+
+    ``error`` is what the producer is told (for example OutOfOrderSequence); None = the disk failed. A truncation that
+    fails has no event: the replica ends, as its log is not what the machine holds it to be.
+    """
 
     cause: str
     now_ms: int
     request: RequestId
+    error: RaylogError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +89,11 @@ class FollowerAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """Everything below ``end_offset`` is durable. Under a relaxed flush policy the shell says so right after append."""
+    """Everything below ``end_offset`` is durable. Under a relaxed flush policy the shell says so right after append.
+
+    A sync that began before a :class:`TruncateLog` or :class:`ResetLog` says nothing about what was appended after it:
+    the shell must not report it any more.
+    """
 
     cause: str
     now_ms: int
@@ -108,8 +119,8 @@ class FetchReceived:
 class FetchAnswered:
     """The leader answered our fetch ``request``.
 
-    ``diverging`` = (leader epoch, end offset) where the histories part: then there are no records. ``end_offset`` is the
-    end of the records that came (the fetch offset when none came).
+    ``diverging`` = (leader epoch, end offset) where the histories part: then there are no records. ``end_offset`` is
+    the end of the records that came (the fetch offset when none came).
     """
 
     cause: str
@@ -133,7 +144,7 @@ class FetchFailed:
     now_ms: int
     request: RequestId
     error_code: int
-    log_start_offset: Offset = Offset(0)
+    log_start_offset: Offset = _ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +217,7 @@ class AssignLeaderEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendBatches:
-    """Append the batches of produce request ``request``, stamped with ``leader_epoch``; answer with ``LeaderAppended``."""
+    """Append the batches of produce ``request``, stamped with ``leader_epoch``; answer with ``LeaderAppended``."""
 
     cause: str
     request: RequestId
@@ -270,7 +281,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDiverging:
-    """Answer a follower whose log parts from ours: the largest epoch we share at most, and our end of it. No records."""
+    """Answer a follower whose log parts from ours: our largest epoch not above its last, and our end of it."""
 
     cause: str
     request: RequestId
@@ -318,7 +329,7 @@ class HighWatermarkAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """The replica now leads, follows, or neither; consumers parked here are answered with an error when it stops leading."""
+    """The replica now leads, follows, or neither; when it stops leading, parked consumers are answered an error."""
 
     cause: str
     leading: bool

@@ -1,11 +1,22 @@
-"""The controller's committed word about one partition. Written by the controller, obeyed by replicas, read by clients."""
+"""The controller's committed word about a partition. Written by the controller, obeyed by replicas, read by clients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.core.ids import (
+    NO_INCARNATION,
+    NO_LEADER,
+    BrokerId,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicPartition,
+)
+
+NO_ELECTION_YET = LeaderEpoch(0)
+NO_CHANGE_YET = PartitionEpoch(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +54,8 @@ class PartitionState:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     leader: BrokerId = NO_LEADER
-    leader_epoch: LeaderEpoch = LeaderEpoch(0)
-    partition_epoch: PartitionEpoch = PartitionEpoch(0)
+    leader_epoch: LeaderEpoch = NO_ELECTION_YET
+    partition_epoch: PartitionEpoch = NO_CHANGE_YET
     places: tuple[ReplicaPlace, ...] = ()
 
     def place(self, broker: BrokerId) -> ReplicaPlace | None:

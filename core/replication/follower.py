@@ -1,0 +1,175 @@
+"""The follower's half of the replica machine: fetch, append, cut where histories part, follow the high watermark.
+
+Rule R1: truncation only on the word of the leader of our own epoch, matched to the one fetch that is outstanding; a
+late copy of an older answer must not cut what was fetched since. A fetch leaves only when everything before its offset
+is durable (``after_sync``), because the leader counts its offset as our acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import (
+    AppendFailed,
+    AppendFetched,
+    Effect,
+    FetchAnswered,
+    FetchFailed,
+    FollowerAppended,
+    RequestId,
+    ResetLog,
+    SendFetch,
+    TruncateLog,
+)
+from raylog.core.replication.log import ReplicaLog, ReplicationSettings
+
+_OFFSET_OUT_OF_RANGE = 1
+_FENCED_LEADER_EPOCH = 74
+_STALE_BROKER_EPOCH = 77
+
+
+class Follower:
+    """Follows one leader in one leader epoch; a new epoch gets a new object."""
+
+    __slots__ = (
+        "_appending",
+        "_incarnation",
+        "_leader_watermark",
+        "_log",
+        "_next_request",
+        "_note",
+        "_outstanding",
+        "_retry_at_ms",
+        "leader",
+        "leader_epoch",
+        "settings",
+    )
+
+    def __init__(
+        self,
+        *,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        incarnation: Incarnation,
+        log: ReplicaLog,
+        settings: ReplicationSettings,
+        next_request: Callable[[], RequestId],
+        note: Callable[[str], None],
+    ) -> None:
+        """Prepare; :meth:`fetch` sends the first request."""
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.settings = settings
+        self._incarnation = incarnation
+        self._log = log
+        self._next_request = next_request
+        self._note = note
+        self._outstanding: RequestId | None = None
+        self._appending: RequestId | None = None
+        self._retry_at_ms = 0
+        self._leader_watermark = Offset(0)
+
+    def fetch(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Ask for what follows our log end, once all before it is durable; gives up any earlier fetch."""
+        request = self._next_request()
+        self._outstanding = request
+        self._retry_at_ms = now_ms + self.settings.fetch_timeout_ms
+        out.after_sync.append(
+            SendFetch(
+                cause=cause,
+                request=request,
+                leader=self.leader,
+                leader_epoch=self.leader_epoch,
+                incarnation=self._incarnation,
+                fetch_offset=self._log.end,
+                last_fetched_epoch=self._log.epochs.latest,
+            )
+        )
+
+    def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Send a new fetch when the pause after a failure, or the patience with the leader, is over."""
+        if self._appending is None and now_ms >= self._retry_at_ms:
+            self.fetch(cause, now_ms, out)
+
+    def on_answered(self, event: FetchAnswered, out: Outbox[Effect]) -> None:
+        """Take the leader's answer to the outstanding fetch; everything else is late and is dropped."""
+        if not self._expects(event.request) or event.leader_epoch != self.leader_epoch:
+            return
+        self._outstanding = None
+        if event.diverging is not None:
+            self._cut(event, event.diverging, out)
+            self.fetch(event.cause, event.now_ms, out)
+            return
+        require(event.end_offset >= self._log.end, f"a fetch answer ends at {event.end_offset}, below {self._log.end}")
+        self._leader_watermark = max(self._leader_watermark, event.high_watermark)
+        if event.end_offset > self._log.end:
+            self._appending = event.request
+            out.now.append(AppendFetched(cause=event.cause, request=event.request))
+            return
+        self.follow_watermark()
+        self.fetch(event.cause, event.now_ms, out)
+
+    def on_appended(self, event: FollowerAppended, out: Outbox[Effect]) -> None:
+        """The fetched records are in the log: ask for the next ones, which also acknowledges these once durable."""
+        require(event.request == self._appending, f"append {event.request} was not asked for")
+        self._appending = None
+        for epoch, start in event.epochs:
+            self._log.epochs.assign(epoch, start)
+        self._log.appended(event.end_offset)
+        self.follow_watermark()
+        self.fetch(event.cause, event.now_ms, out)
+
+    def on_append_failed(self, event: AppendFailed) -> None:
+        """The disk refused the records: fetch them again after a pause."""
+        if event.request == self._appending:
+            self._appending = None
+            self._retry_at_ms = event.now_ms + self.settings.fetch_retry_ms
+
+    def on_failed(self, event: FetchFailed, out: Outbox[Effect]) -> None:
+        """The outstanding fetch was refused or lost: retry, or reset if the leader no longer has what we need."""
+        if not self._expects(event.request):
+            return
+        self._outstanding = None
+        match event.error_code:
+            case code if code == _OFFSET_OUT_OF_RANGE:
+                self._note(f"reset log [{self._log.start}, {self._log.end}) to {event.log_start_offset}")
+                self._log.reset(event.log_start_offset)
+                out.now.append(ResetLog(cause=event.cause, start_offset=event.log_start_offset))
+                self.fetch(event.cause, event.now_ms, out)
+            case code if code in (_FENCED_LEADER_EPOCH, _STALE_BROKER_EPOCH):
+                # Only the controller's next word helps; asking again and again would not.
+                self._retry_at_ms = event.now_ms + self.settings.fetch_timeout_ms
+            case _:
+                self._retry_at_ms = event.now_ms + self.settings.fetch_retry_ms
+
+    def follow_watermark(self) -> None:
+        """Raise our high watermark to the leader's, as far as our own log is durable."""
+        self._log.raise_watermark(min(self._leader_watermark, self._log.durable_end))
+
+    def validate(self) -> None:
+        """Raise InvariantBroken unless at most one of fetching and appending is under way."""
+        require(self._outstanding is None or self._appending is None, "a fetch and an append are both under way")
+
+    def _expects(self, request: RequestId) -> bool:
+        return request == self._outstanding
+
+    def _cut(self, event: FetchAnswered, parting: tuple[LeaderEpoch, Offset], out: Outbox[Effect]) -> None:
+        to = self._cut_point(*parting)
+        if to < self._log.high_watermark:
+            # Legal only after an unclean election: the new leader did not have what was committed.
+            self._note(f"truncated_below_hw: to {to}, high watermark was {self._log.high_watermark}")
+        if to < self._log.start:
+            self._note(f"histories part at {to}, before the log start {self._log.start}")
+            self._log.reset(to)
+            out.now.append(ResetLog(cause=event.cause, start_offset=to))
+            return
+        self._note(f"truncate from {self._log.end} to {to} on the word of epoch {event.leader_epoch}")
+        self._log.truncate(to)
+        out.now.append(TruncateLog(cause=event.cause, to=to))
+
+    def _cut_point(self, epoch: LeaderEpoch, leader_end: Offset) -> Offset:
+        own_end = self._log.epochs.end_for(epoch, self._log.end).end_offset
+        return min(own_end, leader_end, self._log.end)

@@ -1,0 +1,309 @@
+"""The leader's half of the replica machine: appends, acknowledgements, the followers' progress, ISR changes.
+
+A new leader epoch gets a new object: what was heard in an older epoch must not move this epoch's high watermark (R2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RaylogError,
+    StaleBrokerEpoch,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import BrokerId, Incarnation, Offset
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import (
+    AnswerDiverging,
+    AnswerFetch,
+    Effect,
+    FetchReceived,
+    HighWatermarkAdvanced,
+    IsrChangeAnswered,
+    RefuseRequest,
+    RequestId,
+)
+from raylog.core.replication.isr import FollowerProgress, InSyncSet, may_join
+from raylog.core.replication.log import ReplicaLog, ReplicationSettings
+from raylog.core.replication.parked import ParkedFetches, ParkedProduces
+from raylog.core.replication.state import PartitionState
+from raylog.core.replication.watermark import committed_end
+
+_INELIGIBLE_REPLICA = 107
+_FINAL_UNTIL_NEW_STATE = frozenset({74, 95})
+
+
+class Leader:
+    """Leads one partition in one leader epoch."""
+
+    __slots__ = (
+        "_exposed",
+        "_log",
+        "_me",
+        "_my_incarnation",
+        "_next_request",
+        "_note",
+        "epoch_start",
+        "fetches",
+        "followers",
+        "isr",
+        "produces",
+        "settings",
+    )
+
+    def __init__(
+        self,
+        *,
+        state: PartitionState,
+        me: BrokerId,
+        incarnation: Incarnation,
+        log: ReplicaLog,
+        settings: ReplicationSettings,
+        now_ms: int,
+        next_request: Callable[[], RequestId],
+        note: Callable[[str], None],
+    ) -> None:
+        """Begin the epoch at the present log end; nothing is known of any follower, all count as just caught up."""
+        self.settings = settings
+        self.epoch_start = log.end
+        self.isr = InSyncSet(state)
+        self.followers: dict[BrokerId, FollowerProgress] = {}
+        self.produces = ParkedProduces()
+        self.fetches = ParkedFetches()
+        self._me = me
+        self._my_incarnation = incarnation
+        self._log = log
+        self._next_request = next_request
+        self._note = note
+        self._exposed: Offset | None = None
+        self._meet_followers(now_ms)
+
+    @property
+    def exposed_watermark(self) -> Offset | None:
+        """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
+        return self._exposed
+
+    # ------------------------------------------------------------ the controller's word
+
+    def adopt(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Take a newer state, or newer places, of the same leader epoch."""
+        self.isr.adopt(state)
+        self._meet_followers(now_ms)
+        self.advance(cause, out)
+
+    def on_isr_answered(self, event: IsrChangeAnswered) -> None:
+        """Take the refusal of, or the lack of an answer to, the last attempt. New states were adopted before this."""
+        pending = self.isr.pending
+        if pending is None or event.request != pending.request:
+            return
+        if event.error_code == 0:
+            if event.state is not None and event.state.partition_epoch == self.isr.state.partition_epoch:
+                self.isr.settled()
+            return
+        self._note(f"isr proposal {pending.members} got error {event.error_code}")
+        if event.error_code == _INELIGIBLE_REPLICA:
+            incarnations = {broker: self._incarnation_of(broker) for broker in self.isr.committed}
+            self.isr.refused(now_ms=event.now_ms, pause_ms=self.settings.isr_retry_ms, incarnations=incarnations)
+        elif event.error_code in _FINAL_UNTIL_NEW_STATE:
+            # The controller is ahead of us and its word is on its way; the proposed members keep counting until then.
+            pending.resend_at_ms = event.now_ms + self.settings.fetch_timeout_ms
+        else:
+            pending.resend_at_ms = event.now_ms + self.settings.isr_retry_ms
+
+    # ------------------------------------------------------------ followers
+
+    def on_fetch(self, event: FetchReceived, out: Outbox[Effect]) -> None:
+        """Judge a follower's fetch, record what it acknowledges, answer it or park it."""
+        refusal = self._fetch_refusal(event)
+        if refusal is not None:
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
+            return
+        if self._answer_divergence(event, out):
+            return
+        if event.fetch_offset > self._log.end:
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=self._out_of_range()))
+            return
+        progress = self.followers[event.follower]
+        progress.fetched(event.fetch_offset, self._log.end, event.now_ms)
+        if event.follower not in self.isr.maximal and self._may_join(event.follower, progress):
+            self._propose(event.cause, event.now_ms, out, joining=(event.follower,))
+        self.advance(event.cause, out)
+        if event.fetch_offset < self._log.end or event.deadline_ms <= event.now_ms:
+            out.now.append(self._fetch_answer(event))
+            return
+        replaced = self.fetches.park(event)
+        if replaced is not None:
+            out.now.append(self._fetch_answer(replaced))
+
+    def wake_fetches(self, out: Outbox[Effect]) -> None:
+        """Answer every parked fetch: there is something to read now."""
+        out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_all())
+
+    # ------------------------------------------------------------ progress
+
+    def advance(self, cause: str, out: Outbox[Effect]) -> None:
+        """Move the high watermark as far as it is earned; answer what waited for it or for our own disk."""
+        if self._log.raise_watermark(self._earned_watermark()) or self._exposed is None:
+            self._expose(cause, out)
+        self.produces.complete(self._log.durable_end, self._log.high_watermark, out)
+
+    def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Answer what is overdue, drop members that lag, repeat proposals that got no answer."""
+        enough = len(self.isr.committed) >= self.settings.min_insync_replicas
+        self.produces.expire(now_ms, enough, out)
+        out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_overdue(now_ms))
+        pending = self.isr.pending
+        if pending is not None:
+            if now_ms >= pending.resend_at_ms:
+                self._send_proposal(pending.members, cause, now_ms, out)
+            return
+        lagging = [
+            broker
+            for broker in self.isr.committed
+            if broker != self._me
+            and self.followers[broker].lags(self._log.end, now_ms, self.settings.replica_lag_time_max_ms)
+        ]
+        if lagging:
+            self._propose(cause, now_ms, out, leaving=lagging)
+
+    def resign(self, cause: str, out: Outbox[Effect]) -> None:
+        """Refuse everything parked: somebody else, or another epoch, will answer for these records."""
+        requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
+        out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
+
+    def drop(self, request: RequestId) -> None:
+        """Forget a parked request whose sender is gone."""
+        self.produces.drop(request)
+        self.fetches.drop(request)
+
+    def validate(self) -> None:
+        """Raise InvariantBroken unless the leader's books agree."""
+        state = self.isr.state
+        require(state.leader == self._me, f"leader {self._me} holds a state led by {state.leader}")
+        require(self._me in state.isr, f"leader {self._me} is not in its own ISR {state.isr}")
+        require(set(self.followers) == set(state.replicas) - {self._me}, "followers are not the other replicas")
+        require(set(state.isr) <= set(self.isr.maximal), "the committed ISR is not part of the maximal ISR")
+        require(self.epoch_start <= self._log.end, "this epoch begins beyond the log end")
+        require(
+            self._exposed is None or self.epoch_start <= self._exposed == self._log.high_watermark,
+            f"exposed high watermark {self._exposed}, epoch start {self.epoch_start}",
+        )
+        for broker, progress in self.followers.items():
+            end = progress.durable_end
+            require(end is None or end <= self._log.end, f"follower {broker} at {end} is ahead of us")
+        self.produces.validate(self._log.durable_end, self._log.high_watermark)
+
+    # ------------------------------------------------------------ inside
+
+    def _earned_watermark(self) -> Offset:
+        return committed_end(
+            current=self._log.high_watermark,
+            own_durable_end=self._log.durable_end,
+            member_ends=(self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me),
+            isr_size=len(self.isr.committed),
+            min_insync_replicas=self.settings.min_insync_replicas,
+        )
+
+    def _expose(self, cause: str, out: Outbox[Effect]) -> None:
+        if self._log.high_watermark >= self.epoch_start:
+            self._exposed = self._log.high_watermark
+            out.now.append(HighWatermarkAdvanced(cause=cause, high_watermark=self._log.high_watermark))
+
+    def _meet_followers(self, now_ms: int) -> None:
+        """Keep one progress per other replica; a place that names a newer life makes the old progress void."""
+        state = self.isr.state
+        for broker in [broker for broker in self.followers if broker not in state.replicas]:
+            del self.followers[broker]
+        for broker in state.replicas:
+            if broker == self._me:
+                continue
+            place = state.place(broker)
+            incarnation = place.incarnation if place is not None else Incarnation(-1)
+            if broker not in self.followers:
+                self.followers[broker] = FollowerProgress(incarnation, now_ms)
+            self.followers[broker].meet(incarnation)
+
+    def _fetch_refusal(self, event: FetchReceived) -> RaylogError | None:
+        epoch = self.isr.state.leader_epoch
+        if event.leader_epoch < epoch:
+            return FencedLeaderEpoch()
+        if event.leader_epoch > epoch:
+            return UnknownLeaderEpoch()
+        progress = self.followers.get(event.follower)
+        if progress is None:
+            return UnknownTopicOrPartition(f"Broker {event.follower} holds no replica of this partition.")
+        if event.incarnation < progress.incarnation:
+            return StaleBrokerEpoch()
+        progress.meet(event.incarnation)
+        return self._out_of_range() if event.fetch_offset < self._log.start else None
+
+    def _out_of_range(self) -> RaylogError:
+        return OffsetOutOfRange(
+            f"The leader holds offsets {self._log.start} to {self._log.end}; start again at its log start offset.",
+            log_start_offset=self._log.start,
+        )
+
+    def _answer_divergence(self, event: FetchReceived, out: Outbox[Effect]) -> bool:
+        """Answer with the point where the histories part, if they do. Such a fetch acknowledges nothing (rule R1)."""
+        if event.last_fetched_epoch < 0:
+            return False
+        shared = self._log.epochs.end_for(event.last_fetched_epoch, self._log.end)
+        if shared.epoch == event.last_fetched_epoch and shared.end_offset >= event.fetch_offset:
+            return False
+        out.now.append(
+            AnswerDiverging(
+                cause=event.cause,
+                request=event.request,
+                leader_epoch=self.isr.state.leader_epoch,
+                epoch=shared.epoch,
+                end_offset=shared.end_offset,
+                high_watermark=self._log.high_watermark,
+                log_start_offset=self._log.start,
+            )
+        )
+        return True
+
+    def _fetch_answer(self, fetch: FetchReceived) -> AnswerFetch:
+        return AnswerFetch(
+            cause=fetch.cause,
+            request=fetch.request,
+            leader_epoch=self.isr.state.leader_epoch,
+            fetch_offset=fetch.fetch_offset,
+            upper=self._log.end,
+            high_watermark=self._log.high_watermark,
+            log_start_offset=self._log.start,
+        )
+
+    def _may_join(self, broker: BrokerId, progress: FollowerProgress) -> bool:
+        return may_join(progress, self.isr.state.place(broker), self._log.high_watermark, self.epoch_start)
+
+    def _incarnation_of(self, broker: BrokerId) -> Incarnation:
+        return self._my_incarnation if broker == self._me else self.followers[broker].incarnation
+
+    def _propose(
+        self,
+        cause: str,
+        now_ms: int,
+        out: Outbox[Effect],
+        *,
+        joining: tuple[BrokerId, ...] = (),
+        leaving: list[BrokerId] | None = None,
+    ) -> None:
+        if not self.isr.may_propose(now_ms):
+            return
+        members = self.isr.changed(leaving=leaving or (), joining=joining)
+        self._note(f"propose isr {members} instead of {self.isr.committed}")
+        named = tuple((broker, self._incarnation_of(broker)) for broker in members)
+        self._send_proposal(named, cause, now_ms, out)
+
+    def _send_proposal(
+        self, members: tuple[tuple[BrokerId, Incarnation], ...], cause: str, now_ms: int, out: Outbox[Effect]
+    ) -> None:
+        resend_at_ms = now_ms + self.settings.fetch_timeout_ms
+        out.now.append(self.isr.propose(members, request=self._next_request(), resend_at_ms=resend_at_ms, cause=cause))

@@ -1,0 +1,103 @@
+"""The replication machine's own numbers about its log: where it starts and ends, what is durable, what is committed.
+
+Kept up to date from events alone; shared by the leader and follower halves of one machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from raylog.core.ids import LeaderEpoch, Offset
+from raylog.core.invariants import require
+from raylog.core.replication.epochs import EpochHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationSettings:
+    """What the topic's and the cluster's configuration say about replication; times in milliseconds."""
+
+    min_insync_replicas: int
+    replica_lag_time_max_ms: int = 30_000
+    """A follower that has not caught up for so long leaves the ISR."""
+    fetch_retry_ms: int = 20
+    """Pause after a refused or failed fetch."""
+    fetch_timeout_ms: int = 5_000
+    """A fetch unanswered for so long is given up and sent anew; must exceed the leader's long poll."""
+    isr_retry_ms: int = 200
+    """Pause before an ISR proposal of unknown outcome is sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSummary:
+    """What recovery found on the disk; ends are exclusive."""
+
+    log_start_offset: Offset
+    log_end_offset: Offset
+    durable_end_offset: Offset
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+
+
+class ReplicaLog:
+    """start <= high watermark <= durable end <= end, at all times."""
+
+    __slots__ = ("durable_end", "end", "epochs", "high_watermark", "start")
+
+    def __init__(self, summary: LogSummary) -> None:
+        """Start from what recovery found. The high watermark is not kept on disk: it starts at the log start offset."""
+        self.start = summary.log_start_offset
+        self.end = summary.log_end_offset
+        self.durable_end = summary.durable_end_offset
+        self.epochs = EpochHistory(summary.epochs)
+        self.high_watermark = summary.log_start_offset
+        self.validate()
+
+    def appended(self, end: Offset) -> None:
+        """Note that records up to ``end`` are in the log, not yet durable."""
+        require(end >= self.end, f"an append moved the log end from {self.end} back to {end}")
+        self.end = end
+
+    def synced(self, end: Offset) -> None:
+        """Note that everything below ``end`` is durable."""
+        require(end <= self.end, f"synced up to {end}, beyond the log end {self.end}")
+        self.durable_end = max(self.durable_end, end)
+
+    def raise_watermark(self, to: Offset) -> bool:
+        """Move the high watermark up to ``to``; it never falls. True when it moved."""
+        if to <= self.high_watermark:
+            return False
+        require(to <= self.durable_end, f"high watermark {to} is beyond the durable end {self.durable_end}")
+        self.high_watermark = to
+        return True
+
+    def truncate(self, to: Offset) -> None:
+        """Cut everything from ``to`` on; the cut itself is durable."""
+        require(self.start <= to <= self.end, f"cannot cut a log of [{self.start}, {self.end}) at {to}")
+        self.end = to
+        self.durable_end = min(self.durable_end, to)
+        self.high_watermark = min(self.high_watermark, to)
+        self.epochs.truncate_end(to)
+
+    def reset(self, start: Offset) -> None:
+        """Become an empty log that starts at ``start``."""
+        self.start = self.end = self.durable_end = self.high_watermark = start
+        self.epochs.clear()
+
+    def advance_start(self, start: Offset) -> None:
+        """Forget what is below ``start``. A restarted replica learns here that it was committed."""
+        require(start <= self.durable_end, f"log start {start} is beyond the durable end {self.durable_end}")
+        self.start = max(self.start, start)
+        self.high_watermark = max(self.high_watermark, self.start)
+        self.epochs.truncate_start(self.start)
+
+    def validate(self) -> None:
+        """Raise InvariantBroken unless the numbers agree with each other."""
+        require(
+            self.start <= self.high_watermark <= self.durable_end <= self.end,
+            f"start {self.start}, high watermark {self.high_watermark}, durable end {self.durable_end} "
+            f"and end {self.end} are out of order",
+        )
+        entries = self.epochs.entries
+        rising = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
+        require(rising, f"leader epochs do not rise: {entries}")
+        require(not entries or entries[-1][1] <= self.end, f"epoch {entries[-1:]} begins beyond the end {self.end}")

@@ -1,0 +1,130 @@
+"""Requests that wait at the leader: produce requests for the high watermark or the disk, fetches for records.
+
+The purgatory of one partition. Each request is answered exactly once: by the event it waits for, by its deadline, or by
+the end of the leadership; a dropped one is not answered at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from raylog.core.errors import NotEnoughReplicasAfterAppend, RequestTimedOut
+from raylog.core.ids import BrokerId, Incarnation, Offset
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import AnswerProduce, Effect, FetchReceived, RefuseRequest, RequestId
+
+_ZERO = Offset(0)
+
+
+@dataclass(slots=True)
+class ParkedProduce:
+    """A produce request on its way: asked for (``end`` None), then appended and waiting."""
+
+    cause: str
+    acks: int
+    deadline_ms: int
+    first: Offset = _ZERO
+    end: Offset | None = None
+
+
+class ParkedProduces:
+    """Produce requests by the offset they wait for: acks=all for the high watermark, acks=1 for our own disk."""
+
+    __slots__ = ("_asked", "_by_disk", "_by_watermark", "_waiting")
+
+    def __init__(self) -> None:
+        """Start with nothing parked."""
+        self._asked: dict[RequestId, ParkedProduce] = {}
+        self._waiting: dict[RequestId, ParkedProduce] = {}
+        self._by_watermark: list[tuple[Offset, RequestId]] = []
+        self._by_disk: list[tuple[Offset, RequestId]] = []
+
+    def ask(self, request: RequestId, produce: ParkedProduce) -> None:
+        """Remember a request whose append was asked for."""
+        require(request not in self._asked and request not in self._waiting, f"request {request} came twice")
+        self._asked[request] = produce
+
+    def asked(self, request: RequestId) -> ParkedProduce | None:
+        """Take back a request whose append was asked for; None when it was not."""
+        return self._asked.pop(request, None)
+
+    def wait(self, request: RequestId, produce: ParkedProduce, end: Offset) -> None:
+        """Park an appended request; acks=0 has nobody waiting and is forgotten."""
+        if produce.acks == 0:
+            return
+        produce.end = end
+        self._waiting[request] = produce
+        heappush(self._by_watermark if produce.acks == -1 else self._by_disk, (end, request))
+
+    def complete(self, durable_end: Offset, watermark: Offset, out: Outbox[Effect]) -> None:
+        """Answer everything whose offset was reached."""
+        for heap, reached in ((self._by_watermark, watermark), (self._by_disk, durable_end)):
+            while heap and heap[0][0] <= reached:
+                _, request = heappop(heap)
+                produce = self._waiting.pop(request, None)
+                if produce is not None:
+                    out.now.append(AnswerProduce(cause=produce.cause, request=request, first_offset=produce.first))
+
+    def expire(self, now_ms: int, enough_replicas: bool, out: Outbox[Effect]) -> None:
+        """Refuse what waited until its deadline; too few replicas in sync is the reason when it is so."""
+        overdue = [request for request, produce in self._waiting.items() if produce.deadline_ms <= now_ms]
+        for request in overdue:
+            produce = self._waiting.pop(request)
+            error = RequestTimedOut() if enough_replicas or produce.acks == 1 else NotEnoughReplicasAfterAppend()
+            out.now.append(RefuseRequest(cause=produce.cause, request=request, error=error))
+
+    def take_waiting(self) -> list[RequestId]:
+        """Empty the book and return who waited for an answer."""
+        waiting = [*(request for request, produce in self._asked.items() if produce.acks), *self._waiting]
+        self._asked.clear()
+        self._waiting.clear()
+        self._by_watermark.clear()
+        self._by_disk.clear()
+        return waiting
+
+    def drop(self, request: RequestId) -> None:
+        """Forget a waiting request; its heap entry is passed over later."""
+        self._waiting.pop(request, None)
+
+    def validate(self, durable_end: Offset, watermark: Offset) -> None:
+        """Raise InvariantBroken if somebody waits for what has already come."""
+        for request, produce in self._waiting.items():
+            reached = watermark if produce.acks == -1 else durable_end
+            require(produce.end is not None and produce.end > reached, f"request {request} waits for what has come")
+
+
+class ParkedFetches:
+    """Long polls of followers: at most one per follower and incarnation."""
+
+    __slots__ = ("_by_follower",)
+
+    def __init__(self) -> None:
+        """Start with nothing parked."""
+        self._by_follower: dict[tuple[BrokerId, Incarnation], FetchReceived] = {}
+
+    def park(self, fetch: FetchReceived) -> FetchReceived | None:
+        """Park a fetch and return the older one of the same follower that it replaces, to be answered empty."""
+        key = (fetch.follower, fetch.incarnation)
+        replaced = self._by_follower.pop(key, None)
+        self._by_follower[key] = fetch
+        return replaced
+
+    def take_all(self) -> list[FetchReceived]:
+        """Empty the book."""
+        fetches = list(self._by_follower.values())
+        self._by_follower.clear()
+        return fetches
+
+    def take_overdue(self, now_ms: int) -> list[FetchReceived]:
+        """Take the fetches whose deadline has come."""
+        overdue = [(key, fetch) for key, fetch in self._by_follower.items() if fetch.deadline_ms <= now_ms]
+        for key, _ in overdue:
+            del self._by_follower[key]
+        return [fetch for _, fetch in overdue]
+
+    def drop(self, request: RequestId) -> None:
+        """Forget a fetch whose connection is gone."""
+        for key in [key for key, fetch in self._by_follower.items() if fetch.request == request]:
+            del self._by_follower[key]

@@ -1,0 +1,391 @@
+"""The state machine of one partition replica: the one door through which everything that happens to it comes.
+
+Fed by ``raylog.actors.replica`` and by the simulator: ``step(event)`` changes the state and returns effects. Idle until
+the controller's word reaches *this* incarnation: a restarted replica never acts on what was said to an earlier life.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Literal, assert_never
+
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    RaylogError,
+    UnknownLeaderEpoch,
+)
+from raylog.core.ids import NO_EPOCH, NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.invariants import InvariantBroken, require
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import (
+    AppendBatches,
+    AppendFailed,
+    AssignLeaderEpoch,
+    Effect,
+    Event,
+    FetchAnswered,
+    FetchFailed,
+    FetchReceived,
+    FollowerAppended,
+    IsrChangeAnswered,
+    LeaderAppended,
+    LogStartAdvanced,
+    ProduceReceived,
+    RefuseRequest,
+    RequestDropped,
+    RequestId,
+    RoleChanged,
+    StateReceived,
+    Synced,
+    Tick,
+)
+from raylog.core.replication.follower import Follower
+from raylog.core.replication.leader import Leader
+from raylog.core.replication.log import LogSummary, ReplicaLog, ReplicationSettings
+from raylog.core.replication.parked import ParkedProduce
+from raylog.core.replication.state import PartitionState
+
+__all__ = ["LogSummary", "ReplicaMachine", "ReplicationSettings", "Role"]
+
+Role = Literal["leader", "follower", "idle"]
+
+_STORY_LENGTH = 200
+
+
+class ReplicaMachine:
+    """One replica of one partition in one life of its process."""
+
+    def __init__(
+        self,
+        *,
+        partition: TopicPartition,
+        broker: BrokerId,
+        incarnation: Incarnation,
+        settings: ReplicationSettings,
+        log: LogSummary,
+    ) -> None:
+        """Start idle on the log that recovery found."""
+        self.partition = partition
+        self.broker = broker
+        self.incarnation = incarnation
+        self.state: PartitionState | None = None
+        self._settings = settings
+        self._log = ReplicaLog(log)
+        self._leader: Leader | None = None
+        self._follower: Follower | None = None
+        self._last_request = 0
+        self._story: deque[Event | str] = deque(maxlen=_STORY_LENGTH)
+
+    # ------------------------------------------------------------ views for the shell
+
+    @property
+    def role(self) -> Role:
+        """What this replica does at the moment."""
+        if self._leader is not None:
+            return "leader"
+        return "follower" if self._follower is not None else "idle"
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The leader epoch of the state held; :data:`NO_EPOCH` before the controller spoke."""
+        return self.state.leader_epoch if self.state is not None else NO_EPOCH
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Everything below is committed, as far as this replica knows."""
+        return self._log.high_watermark
+
+    @property
+    def exposed_high_watermark(self) -> Offset | None:
+        """What a client may be told; None when not leading, or while the watermark is below this epoch's start."""
+        return self._leader.exposed_watermark if self._leader is not None else None
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset of the log."""
+        return self._log.start
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset that the next record will get."""
+        return self._log.end
+
+    @property
+    def durable_end_offset(self) -> Offset:
+        """Everything below is on disk."""
+        return self._log.durable_end
+
+    @property
+    def epochs(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+        """The leader epochs of the log and where they begin."""
+        return self._log.epochs.entries
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The committed in-sync replicas, as far as this replica knows."""
+        return self.state.isr if self.state is not None else ()
+
+    @property
+    def maximal_isr(self) -> tuple[BrokerId, ...]:
+        """Committed and possibly committed members together; empty when not leading."""
+        return self._leader.isr.maximal if self._leader is not None else ()
+
+    @property
+    def settings(self) -> ReplicationSettings:
+        """The configuration in force."""
+        return self._settings
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The last steps, oldest first, as text."""
+        return tuple(str(step) for step in self._story)
+
+    def consumer_fetch_error(self, leader_epoch: LeaderEpoch = NO_EPOCH) -> RaylogError | None:
+        """Return why a client's read or produce of that leader epoch (-1 = not given) is refused here, or None."""
+        if leader_epoch != NO_EPOCH and self.state is not None:
+            if leader_epoch < self.state.leader_epoch:
+                return FencedLeaderEpoch()
+            if leader_epoch > self.state.leader_epoch:
+                return UnknownLeaderEpoch()
+        return None if self._leader is not None else NotLeaderOrFollower()
+
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Use other settings from the next step on."""
+        self._settings = settings
+        for half in (self._leader, self._follower):
+            if half is not None:
+                half.settings = settings
+
+    def validate(self) -> None:
+        """Raise InvariantBroken unless everything this machine holds agrees with everything else."""
+        try:
+            self._log.validate()
+            require(self._leader is None or self._follower is None, "leader and follower at once")
+            if self._leader is not None:
+                self._leader.validate()
+            if self._follower is not None:
+                self._follower.validate()
+            require(self.role == "idle" or self.state is not None, "a role without the controller's word")
+        except InvariantBroken as broken:
+            raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
+
+    # ------------------------------------------------------------ the door
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Take one event, in arrival order; return what has to be done about it."""
+        self._story.append(event)
+        out: Outbox[Effect] = Outbox()
+        try:
+            self._dispatch(event, out)
+        except InvariantBroken as broken:
+            raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
+        return out
+
+    def _dispatch(self, event: Event, out: Outbox[Effect]) -> None:
+        match event:
+            case Tick():
+                self._on_tick(event, out)
+            case FetchReceived():
+                self._on_fetch_received(event, out)
+            case FetchAnswered():
+                if self._follower is not None:
+                    self._follower.on_answered(event, out)
+            case Synced():
+                self._on_synced(event, out)
+            case ProduceReceived():
+                self._on_produce(event, out)
+            case LeaderAppended():
+                self._on_leader_appended(event, out)
+            case FollowerAppended():
+                require(self._follower is not None, "records were fetched by a replica that does not follow")
+                if self._follower is not None:
+                    self._follower.on_appended(event, out)
+            case AppendFailed():
+                self._on_append_failed(event, out)
+            case StateReceived():
+                self._on_state(event, out)
+            case IsrChangeAnswered():
+                self._on_isr_answered(event, out)
+            case FetchFailed():
+                if self._follower is not None:
+                    self._follower.on_failed(event, out)
+            case LogStartAdvanced():
+                self._log.advance_start(event.log_start_offset)
+            case RequestDropped():
+                if self._leader is not None:
+                    self._leader.drop(event.request)
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------ clients and time
+
+    def _on_tick(self, event: Tick, out: Outbox[Effect]) -> None:
+        if self._leader is not None:
+            self._leader.tick(event.cause, event.now_ms, out)
+        elif self._follower is not None:
+            self._follower.tick(event.cause, event.now_ms, out)
+
+    def _on_fetch_received(self, event: FetchReceived, out: Outbox[Effect]) -> None:
+        error = self.consumer_fetch_error(event.leader_epoch)
+        if self._leader is None or error is not None:
+            refusal = error or NotLeaderOrFollower()
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
+            return
+        self._leader.on_fetch(event, out)
+
+    def _on_produce(self, event: ProduceReceived, out: Outbox[Effect]) -> None:
+        error = self.consumer_fetch_error(event.leader_epoch)
+        leader = self._leader
+        if error is None and event.acks == -1 and len(self.isr) < self._settings.min_insync_replicas:
+            error = NotEnoughReplicas(
+                f"{len(self.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
+                "try again when more replicas are back."
+            )
+        if leader is None or error is not None:
+            if event.acks != 0:
+                refusal = error or NotLeaderOrFollower()
+                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
+            return
+        leader.produces.ask(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
+        out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=self.leader_epoch))
+
+    def _on_leader_appended(self, event: LeaderAppended, out: Outbox[Effect]) -> None:
+        produce = self._leader.produces.asked(event.request) if self._leader is not None else None
+        require(produce is not None, f"append {event.request} was not asked for")
+        if self._leader is None or produce is None:
+            return
+        if not event.duplicate:
+            require(event.first_offset == self._log.end, f"append at {event.first_offset}, log end is {self._log.end}")
+            self._log.appended(event.end_offset)
+            self._leader.wake_fetches(out)
+        produce.first = event.first_offset
+        self._leader.produces.wait(event.request, produce, event.end_offset)
+        self._leader.advance(event.cause, out)
+
+    def _on_append_failed(self, event: AppendFailed, out: Outbox[Effect]) -> None:
+        if self._leader is not None:
+            produce = self._leader.produces.asked(event.request)
+            if produce is not None and produce.acks != 0:
+                error = event.error or KafkaStorageError()
+                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
+        elif self._follower is not None:
+            self._follower.on_append_failed(event)
+
+    def _on_synced(self, event: Synced, out: Outbox[Effect]) -> None:
+        self._log.synced(event.end_offset)
+        if self._leader is not None:
+            self._leader.advance(event.cause, out)
+        elif self._follower is not None:
+            self._follower.follow_watermark()
+
+    # ------------------------------------------------------------ the controller
+
+    def _on_isr_answered(self, event: IsrChangeAnswered, out: Outbox[Effect]) -> None:
+        if event.error_code == 0 and event.state is not None:
+            self._adopt(event.state, event.cause, event.now_ms, out)
+        if self._leader is not None:
+            self._leader.on_isr_answered(event)
+
+    def _on_state(self, event: StateReceived, out: Outbox[Effect]) -> None:
+        if event.incarnation != self.incarnation:
+            self._note(f"ignored: addressed to incarnation {event.incarnation}")
+            return
+        self._adopt(event.state, event.cause, event.now_ms, out)
+
+    def _adopt(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        place = state.place(self.broker)
+        if place is not None and place.incarnation != self.incarnation:
+            self._note(f"ignored: that state places incarnation {place.incarnation} here")
+            return
+        held = self.state
+        if held is None:
+            self._enter(state, cause, now_ms, out)
+            return
+        if state.topic_id != held.topic_id or state.leader_epoch < held.leader_epoch:
+            self._note("ignored: of another topic or an older leader epoch")
+        elif state.partition_epoch > held.partition_epoch:
+            if state.leader_epoch > held.leader_epoch or state.leader != held.leader:
+                require(
+                    state.leader_epoch > held.leader_epoch or state.leader == NO_LEADER,
+                    f"leader {state.leader} in the leader epoch {held.leader_epoch} of {held.leader}",
+                )
+                self._enter(state, cause, now_ms, out)
+            else:
+                self.state = state
+                if self._leader is not None:
+                    self._leader.adopt(state, cause, now_ms, out)
+        elif state.partition_epoch == held.partition_epoch and state.leader_epoch == held.leader_epoch:
+            self.state = _with_places_of(held, state)
+            if self._leader is not None and self.state is not held:
+                self._leader.adopt(self.state, cause, now_ms, out)
+
+    def _enter(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Take up the role that a state of another leadership gives us."""
+        require(
+            self._log.epochs.latest <= state.leader_epoch,
+            f"the log knows leader epoch {self._log.epochs.latest}, the controller is at {state.leader_epoch}",
+        )
+        if self._leader is not None:
+            self._leader.resign(cause, out)
+        self.state, self._leader, self._follower = state, None, None
+        leading = state.leader == self.broker
+        self._note(f"leader epoch {state.leader_epoch} of {state.leader}, isr {state.isr}")
+        if leading:
+            self._lead(state, cause, now_ms, out)
+        out.now.append(RoleChanged(cause=cause, leading=leading, leader=state.leader, leader_epoch=state.leader_epoch))
+        if leading:
+            self._advance(cause, out)
+        elif state.leader != NO_LEADER and self.broker in state.replicas:
+            self._follower = Follower(
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                incarnation=self.incarnation,
+                log=self._log,
+                settings=self._settings,
+                next_request=self._next_request,
+                note=self._note,
+            )
+            self._follower.fetch(cause, now_ms, out)
+
+    def _lead(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        require(
+            self._log.epochs.latest < state.leader_epoch,
+            f"leader epoch {state.leader_epoch} was begun by an earlier life of this replica",
+        )
+        self._log.epochs.assign(state.leader_epoch, self._log.end)
+        out.now.append(AssignLeaderEpoch(cause=cause, leader_epoch=state.leader_epoch, start_offset=self._log.end))
+        self._leader = Leader(
+            state=state,
+            me=self.broker,
+            incarnation=self.incarnation,
+            log=self._log,
+            settings=self._settings,
+            now_ms=now_ms,
+            next_request=self._next_request,
+            note=self._note,
+        )
+
+    def _advance(self, cause: str, out: Outbox[Effect]) -> None:
+        if self._leader is not None:
+            self._leader.advance(cause, out)
+
+    def _next_request(self) -> RequestId:
+        self._last_request += 1
+        return self._last_request
+
+    def _note(self, line: str) -> None:
+        self._story.append(line)
+
+
+def _with_places_of(held: PartitionState, told: PartitionState) -> PartitionState:
+    """Return the held state with the told places, save where we know of a newer life already."""
+    newest = {place.broker: place.incarnation for place in held.places}
+    places = tuple(
+        place if place.incarnation >= newest.get(place.broker, place.incarnation) else held.place(place.broker) or place
+        for place in told.places
+    )
+    return held if places == held.places else replace(held, places=places)

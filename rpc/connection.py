@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from raylog.rpc.auth import ClientHandshake, ServerHandshake
 from raylog.rpc.calls import PendingCalls, Reply, fail
@@ -67,8 +68,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._greeting = memoryview(bytearray(limits.max_preauth_bytes))
         self._greeting_bytes = 0
-        self._auth_timer: asyncio.TimerHandle | None = None
-        self._decoder = FrameDecoder(limits.max_frame_bytes)
+        # Runs from here on, not from `connection_made`, which never comes when the TLS handshake fails.
+        self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
+        self._decoder: FrameDecoder | None = None  # made for a proved peer only: it is large
         self._pending = PendingCalls(loop)
         self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
         self._unanswered = 0
@@ -128,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             await waiter
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
-        """Have `callback` called once, soon after this connection can no longer be used (even if it is closed already)."""
+        """Have `callback` called once, soon after this connection is closed; soon, if it is closed already."""
         if self.is_closed:
             self._loop.call_soon(callback, self)
         else:
@@ -166,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the peer; nothing but the handshake is read until it has proved itself."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
@@ -176,32 +178,36 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:  # given up while it was being made
             transport.abort()
             return
+        self._auth_timer.cancel()
         self._auth_timer = self._loop.call_later(self._limits.auth_timeout_s, self._authentication_late)
         if self._handshake is not None:
             self._queue.put(self._handshake.opening, (), 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the socket's next bytes go: exactly the handshake's message, later the decoder's memory."""
-        if self._handshake is not None:
-            return self._greeting[self._greeting_bytes : self._handshake.wanted_bytes]
-        return self._decoder.get_buffer()
+        if self._decoder is not None:
+            return self._decoder.get_buffer()
+        wanted_bytes = self._handshake.wanted_bytes if self._handshake is not None else 0
+        return self._greeting[self._greeting_bytes : wanted_bytes or None]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in `nbytes` bytes of the peer, and answer what can be answered at once in one write."""
         if self.is_closed:
             return
-        self._queue.hold()
-        try:
-            if self._handshake is not None:
-                self._handshake_updated(self._handshake, nbytes)
-                return
-            frames = self._decoder.buffer_updated(nbytes)
-            if frames:
+        decoder = self._decoder
+        if decoder is None:
+            self._handshake_updated(nbytes)
+            return
+        frames = decoder.buffer_updated(nbytes)
+        if frames:
+            self._queue.hold()
+            try:
                 self._dispatch(frames)
-            if self._decoder.failure is not None:
-                self._refuse(self._decoder.failure)
-        finally:
-            self._queue.release()
+            finally:
+                self._queue.release()
+            self._govern_reading()
+        if decoder.failure is not None:
+            self._refuse(decoder.failure)
 
     def eof_received(self) -> bool:
         """The peer has closed its end; we close ours."""
@@ -226,9 +232,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # Handshake
 
-    def _handshake_updated(self, handshake: ClientHandshake | ServerHandshake, count: int) -> None:
+    def _handshake_updated(self, count: int) -> None:
+        handshake = self._handshake
         self._greeting_bytes += count
-        if self._greeting_bytes < handshake.wanted_bytes:
+        if handshake is None or self._greeting_bytes < handshake.wanted_bytes:
             return
         message = bytes(self._greeting[: self._greeting_bytes])
         self._greeting_bytes = 0
@@ -240,8 +247,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if handshake.is_done:
             self._handshake = None
-            if self._auth_timer is not None:
-                self._auth_timer.cancel()
+            self._decoder = FrameDecoder(self._limits.max_frame_bytes)
+            self._auth_timer.cancel()
             if not self.ready.done():
                 self.ready.set_result(None)
             if self._on_ready is not None:
@@ -271,7 +278,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._handle(Request(self, correlation_id, third, args, payload, kind == NOTIFICATION))
             if self.is_closed:
                 return
-        self._govern_reading()
 
     def _handle(self, request: Request) -> None:
         try:
@@ -381,10 +387,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.is_closed = True
         self.close_reason = reason
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
+        self._auth_timer.cancel()
         if self._transport is not None:
             self._transport.pause_reading()  # nothing more of this peer is of interest
+        elif not self._gone.done():
+            self._gone.set_result(None)  # there is no socket yet; should one come, it is cut at once
         if not self.ready.done():
             self.ready.set_exception(ConnectionLost(f"The handshake was cut short: {reason}"))
             self.ready.exception()

@@ -63,7 +63,7 @@ def payload_parts(payload: Buffers) -> tuple[Sequence[Buffer], int]:
     """
     if type(payload) is bytes:
         return ((payload,), len(payload)) if payload else (_NO_PARTS, 0)
-    if isinstance(payload, list | tuple):
+    if isinstance(payload, (list, tuple)):
         parts = [_flat(part) for part in payload]
         return parts, sum(map(len, parts))
     part = _flat(payload)
@@ -71,7 +71,7 @@ def payload_parts(payload: Buffers) -> tuple[Sequence[Buffer], int]:
 
 
 def _flat(part: object) -> Buffer:
-    if isinstance(part, bytes | bytearray):
+    if isinstance(part, (bytes, bytearray)):
         return part
     view = memoryview(part)  # type: ignore[arg-type]  # anything with the buffer protocol, mmap for one; else TypeError
     return view if view.format == "B" and view.ndim == 1 and view.contiguous else view.cast("B")

@@ -91,6 +91,7 @@ def describe(error: BaseException) -> list[object]:
         code = UNKNOWN_SERVER_ERROR
     message = getattr(error, "message", None)
     if not isinstance(message, str):
-        message = str(error) or type(error).__name__
+        known = code != UNKNOWN_SERVER_ERROR and str(error)
+        message = str(error) if known else f"{type(error).__name__}: {error}"
     details = getattr(error, "details", None)
     return [int(code), message, details if isinstance(details, dict) else {}]

@@ -158,7 +158,8 @@ class SendQueue:
             self.is_over = False
             self._on_low()
         if self._closing and not pieces:
-            transport.close()
+            # Not at once: we may be inside the transport's own write, which closes a second time when it finds it so.
+            self._loop.call_soon(transport.close)
 
     def _write_scattered(self, transport: asyncio.Transport) -> bool:
         """Give the socket all it takes at once; False when the connection is broken."""
@@ -168,7 +169,8 @@ class SendQueue:
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError as error:
-            self._on_error(error)
+            self._paused = True
+            self._loop.call_soon(self._on_error, error)  # not at once, for the reason given in `_flush`
             return False
         if written == sum(map(len, batch)):
             self.unsent_bytes -= written

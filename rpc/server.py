@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Surplus(asyncio.Protocol):
-    """A connection over the server's limit: closed as soon as it is there."""
+    """A connection over the server's limit, or too late: closed as soon as it is there."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -54,11 +54,12 @@ class RpcServer:
         self._tls = tls
         self._on_connect = on_connect
         self._server: asyncio.Server | None = None
+        self._is_closing = False
         self._strangers: set[Connection] = set()
         self.connections: set[Connection] = set()
 
     async def start(self) -> tuple[str, int]:
-        """Listen; return host and port. Raises OSError when the address cannot be had, RuntimeError on a second call."""
+        """Listen; return host and port. Raises OSError (no such address to be had), RuntimeError (second call)."""
         if self._server is not None:
             raise RuntimeError("This server has been started already; make another one.")
         self._server = await asyncio.get_running_loop().create_server(
@@ -76,6 +77,7 @@ class RpcServer:
         """Stop listening, send what is queued, close every connection; done within `Limits.close_linger_s` or so."""
         if self._server is None:
             return
+        self._is_closing = True
         self._server.close()
         closing = [*self.connections, *self._strangers]
         for connection in closing:
@@ -89,6 +91,8 @@ class RpcServer:
         await self._server.wait_closed()
 
     def _new_connection(self) -> asyncio.BaseProtocol:
+        if self._is_closing:
+            return _Surplus()
         if len(self.connections) + len(self._strangers) >= self._limits.max_connections:
             logger.warning("A connection was refused: there are %d already.", self._limits.max_connections)
             return _Surplus()

@@ -1,0 +1,143 @@
+"""A server with an echo handler, raw sockets that misbehave, and waiting on conditions. Used by the tests beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylog.rpc import Connection, Handler, Limits, Request, RpcServer, connect
+from raylog.rpc.auth import HELLO_BYTES, VERDICT_BYTES, ClientHandshake
+
+SECRET = b"the cluster's secret"
+DEADLINE_S = 20.0
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run one scenario on a loop of its own, within the deadline; fail on anything the loop reports as unhandled."""
+    reported: list[dict[str, Any]] = []
+
+    async def guarded() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        async with asyncio.timeout(DEADLINE_S):
+            await scenario
+
+    asyncio.run(guarded())
+    assert not reported, reported
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until the condition holds; say what was waited for when it does not."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"waited in vain: {what}"
+        await asyncio.sleep(0.002)
+
+
+class HandlerBug(Exception):
+    """What the handler below raises when asked to."""
+
+
+@dataclass
+class Echo:
+    """A handler with a few methods, and a record of what it was asked."""
+
+    seen: list[tuple[str, Any]] = field(default_factory=list)
+    kept: list[Request] = field(default_factory=list)
+
+    def __call__(self, request: Request) -> None:
+        self.seen.append((request.method, request.args))
+        match request.method:
+            case "echo":
+                request.reply(request.args, request.payload)
+            case "size":
+                request.reply(len(request.payload))
+            case "blob":
+                request.reply(None, bytes(request.args[0]))
+            case "raise":
+                raise HandlerBug("the handler broke")
+            case "keep":
+                self.kept.append(request)
+            case "drop" | "note":
+                pass
+            case _:
+                request.fail(LookupError(request.method))
+
+
+@dataclass
+class Place:
+    """A running server and its address."""
+
+    server: RpcServer
+    host: str
+    port: int
+    echo: Echo
+
+    async def connect(self, **options: Any) -> Connection:
+        return await connect(self.host, self.port, **{"secret": SECRET, **options})
+
+    async def still_serves(self) -> None:
+        """A newcomer is served: whatever happened before has hurt nobody else."""
+        connection = await self.connect()
+        reply = await connection.call("echo", ["alive"], b"payload", timeout_s=5)
+        assert (reply.args, bytes(reply.payload)) == (["alive"], b"payload")
+        await leave(connection)
+
+
+@asynccontextmanager
+async def serving(handler: Handler | None = None, **options: Any) -> AsyncIterator[Place]:
+    echo = Echo()
+    server = RpcServer(handler or echo, **{"secret": SECRET, **options})
+    host, port = await server.start()
+    try:
+        yield Place(server, host, port, echo)
+    finally:
+        await server.close()
+
+
+async def leave(connection: Connection) -> None:
+    connection.close()
+    await connection.wait_closed()
+
+
+@asynccontextmanager
+async def stranger(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A raw TCP connection that has said nothing yet."""
+    reader, writer = await asyncio.open_connection(place.host, place.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except ConnectionError:
+            pass  # the server cut it first, as it should
+
+
+@asynccontextmanager
+async def raw_member(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A raw TCP connection that has authenticated, and may now send any bytes it likes."""
+    async with stranger(place) as (reader, writer):
+        handshake = ClientHandshake(SECRET, bytes(range(32)))
+        writer.write(handshake.receive(await reader.readexactly(HELLO_BYTES)))
+        handshake.receive(await reader.readexactly(VERDICT_BYTES))
+        yield reader, writer
+
+
+async def is_cut(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes this connection in good time."""
+    try:
+        async with asyncio.timeout(10):
+            while await reader.read(65536):
+                pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def limits(**options: Any) -> Limits:
+    return Limits(**options)

@@ -1,0 +1,75 @@
+"""Deadlines of waiting calls, on a real loop."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls
+from raylog.rpc.errors import ConnectionLost, RemoteError, RpcTimeout
+from tests.unit.rpc.support import run
+
+
+def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        pending = PendingCalls(loop)
+        begun = loop.time()
+        ended: dict[str, float] = {}
+        futures = []
+
+        def note(name: str, _: object) -> None:
+            ended[name] = loop.time() - begun
+
+        for name, timeout_s in [("long", 0.4), ("short", 0.1), ("middle", 0.25)]:
+            future = pending.add(pending.next_id(), name, timeout_s)
+            future.add_done_callback(partial(note, name))
+            futures.append(future)
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert all(isinstance(result, RpcTimeout) for result in results)
+        assert list(ended) == ["short", "middle", "long"]
+        assert ended["short"] >= 0.1
+        assert ended["middle"] >= 0.25
+        assert ended["long"] >= 0.4
+        assert len(pending) == 0
+
+    run(scenario())
+
+
+def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        pending = PendingCalls(asyncio.get_running_loop())
+        answered, cancelled, waiting = (pending.add(number, "m", SWEEP_GRAIN_S) for number in (1, 2, 3))
+        cancelled.cancel()
+        assert pending.resolve(1, "yes", memoryview(b""))
+        assert (await answered).args == "yes"
+        with pytest.raises(RpcTimeout):
+            await waiting
+        assert len(pending) == 0
+        assert not pending.resolve(3, None, memoryview(b""))
+        assert not pending.reject(2, RemoteError(1, "late"))
+
+    run(scenario())
+
+
+def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
+    async def scenario() -> None:
+        pending = PendingCalls(asyncio.get_running_loop())
+        futures = [pending.add(pending.next_id(), "fetch", 60) for _ in range(100)]
+        pending.fail_all("cable cut")
+        for future in futures:
+            with pytest.raises(ConnectionLost, match="fetch: cable cut"):
+                await future
+
+    run(scenario())
+
+
+def test_an_unwatched_failure_is_not_reported_by_the_loop() -> None:
+    async def scenario() -> None:
+        pending = PendingCalls(asyncio.get_running_loop())
+        _ = pending.add(1, "m", 10)
+        pending.fail_all("gone")
+
+    run(scenario())

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from .compression import Buffer
 from .errors import CorruptBatch
-from .records import BatchHeader, Columns, Header
+from .records import TIMESTAMP_TYPE_BIT, BatchHeader, Columns, Header
 
 _VARINT_BYTES_MAX = 10
 
@@ -133,6 +133,8 @@ def decode_records(body: Buffer, header: BatchHeader) -> Columns:
         dense: range | list[int] = range(header.base_offset, header.next_offset)
     else:
         dense = offsets
+    if header.attributes & TIMESTAMP_TYPE_BIT:  # log append time: the header speaks for all records
+        timestamps = [header.max_timestamp] * len(timestamps)
     return Columns(
         dense,
         timestamps,

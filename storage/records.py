@@ -337,4 +337,6 @@ def _columns_of(body: Buffer, header: BatchHeader, position: int) -> Columns:
         offsets = [base_offset + delta for delta in columns.offset_deltas]
     deltas = columns.timestamp_deltas
     timestamps = [base_timestamp] * count if deltas is None else [base_timestamp + delta for delta in deltas]
+    if header.attributes & TIMESTAMP_TYPE_BIT:  # log append time: the header speaks for all records
+        timestamps = [header.max_timestamp] * count
     return Columns(offsets, timestamps, columns.keys, columns.values, columns.headers)

@@ -1,0 +1,179 @@
+"""A broker's data directory: who it belongs to, and who has it open.
+
+Opened by the broker actor before any partition in it. `meta.properties` says for which cluster and broker the data is
+(names and meaning as Kafka's); `.lock` is held with flock while the directory is open, so that a second process is
+refused, and told by whom. The kernel drops the lock when its holder dies, so a stale file never blocks anybody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+
+from .errors import DirectoryInUse, StorageError, WrongDirectory, from_os_error
+from .files import read_text, sync_folder, write_atomically
+
+META = "meta.properties"
+LOCK = ".lock"
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class InvalidTopicName(StorageError):
+    """A topic name that cannot be part of a folder name. Choose another."""
+
+    code = 17
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"Topic name {topic!r} is invalid. Use 1 to 249 letters, digits, dots, underscores and hyphens, "
+            "and neither '.' nor '..'."
+        )
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise InvalidTopicName unless `topic` may name a topic, by Kafka's rule."""
+    if topic in (".", "..") or not TOPIC_NAME.fullmatch(topic):
+        raise InvalidTopicName(topic)
+
+
+def partition_folder(root: Path, topic: str, partition: int) -> Path:
+    """The folder of one partition, `<topic>-<partition>`. InvalidTopicName."""
+    check_topic_name(topic)
+    if partition < 0:
+        raise ValueError(f"Partition {partition} must not be negative.")
+    return root / f"{topic}-{partition}"
+
+
+def parse_partition_folder(name: str) -> tuple[str, int] | None:
+    """The (topic, partition) a folder name stands for, or None if it is no partition's."""
+    topic, _, number = name.rpartition("-")
+    if not TOPIC_NAME.fullmatch(topic) or not number.isdecimal() or str(int(number)) != number:
+        return None
+    return topic, int(number)
+
+
+class DataDirectory:
+    """An open, locked data directory; a context manager that closes itself."""
+
+    def __init__(self, path: Path, lock_fd: int, properties: dict[str, str]) -> None:
+        self.path = path
+        self._lock_fd = lock_fd
+        self._properties = properties
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster the data belongs to."""
+        return self._properties["cluster.id"]
+
+    @property
+    def broker_id(self) -> int:
+        """The broker the data belongs to."""
+        return int(self._properties["broker.id"])
+
+    @property
+    def directory_id(self) -> str:
+        """Made at random when the directory was first used: a copy or an emptied directory shows by it."""
+        return self._properties["directory.id"]
+
+    @classmethod
+    def open(cls, path: Path, *, cluster_id: str | None, broker_id: int) -> DataDirectory:
+        """Lock the directory and check that it is ours, or make it ours if it is new.
+
+        `cluster_id` None takes the one in the directory (a new one in a new directory). Raises DirectoryInUse,
+        WrongDirectory, StorageIoError, DiskFull.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise from_os_error(f"open the data directory {path}", error) from error
+        try:
+            _lock(path, fd)
+            properties = _identify(path, cluster_id, broker_id)
+        except BaseException:  # whatever it was, the lock must not stay with a directory that was not opened
+            os.close(fd)
+            raise
+        return cls(path, fd, properties)
+
+    def partition_folders(self) -> list[tuple[str, int, Path]]:
+        """Every partition kept here, as (topic, partition, folder), sorted."""
+        found = []
+        for folder in self.path.iterdir():
+            parsed = parse_partition_folder(folder.name)
+            if parsed is not None and folder.is_dir():
+                found.append((*parsed, folder))
+        return sorted(found)
+
+    def close(self) -> None:
+        """Give the lock back. Twice is harmless."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __enter__(self) -> DataDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lock(path: Path, fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = _parse_properties(os.pread(fd, 4096, 0).decode(errors="replace"))
+        pid = holder.get("pid", "")
+        raise DirectoryInUse(
+            path,
+            int(pid) if pid.isdecimal() else -1,
+            holder.get("command", "unknown"),
+            holder.get("since", "an unknown time"),
+            holder.get("host", "an unknown host"),
+        ) from error
+    except OSError as error:
+        raise from_os_error(f"lock the data directory {path}", error) from error
+    command = " ".join(sys.argv)[:400].replace("\n", " ") or sys.executable
+    since = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    text = f"pid={os.getpid()}\ncommand={command}\nhost={socket.gethostname()}\nsince={since}\n"
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text.encode(), 0)
+    except OSError as error:
+        raise from_os_error(f"write {path / LOCK}", error) from error
+
+
+def _identify(path: Path, cluster_id: str | None, broker_id: int) -> dict[str, str]:
+    text = read_text(path / META)
+    if text is None:
+        properties = {
+            "version": "1",
+            "cluster.id": cluster_id or uuid.uuid4().hex,
+            "broker.id": str(broker_id),
+            "directory.id": uuid.uuid4().hex,
+        }
+        lines = "".join(f"{key}={value}\n" for key, value in properties.items())
+        write_atomically(path / META, lines.encode())
+        sync_folder(path.parent)
+        return properties
+    properties = _parse_properties(text)
+    asked = {"version": "1", "broker.id": str(broker_id), "cluster.id": cluster_id or properties.get("cluster.id", "")}
+    for key, value in asked.items():
+        if properties.get(key) != value or not value:
+            raise WrongDirectory(path, key, properties.get(key, "(missing)"), value or "(any)")
+    if not properties.get("directory.id"):
+        raise WrongDirectory(path, "directory.id", "(missing)", "(any)")
+    return properties
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}

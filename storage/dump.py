@@ -1,0 +1,195 @@
+"""Show what is in the files of a partition, as plain rows, for `raylog log dump` and for tests.
+
+Reads files without opening the log, so it may run beside a living broker or on a damaged folder. Nothing here raises
+because of what a file holds: damage becomes a `ProblemRow` with its position, and the dump of that file ends there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .compression import COMPRESSIONS
+from .errors import CorruptBatch, StorageError
+from .files import read_at
+from .index import IndexDamaged, OffsetIndex, TimeIndex
+from .records import HEADER_BYTES, BatchHeader, Header, check_crc, decode_batch, parse_header
+from .segment import INDEX, LOG, TIME_INDEX
+
+_CODEC_NAMES = {number: name for name, number in COMPRESSIONS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """One batch: where it lies, what its header says, and whether its CRC is right."""
+
+    file: str
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    record_count: int
+    leader_epoch: int
+    magic: int
+    compression: str
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+    is_control: bool
+    crc: int
+    crc_valid: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRow:
+    """One record of the batch before it."""
+
+    file: str
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemRow:
+    """Something is wrong at this byte of this file."""
+
+    file: str
+    position: int
+    reason: str
+
+
+Row = BatchRow | RecordRow | ProblemRow
+
+
+def dump_segment(path: Path, *, records: bool = False) -> Iterator[Row]:
+    """Every batch of a `.log` file in order, with its records if asked, up to the first damage."""
+    position, expected = 0, -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        yield ProblemRow(file=path.name, position=0, reason=f"cannot be opened: {error}")
+        return
+    try:
+        end = os.fstat(fd).st_size
+        while position < end:
+            try:
+                header, data = _read_batch(fd, position, end)
+            except CorruptBatch as error:
+                yield ProblemRow(file=path.name, position=position, reason=error.reason)
+                return
+            if expected >= 0 and header.base_offset != expected:
+                reason = f"offset {header.base_offset} follows, {expected} was expected"
+                yield ProblemRow(file=path.name, position=position, reason=reason)
+            row = _batch_row(path.name, position, header, data)
+            yield row
+            if records and row.crc_valid:
+                yield from _record_rows(path.name, position, header, data)
+            position += header.size
+            expected = header.next_offset
+    except OSError as error:
+        yield ProblemRow(file=path.name, position=position, reason=f"cannot be read: {error}")
+    finally:
+        os.close(fd)
+
+
+def _read_batch(fd: int, position: int, end: int) -> tuple[BatchHeader, bytes]:
+    header = parse_header(read_at(fd, HEADER_BYTES, position))
+    if position + header.size > end:
+        raise CorruptBatch(f"a batch of {header.size} bytes is cut off")
+    return header, read_at(fd, header.size, position)
+
+
+def _batch_row(name: str, position: int, header: BatchHeader, data: bytes) -> BatchRow:
+    try:
+        check_crc(data, 0, header)
+        valid = True
+    except CorruptBatch:
+        valid = False
+    return BatchRow(
+        file=name,
+        position=position,
+        size=header.size,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        record_count=header.record_count,
+        leader_epoch=header.partition_leader_epoch,
+        magic=header.magic,
+        compression=_CODEC_NAMES.get(header.compression, str(header.compression)),
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        crc=header.crc,
+        crc_valid=valid,
+    )
+
+
+def _record_rows(name: str, position: int, header: BatchHeader, data: bytes) -> Iterator[Row]:
+    try:
+        columns = decode_batch(data, 0, header, verify=False)
+    except StorageError as error:  # a corrupt body, or a codec whose library is missing here
+        yield ProblemRow(file=name, position=position, reason=str(error))
+        return
+    for index, offset in enumerate(columns.offsets):
+        yield RecordRow(
+            file=name,
+            offset=offset,
+            timestamp=columns.timestamps[index],
+            key=columns.keys[index] if columns.keys is not None else None,
+            value=columns.values[index] if columns.values is not None else None,
+            headers=(columns.headers[index] if columns.headers is not None else None) or [],
+        )
+
+
+def check_indexes(path: Path) -> Iterator[ProblemRow]:
+    """What is wrong with the indexes of a `.log` file; nothing for the active segment, which has none on disk."""
+    batches = {row.position: row for row in dump_segment(path) if isinstance(row, BatchRow)}
+    base = int(path.stem) if path.stem.isdecimal() else 0
+    offsets_file, times_file = path.with_suffix(INDEX), path.with_suffix(TIME_INDEX)
+    try:
+        if offsets_file.exists():
+            index = OffsetIndex.from_bytes(offsets_file.read_bytes(), path.stat().st_size)
+            for place, position in enumerate(index.positions):
+                row = batches.get(position)
+                if row is None or row.base_offset != base + index.offsets[place]:
+                    reason = (
+                        f"entry {place} points to byte {position}, where offset {base + index.offsets[place]} is not"
+                    )
+                    yield ProblemRow(file=offsets_file.name, position=8 * place, reason=reason)
+    except (IndexDamaged, OSError) as error:
+        yield ProblemRow(file=offsets_file.name, position=0, reason=str(error))
+    try:
+        if times_file.exists():
+            yield from _check_times(times_file, base, list(batches.values()))
+    except (IndexDamaged, OSError) as error:
+        yield ProblemRow(file=times_file.name, position=0, reason=str(error))
+
+
+def _check_times(path: Path, base: int, batches: list[BatchRow]) -> Iterator[ProblemRow]:
+    times = TimeIndex.from_bytes(path.read_bytes())
+    largest, seen = -(2**63), 0
+    for place, offset in enumerate(times.offsets):
+        while seen < len(batches) and batches[seen].last_offset < base + offset:
+            largest = max(largest, batches[seen].max_timestamp)
+            seen += 1
+        if largest != times.timestamps[place]:
+            reason = f"entry {place} says {times.timestamps[place]}, the youngest record before is {largest}"
+            yield ProblemRow(file=path.name, position=12 * place, reason=reason)
+
+
+def dump_folder(folder: Path, *, records: bool = False) -> Iterator[Row]:
+    """Every segment of a partition in order, and what is wrong with its indexes."""
+    for path in sorted(folder.glob(f"*{LOG}")):
+        yield from dump_segment(path, records=records)
+        yield from check_indexes(path)

@@ -1,0 +1,103 @@
+"""The few file operations that everything durable here is made of.
+
+Called by the segment, the log, its checkpoints and the data directory. Each helper turns an OSError into the storage
+error that says what to do, and says in its docstring what is durable when it returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .compression import Buffer
+from .errors import from_os_error
+
+TEMPORARY = ".tmp"
+_BUFFERS_MAX = 1024  # Linux takes no more in one vectored write
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names created, renamed or removed in `folder` durable."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise from_os_error(f"sync the folder {folder}", error) from error
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace `path` by `data`, so that a reader sees the old or the new file, whole.
+
+    With `durable` the new file is on disk when this returns. On an error the old file is still there.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_at(fd, [data], 0)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise from_os_error(f"write {path}", error) from error
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_at(fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write `buffers` one behind the other at `position`; returns the bytes written, which are all of them.
+
+    One system call unless the kernel takes less. Raises the plain OSError: only the caller knows what to undo.
+    """
+    if len(buffers) > _BUFFERS_MAX:
+        buffers = [b"".join(buffers)]
+    total = sum(map(len, buffers))
+    written = os.pwritev(fd, buffers, position)
+    if written == total:
+        return total
+    left = memoryview(b"".join(buffers))[written:]
+    while left:
+        count = os.pwrite(fd, left, position + total - len(left))  # a full disk shows here, after a short write
+        left = left[count:]
+    return total
+
+
+def read_at(fd: int, size: int, position: int) -> bytes:
+    """Up to `size` bytes at `position`; fewer only at the end of the file."""
+    data = os.pread(fd, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing:
+        data = os.pread(fd, missing, position + size - missing)
+        if not data:
+            break
+        parts.append(data)
+        missing -= len(data)
+    return b"".join(parts)
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a small file, or None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise from_os_error(f"read {path}", error) from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file that may be gone already. Durable after `sync_folder`."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise from_os_error(f"remove {path}", error) from error

@@ -1,0 +1,482 @@
+"""The log of one partition: append, read, sync, truncate, recover.
+
+Owned by one replica actor, whose thread makes every call but one: `sync` may run in a worker thread while the owner
+appends, so that a slow disk never stops the event loop. What is acknowledged must lie below `synced_end_offset`.
+
+Ends are exclusive. `log_end_offset` is the next offset to be written; `log_start_offset` the first that can be read;
+`synced_end_offset` the end of what is on disk. An append is all or nothing and one write; a failed one leaves the log
+as it was. Time comes in as `now_ms`, the wall clock in milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import reading
+from .checkpoints import Checkpoints, CleanMark
+from .compression import Buffer
+from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
+from .epochs import LeaderEpochHistory
+from .errors import LogClosed, OffsetOutOfRange, StorageError, from_os_error
+from .files import sync_folder
+from .records import BatchHeader
+from .recovery import Recovered, Recovery, replay
+from .retention import DeletedFiles, removable
+from .segment import RELATIVE_OFFSET_MAX, Segment
+from .validation import check_offsets, check_produced, check_producers, inspect
+
+__all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
+
+_STAMPED = struct.Struct(">qii")  # base offset, batch length, leader epoch: the bytes a leader writes anew
+OPEN_SEALED_MAX = 16  # finished segments that keep their file open and indexes in memory
+CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_BYTES = 64 << 20
+
+
+class PartitionLog:
+    """See the module. Made by `open` only."""
+
+    def __init__(
+        self, folder: Path, config: LogConfig, checkpoints: Checkpoints, state: Recovered, *, created: bool, now_ms: int
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.created = created  # the folder did not exist, or held nothing yet
+        self.recovered = state.report
+        self.epochs: LeaderEpochHistory = state.epochs
+        self.producers = state.producers
+        self.segments = state.segments
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = self._active.next_offset
+        self.synced_end_offset = self.log_end_offset
+        self._checkpoints = checkpoints
+        self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
+        self._now_ms = now_ms
+        self._recent: dict[int, Segment] = {}  # sealed segments in use, least recent first
+        # Guards what `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
+        self._lock = threading.Lock()
+        self._unsynced: list[Segment] = []  # sealed before they were synced
+        self._folder_dirty = False
+        self._generation = 0  # raised by every truncation, so that a sync begun before it claims nothing
+        self._recovery_point = state.recovery_point
+        self._checkpoint_at = time.monotonic()
+        self._appended_bytes = 0
+        self._checkpointed_bytes = 0
+        self._closed_because: str | None = None
+
+    @classmethod
+    def open(
+        cls, folder: Path, config: LogConfig, *, topic_id: str, topic: str, partition: int, now_ms: int
+    ) -> PartitionLog:
+        """Create the log or recover it. Raises LogDamaged, WrongTopicId, DiskFull, StorageIoError.
+
+        The caller holds the lock of the data directory: two logs on one folder would destroy each other.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise from_os_error(f"create {folder}", error) from error
+        checkpoints = Checkpoints(folder)
+        created = checkpoints.claim(topic_id, topic, partition)
+        if created:
+            sync_folder(folder.parent)
+        state = Recovery(folder, config, checkpoints, now_ms).run()
+        return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
+
+    @property
+    def _active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all batches kept."""
+        return sum(segment.size for segment in self.segments)
+
+    def _require_open(self) -> None:
+        if self._closed_because is not None:
+            raise LogClosed(self.folder, self._closed_because)
+
+    # --- appending -------------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, payload: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Give the batches of a producer their offsets and append them; in the page cache on return.
+
+        A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
+        RecordTooLarge, UnsupportedCompression, OutOfOrderSequence, InvalidProducerEpoch, DuplicateSequence, DiskFull,
+        StorageIoError; nothing is kept then.
+        """
+        self._require_open()
+        self._now_ms = now_ms
+        batches = inspect(payload)
+        check_produced(batches, self.config.max_message_bytes)
+        duplicate = check_producers(batches, self.producers)
+        if duplicate is not None:
+            largest = max(header.max_timestamp for _, header in batches)
+            return AppendInfo(*duplicate, duplicate=True, max_timestamp=largest, batches=len(batches))
+        offset = self.log_end_offset
+        began = self._enter_epochs([(leader_epoch, offset)])
+        self._roll_if_due(len(payload), batches[-1][1], now_ms)
+        view = memoryview(payload)
+        buffers: list[Buffer] = []
+        stamped: list[BatchHeader] = []
+        for position, header in batches:
+            buffers.append(_STAMPED.pack(offset, header.batch_length, leader_epoch))
+            buffers.append(view[position + _STAMPED.size : position + header.size])
+            stamped.append(header._replace(base_offset=offset, partition_leader_epoch=leader_epoch))
+            offset += header.last_offset_delta + 1
+        return self._write(buffers, stamped, began)
+
+    def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
+        """Append what the leader sent, byte for byte. Offsets must go on at the log's end, epochs must not go back.
+
+        Raises CorruptBatch, DiskFull, StorageIoError; nothing is kept then.
+        """
+        self._require_open()
+        if now_ms is not None:
+            self._now_ms = now_ms
+        batches = inspect(payload)
+        check_offsets(batches, self.log_end_offset)
+        began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for _, header in batches])
+        self._roll_if_due(len(payload), batches[-1][1], now_ms)
+        try:
+            return self._write([payload], [header for _, header in batches], began)
+        except StorageError:
+            if began and self.epochs.truncate_from_end(self.log_end_offset + 1):
+                self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log
+            raise
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; durable on return. Done at election, before any record."""
+        self._require_open()
+        if self.epochs.assign(epoch, start_offset):
+            self._checkpoints.write_epochs(self.epochs)
+
+    def _enter_epochs(self, starts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Make the epochs of an append durable before its bytes; those that are new."""
+        latest = self.epochs.latest
+        if latest is not None and len(starts) == 1 and starts[0][0] == latest[0]:
+            return ()
+        began = []
+        before = list(self.epochs.entries)
+        for epoch, start in starts:
+            latest = self.epochs.latest
+            if latest is not None and epoch < latest[0] and latest[1] < start:
+                self.epochs.entries = before
+                raise ValueError(f"Leader epoch {epoch} cannot append behind epoch {latest[0]}: fetch metadata again.")
+            if self.epochs.assign(epoch, start):
+                began.append((epoch, start))
+        if began:
+            try:
+                self._checkpoints.write_epochs(self.epochs)
+            except StorageError:
+                self.epochs.entries = before
+                raise
+        return tuple(began)
+
+    def _write(
+        self, buffers: list[Buffer], headers: list[BatchHeader], began: tuple[tuple[int, int], ...]
+    ) -> AppendInfo:
+        active, producers = self._active, self.producers
+        try:
+            written = active.write(buffers)
+        except OSError as error:
+            if active.file_size() != active.size:
+                self._closed_because = "a failed append could not be taken back"
+            raise from_os_error(f"append to {active.path}", error) from error
+        largest = headers[0].max_timestamp
+        for header in headers:
+            active.note(header.base_offset, header.next_offset, header.max_timestamp, header.size)
+            if header.producer_id >= 0:
+                producers.apply(header, self._now_ms)
+            if header.max_timestamp > largest:
+                largest = header.max_timestamp
+        self._appended_bytes += written
+        # Last, because a sync in another thread trusts that all below this end has been handed to the kernel.
+        self.log_end_offset = headers[-1].next_offset
+        return AppendInfo(headers[0].base_offset, self.log_end_offset, False, largest, len(headers), began)
+
+    def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
+        active = self._active
+        if active.size == 0:
+            if now_ms is not None:
+                active.created_ms = now_ms  # its age counts from the first batch
+            return
+        full = active.size + size > self.config.segment_bytes
+        old = now_ms is not None and now_ms - active.created_ms >= self.config.segment_ms
+        far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
+        if full or old or far:
+            self._roll()
+
+    def _roll(self) -> None:
+        """Begin a new segment at the log's end. Nothing has changed when this raises DiskFull or StorageIoError."""
+        interval = self.config.index_interval_bytes
+        fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=self._now_ms)
+        with self._lock:
+            old = self._active
+            old.seal()
+            self.segments.append(fresh)
+            if old.synced_size < old.size:
+                self._unsynced.append(old)
+            self._folder_dirty = True
+            self._checkpoint_at = 0.0  # the next sync writes the recovery point
+        self._touch(old)
+        self.producers.expire(self._now_ms, self.config.producer_id_expiration_ms)
+        self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
+        """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
+
+        At least one batch even if it exceeds `max_bytes`; empty at the end. Raises OffsetOutOfRange, LogDamaged.
+        """
+        parts = []
+        for segment, position, length in self._spans(offset, max_bytes, upper):
+            data = segment.read(position, length)
+            if self.config.verify_reads:
+                reading.verify(segment.path, position, data, self.epochs)
+            parts.append(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
+        """As `read`, as places in files. Give out only what lies below the high watermark; the reader checks CRCs."""
+        found = self._spans(offset, max_bytes, upper)
+        return [FileSlice(segment.path, position, length) for segment, position, length in found]
+
+    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[tuple[Segment, int, int]]:
+        self._require_open()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+        found = reading.spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
+        for segment, _, _ in found:
+            self._touch(segment)
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
+        self._require_open()
+        found = reading.offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
+        self._release_others()
+        return found
+
+    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
+        self._require_open()
+        found = reading.max_timestamp(self.segments, self.log_start_offset, upper)
+        self._release_others()
+        return found
+
+    def _touch(self, segment: Segment) -> None:
+        """Keep the sealed segments used last open, and close the others."""
+        if not segment.sealed:
+            return
+        self._recent.pop(segment.base_offset, None)
+        self._recent[segment.base_offset] = segment
+        while len(self._recent) > OPEN_SEALED_MAX:
+            self._recent.pop(next(iter(self._recent))).release()
+
+    def _release_others(self) -> None:
+        for segment in self.segments[:-1]:
+            if segment.base_offset not in self._recent:
+                segment.release()
+
+    # --- syncing ---------------------------------------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Bring all that was appended before this call to disk; returns `synced_end_offset`.
+
+        May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
+        synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
+        have dropped the bytes, so the log then refuses every call until it is opened, and thereby scanned, again.
+        """
+        with self._lock:
+            self._require_open()
+            end, generation = self.log_end_offset, self._generation
+            if end == self.synced_end_offset and not self._folder_dirty:
+                return end
+            pending = [*self._unsynced, self._active]
+            folder_dirty, self._folder_dirty = self._folder_dirty, False
+            files = [(segment, segment.size, os.dup(segment.fd)) for segment in pending]
+        try:
+            for _, _, fd in files:
+                os.fdatasync(fd)
+            if folder_dirty:
+                sync_folder(self.folder)
+        except OSError as error:
+            self._closed_because = "a sync failed, so bytes may be lost"
+            raise from_os_error(f"sync {self.folder}", error) from error
+        except StorageError:
+            self._closed_because = "a sync failed, so bytes may be lost"
+            raise
+        finally:
+            for _, _, fd in files:
+                os.close(fd)
+        with self._lock:
+            if generation == self._generation:
+                for segment, size, _ in files:
+                    segment.synced_size = max(segment.synced_size, size)
+                self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
+                self.synced_end_offset = max(self.synced_end_offset, end)
+                self._checkpoint_if_due()
+            return self.synced_end_offset
+
+    def _checkpoint_if_due(self) -> None:
+        """Write the recovery point now and then: a crash scans, and may cut, only what lies above it."""
+        due = time.monotonic() - self._checkpoint_at >= CHECKPOINT_SECONDS
+        if due or self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES:
+            self._write_recovery_point(self.synced_end_offset)
+
+    def _write_recovery_point(self, offset: int) -> None:
+        self._checkpoints.write_recovery_point(offset)
+        self._recovery_point = offset
+        self._checkpoint_at = time.monotonic()
+        self._checkpointed_bytes = self._appended_bytes
+
+    # --- truncating ------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
+
+        An epoch that begins at or behind `offset` is forgotten even where there is no batch to cut.
+        """
+        self._require_open()
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        if offset >= self.log_end_offset:
+            if self.epochs.truncate_from_end(offset):
+                self._checkpoints.write_epochs(self.epochs)
+            return
+        place = reading.place_of(self.segments, offset)
+        segment = self.segments[place]
+        position, header = segment.locate(offset)
+        end = header.base_offset
+        with self._cutting():
+            # In this order a crash at any point leaves a log that recovery accepts: first nothing cut claims to be
+            # synced any more, then the epochs go, then the bytes, from the end.
+            if self._recovery_point > end:
+                self._write_recovery_point(end)
+            self._checkpoints.remove_snapshots_above(end)
+            if self.epochs.truncate_from_end(end):
+                self._checkpoints.write_epochs(self.epochs)
+            for later in reversed(self.segments[place + 1 :]):
+                self._recent.pop(later.base_offset, None)
+                later.remove_files()
+            del self.segments[place + 1 :]
+            self._recent.pop(segment.base_offset, None)
+            segment.cut(position, end)
+            segment.unseal()
+            self._settle(end)
+        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end)
+        replay(self.segments, self.producers, start, self._now_ms)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at `offset`, for a follower that the leader's log start has overtaken."""
+        self._require_open()
+        with self._cutting():
+            self._write_recovery_point(0)
+            self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
+            self._checkpoints.remove_snapshots_above(-1)
+            self.epochs.truncate_from_end(0)
+            self._checkpoints.write_epochs(self.epochs)
+            for segment in reversed(self.segments):
+                segment.remove_files()
+            interval = self.config.index_interval_bytes
+            self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=self._now_ms)]
+            self._recent.clear()
+            self.producers.clear()
+            self.log_start_offset = offset
+            self._settle(offset)
+            self._write_recovery_point(offset)
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        """Keep `sync` out while the log is cut; a cut that failed halfway is finished by the next open."""
+        with self._lock:
+            self._generation += 1
+            try:
+                yield
+            except BaseException:  # whatever it was, memory and disk may disagree now
+                self._closed_because = "a truncation failed halfway"
+                raise
+
+    def _settle(self, end: int) -> None:
+        """The log ends at `end` after a cut, and all that is left is on disk."""
+        for segment in self._unsynced:
+            if segment in self.segments:
+                segment.sync()
+        self._unsynced = []
+        sync_folder(self.folder)
+        self._folder_dirty = False
+        self.log_end_offset = self.synced_end_offset = end
+        self.log_start_offset = min(self.log_start_offset, end)
+
+    # --- the start of the log --------------------------------------------------------------------------------------
+
+    def advance_log_start(self, offset: int) -> None:
+        """Make records below `offset` unreadable (delete_records); their segments go with the next retention."""
+        self._require_open()
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+        if offset > self.log_start_offset:
+            self._checkpoints.write_log_start(offset)
+            self._move_start(offset)
+
+    def _move_start(self, offset: int) -> None:
+        self.log_start_offset = offset
+        if self.epochs.truncate_from_start(offset):
+            self._checkpoints.write_epochs(self.epochs)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
+        """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.
+
+        Only below the high watermark. The files are renamed now and removed by `purge_deleted` after
+        file.delete.delay.ms, so that readers of slices can finish.
+        """
+        self._require_open()
+        self._now_ms = now_ms
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
+        if count == len(self.segments):
+            self._roll()  # the active segment is due too: keep an empty one in its place
+        gone = self.segments[:count]
+        if gone:
+            with self._lock:
+                del self.segments[:count]
+                self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+                self._move_start(max(self.log_start_offset, self.segments[0].base_offset))
+                for segment in gone:
+                    self._recent.pop(segment.base_offset, None)
+                    self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
+        return [segment.base_offset for segment in gone]
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files whose delay has passed; returns how many."""
+        return self._deleted.purge(now_ms)
+
+    # --- closing ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sync, write the snapshot, the recovery point and the clean mark, close the files. Twice is harmless.
+
+        A log that has failed is only closed: it must be scanned when it is opened again.
+        """
+        try:
+            if self._closed_because is None:
+                end = self.sync()
+                with self._lock:
+                    active = self._active
+                    active.seal()
+                    self._checkpoints.write_snapshot(end, self.producers, durable=True)
+                    self._write_recovery_point(end)
+                    self._checkpoints.write_clean(CleanMark(end, active.base_offset, active.size))
+        finally:
+            self._closed_because = self._closed_because or "it was closed"
+            for segment in self.segments:
+                segment.release()

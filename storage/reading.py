@@ -1,0 +1,105 @@
+"""Find batches in the segments of a log, by offset and by timestamp, and check what was read.
+
+Called by `PartitionLog`; these functions see a sorted list of segments and change nothing but what segments hold in
+memory. `upper` is always an exclusive offset, usually the high watermark: a batch is seen when it ends at or below it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+from .epochs import LeaderEpochHistory
+from .errors import CorruptBatch, LogDamaged
+from .records import check_crc, decode_batch, iter_headers
+from .recovery import check_epoch
+from .segment import NO_TIMESTAMP, Segment
+
+
+def place_of(segments: list[Segment], offset: int) -> int:
+    """The place in the list of the segment whose range holds `offset`."""
+    return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
+
+
+def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> list[tuple[Segment, int, int]]:
+    """Whole batches from the one that holds `offset`, as (segment, position, length).
+
+    At least one batch if one ends at or below `upper`, then as many as fit into `max_bytes`.
+    """
+    found: list[tuple[Segment, int, int]] = []
+    left = max_bytes
+    for segment in segments[place_of(segments, offset) :]:
+        if offset >= upper or offset >= segment.next_offset:
+            break
+        position = segment.locate(offset)[0] if offset > segment.base_offset else 0
+        end = segment.limit(position, left, upper, at_least_one=not found)
+        if end == position:
+            break
+        found.append((segment, position, end - position))
+        left -= end - position
+        offset = segment.next_offset
+        if left <= 0 or end != segment.size:
+            break
+    return found
+
+
+def verify(path: Path, position: int, data: bytes, epochs: LeaderEpochHistory) -> None:
+    """LogDamaged unless `data`, read at `position`, is whole batches with right CRCs, offsets and epochs."""
+    expected, end = -1, 0
+    try:
+        for found, header in iter_headers(data):
+            if expected >= 0 and header.base_offset != expected:
+                raise CorruptBatch(f"it begins at offset {header.base_offset}, not at {expected}")
+            check_crc(data, found, header)
+            latest = epochs.latest
+            if latest is not None and (header.partition_leader_epoch, True) != (
+                latest[0],
+                header.base_offset >= latest[1],
+            ):
+                check_epoch(epochs, header)  # not simply a batch of the latest epoch
+            expected, end = header.next_offset, found + header.size
+    except CorruptBatch as error:
+        raise LogDamaged(path, position + end, expected, error.reason) from error
+    if end != len(data):
+        raise LogDamaged(path, position + end, expected, "a batch is cut off")
+
+
+def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, upper: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or behind offset `start` that is not older than `timestamp`."""
+    for segment in segments:
+        if segment.next_offset <= start or segment.max_timestamp < timestamp:
+            continue
+        first = max(start, segment.base_offset + segment.indexes()[1].start_for(timestamp))
+        if first >= segment.next_offset:
+            continue
+        for position, header in segment.walk(segment.locate(first)[0]):
+            if header.next_offset > upper:
+                return None
+            if header.max_timestamp < timestamp:
+                continue
+            columns = decode_batch(segment.read(position, header.size), 0, header)
+            for offset, moment in zip(columns.offsets, columns.timestamps, strict=True):
+                if moment >= timestamp and offset >= start:
+                    return offset, moment
+    return None
+
+
+def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with the largest timestamp; None for an empty range."""
+    largest = NO_TIMESTAMP
+    for segment in segments:
+        if segment.next_offset <= start or segment.base_offset >= upper:
+            continue
+        if segment.base_offset >= start:
+            largest = max(largest, segment.largest_timestamp(upper))
+            continue
+        for position, header in segment.walk(segment.locate(start)[0]):
+            if header.next_offset > upper:
+                break
+            found = header.max_timestamp
+            if header.base_offset < start:  # part of this batch was deleted: look at what is left
+                columns = decode_batch(segment.read(position, header.size), 0, header)
+                pairs = zip(columns.offsets, columns.timestamps, strict=True)
+                found = max((moment for offset, moment in pairs if offset >= start), default=NO_TIMESTAMP)
+            largest = max(largest, found)
+    return None if largest == NO_TIMESTAMP else offset_for_timestamp(segments, largest, start, upper)

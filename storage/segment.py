@@ -1,0 +1,323 @@
+"""One segment of a partition log: a file of batches and its two indexes.
+
+Owned by one `PartitionLog`, which alone appends to its last segment. A segment knows how to find a batch, how to walk
+headers, and how to cut itself; what may be read or cut is the log's business. Positions are bytes in the `.log` file,
+offsets are record offsets, every end is exclusive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import CorruptBatch, LogDamaged, from_os_error
+from .files import read_at, remove, write_at, write_atomically
+from .index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
+from .records import HEADER_BYTES, BatchHeader, parse_header
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
+NO_TIMESTAMP = -(2**63)
+RELATIVE_OFFSET_MAX = 2**31 - 1
+_WALK_BYTES = 4096
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """The 20-digit file name of what begins at `offset`."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """A file of whole batches with rising offsets, from `base_offset` up to `next_offset`."""
+
+    __slots__ = (
+        "_fd",
+        "_indexes",
+        "_since_index",
+        "base_offset",
+        "created_ms",
+        "index_interval",
+        "max_timestamp",
+        "next_offset",
+        "path",
+        "sealed",
+        "size",
+        "synced_size",
+    )
+
+    def __init__(self, path: Path, base_offset: int, *, index_interval: int, created_ms: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.synced_size = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.created_ms = created_ms
+        self.index_interval = index_interval
+        self.sealed = False
+        self._fd = -1
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._since_index = 0
+
+    @classmethod
+    def create(cls, folder: Path, base_offset: int, *, index_interval: int, created_ms: int) -> Segment:
+        """A new empty file; its name is durable after the folder is synced. Raises DiskFull, StorageIoError."""
+        path = folder / offset_name(base_offset, LOG)
+        segment = cls(path, base_offset, index_interval=index_interval, created_ms=created_ms)
+        segment._indexes = (OffsetIndex(), TimeIndex())
+        try:
+            segment._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise from_os_error(f"create {path}", error) from error
+        return segment
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    @property
+    def fd(self) -> int:
+        """The open file, opened now if it was not."""
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError as error:
+                raise LogDamaged(self.path, 0, self.base_offset, "the file is gone") from error
+            except OSError as error:
+                raise from_os_error(f"open {self.path}", error) from error
+        return self._fd
+
+    def release(self) -> None:
+        """Close the file and drop the indexes from memory; both come back when they are needed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self.sealed:
+            self._indexes = None
+
+    def file_size(self) -> int:
+        """The size the file system reports, which may exceed `size` after a crash."""
+        return os.fstat(self.fd).st_size
+
+    def sibling(self, suffix: str) -> Path:
+        """The path of the index that belongs to this segment."""
+        return self.path.with_suffix(suffix)
+
+    def files(self) -> list[Path]:
+        """The segment file and its indexes; an index may be missing."""
+        return [self.path, self.sibling(INDEX), self.sibling(TIME_INDEX)]
+
+    def remove_files(self) -> None:
+        """Close and remove everything of this segment."""
+        self.release()
+        for path in self.files():
+            remove(path)
+
+    # --- appending -------------------------------------------------------------------------------------------------
+
+    def write(self, buffers: list[bytes | bytearray | memoryview]) -> int:
+        """Put bytes behind the end without making them part of the segment yet; on an OSError none of them stay."""
+        try:
+            return write_at(self._fd, buffers, self.size)
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+
+    def note(self, base_offset: int, next_offset: int, max_timestamp: int, size: int) -> None:
+        """Make the batch just written (or found by recovery) at the end part of the segment."""
+        if self._since_index >= self.index_interval:
+            assert self._indexes is not None, "a segment that grows has its indexes in memory"
+            self._indexes[0].append(base_offset - self.base_offset, self.size)
+            self._indexes[1].append(self.max_timestamp, base_offset - self.base_offset)
+            self._since_index = 0
+        self._since_index += size
+        self.size += size
+        self.next_offset = next_offset
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+
+    def seal(self) -> None:
+        """No more appends: write the indexes. A failure is harmless, they would be rebuilt on the next open."""
+        self.sealed = True
+        index, times = self.indexes()
+        if self.size:
+            times.append(self.max_timestamp, self.next_offset - self.base_offset)
+        for path, data in ((self.sibling(INDEX), index.to_bytes()), (self.sibling(TIME_INDEX), times.to_bytes())):
+            try:
+                write_atomically(path, data, durable=False)
+            except Exception:  # whatever kept the hint from being written, an old or half one must not stay
+                path.unlink(missing_ok=True)
+
+    def unseal(self) -> None:
+        """Take appends again, after the log was cut back to here or opened: indexes in memory, none on disk."""
+        _, times = self.indexes()
+        times.truncate(self.next_offset - self.base_offset - 1)  # the closing entry was for a sealed segment
+        self.sealed = False
+        index = self.indexes()[0]
+        self._since_index = self.size - index.floor(RELATIVE_OFFSET_MAX)
+        for path in self.files()[1:]:
+            remove(path)
+
+    def sync(self) -> None:
+        """Bring the file to disk, in the thread of the owner."""
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            raise from_os_error(f"sync {self.path}", error) from error
+        self.synced_size = self.size
+
+    def reset(self) -> None:
+        """Forget everything known of the content, before recovery notes it again."""
+        self.size, self.next_offset, self.max_timestamp = 0, self.base_offset, NO_TIMESTAMP
+        self._indexes, self._since_index = (OffsetIndex(), TimeIndex()), 0
+
+    # --- finding ---------------------------------------------------------------------------------------------------
+
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, loaded from disk or rebuilt when they are not in memory."""
+        if self._indexes is None:
+            try:
+                self._indexes = (
+                    OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.size),
+                    TimeIndex.from_bytes(self.sibling(TIME_INDEX).read_bytes()),
+                )
+            except (OSError, IndexDamaged):
+                self.rebuild_indexes()
+        assert self._indexes is not None
+        return self._indexes
+
+    def rebuild_indexes(self) -> None:
+        """Make the indexes anew from the batch headers, in memory and (for a sealed segment) on disk."""
+        fresh = Segment(self.path, self.base_offset, index_interval=self.index_interval, created_ms=self.created_ms)
+        fresh.reset()
+        for _, header in self.walk(0):  # raises before anything of this segment is changed
+            fresh.note(header.base_offset, header.next_offset, header.max_timestamp, header.size)
+        self._indexes, self._since_index = fresh._indexes, fresh._since_index
+        self.next_offset, self.max_timestamp = fresh.next_offset, fresh.max_timestamp
+        if self.sealed:
+            self.seal()
+
+    def walk(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Each batch header from `position` (which must begin a batch) up to byte `end`; LogDamaged at nonsense.
+
+        Small batches are read many at a time, of large ones only the header is read.
+        """
+        end = self.size if end is None else end
+        chunk, chunk_start, offset = b"", 0, -1
+        while position < end:
+            if position + HEADER_BYTES > chunk_start + len(chunk):
+                chunk, chunk_start = self._pread(min(_WALK_BYTES, end - position), position), position
+            try:
+                header = parse_header(chunk, position - chunk_start)
+            except CorruptBatch as error:
+                raise LogDamaged(self.path, position, max(offset, self.base_offset), error.reason) from error
+            if position + header.size > end:
+                raise LogDamaged(self.path, position, header.base_offset, "a batch is cut off")
+            if header.base_offset < offset or (offset < 0 and header.base_offset < self.base_offset):
+                raise LogDamaged(self.path, position, header.base_offset, "offsets go back")
+            yield position, header
+            position += header.size
+            offset = header.next_offset
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader]:
+        """The position and header of the batch that holds `offset`, which must lie in this segment."""
+        for start in (self.indexes()[0].floor(offset - self.base_offset), 0):
+            try:
+                for position, header in self.walk(start):
+                    if header.base_offset > offset:
+                        break  # an index that points too far
+                    if header.next_offset > offset:
+                        return position, header
+            except LogDamaged:
+                if start == 0:
+                    raise
+            if start:
+                self.rebuild_indexes()  # the hint was wrong: never trust it again
+        raise LogDamaged(self.path, 0, offset, "no batch holds this offset")
+
+    def limit(self, position: int, max_bytes: int, upper: int, *, at_least_one: bool) -> int:
+        """Where to stop reading from `position`: whole batches that end at or below offset `upper`.
+
+        No more than `max_bytes`, except for the first batch when `at_least_one` is asked.
+        """
+        if self.size - position <= max_bytes and self.next_offset <= upper:
+            return self.size
+        start = max(position, self.indexes()[0].floor_within(upper - self.base_offset, position + max_bytes))
+        end = start
+        for found, header in self.walk(start):
+            stop = found + header.size
+            if header.next_offset > upper or (stop - position > max_bytes and not (at_least_one and found == position)):
+                break
+            end = stop
+        return end
+
+    def largest_timestamp(self, upper: int) -> int:
+        """The largest batch timestamp among batches below offset `upper`; NO_TIMESTAMP where there are none."""
+        if self.next_offset <= upper:
+            return self.max_timestamp
+        known = self.indexes()[1].largest_below(upper - self.base_offset)
+        largest, offset = (known[0], self.base_offset + known[1]) if known else (NO_TIMESTAMP, self.base_offset)
+        if offset < min(upper, self.next_offset):
+            for _, header in self.walk(self.locate(offset)[0]):
+                if header.next_offset > upper:
+                    break
+                largest = max(largest, header.max_timestamp)
+        return largest
+
+    def read(self, position: int, size: int) -> bytes:
+        """Exactly `size` bytes; LogDamaged if the file is shorter."""
+        data = self._pread(size, position)
+        if len(data) != size:
+            raise LogDamaged(self.path, position + len(data), self.base_offset, "the file is too short")
+        return data
+
+    def _pread(self, size: int, position: int) -> bytes:
+        try:
+            return read_at(self.fd, size, position)
+        except OSError as error:
+            raise from_os_error(f"read {self.path}", error) from error
+
+    # --- cutting and opening ---------------------------------------------------------------------------------------
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Shorten the file to `position`, where `next_offset` will be written; durable on return."""
+        index, times = self.indexes()
+        index.truncate(position)
+        times.truncate(next_offset - self.base_offset)
+        try:
+            os.ftruncate(self.fd, position)
+        except OSError as error:
+            raise from_os_error(f"shorten {self.path}", error) from error
+        known = times.largest_below(next_offset - self.base_offset)
+        start = index.floor(RELATIVE_OFFSET_MAX)
+        self.size, self.next_offset = position, next_offset
+        self.sync()
+        self.max_timestamp = known[0] if known else NO_TIMESTAMP
+        self._since_index = position - start
+        for _, header in self.walk(start):
+            self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+
+    def load_sealed(self) -> bool:
+        """Learn size, end offset and largest timestamp of a finished segment from its tail.
+
+        True when the indexes were wrong and have been rebuilt. LogDamaged when the batches themselves are.
+        """
+        self.sealed = True
+        self.size = self.synced_size = self.file_size()
+        try:
+            self._load_tail()
+        except (OSError, IndexDamaged, LogDamaged):
+            self.rebuild_indexes()
+            return True
+        return False
+
+    def _load_tail(self) -> None:
+        index = OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.size)
+        start = index.floor(RELATIVE_OFFSET_MAX)
+        first = True
+        for _, header in self.walk(start):
+            if first and start and header.base_offset - self.base_offset != index.offsets[-1]:
+                raise IndexDamaged("the last entry does not point to its batch")
+            first, self.next_offset = False, header.next_offset
+        last = last_time_entry(self.sibling(TIME_INDEX).read_bytes())
+        if self.size and (last is None or last[1] != self.next_offset - self.base_offset):
+            raise IndexDamaged("the time index does not reach the end of the segment")
+        self.max_timestamp = last[0] if last is not None else NO_TIMESTAMP

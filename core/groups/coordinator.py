@@ -1,0 +1,340 @@
+"""The group coordinator as a state machine: all groups of one ``__consumer_offsets`` partition behind one door.
+
+Decide, then apply: a handler decides records and replies; records are applied at once through ``_apply`` (which replay
+uses too), and replies wait in ``after_sync`` until the records are committed. Run by the ``GroupCoordinator`` actor and
+by the simulator: first ``replay`` of every record of the log in order, then ``loaded``, then ``step`` for ever; when an
+append fails, ``resign`` and a new machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, assert_never
+
+from raylog.core.errors import (
+    CoordinatorLoadInProgress,
+    GroupIdNotFound,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    NonEmptyGroup,
+    NotCoordinator,
+    RaylogError,
+    UnknownMemberId,
+)
+from raylog.core.groups import offsets, rebalance
+from raylog.core.groups.decision import Decision
+from raylog.core.groups.events import (
+    DeleteGroupReceived,
+    DescribeGroupReceived,
+    Effect,
+    Event,
+    HeartbeatReceived,
+    JoinReceived,
+    LeaveReceived,
+    ListGroupsReceived,
+    OffsetCommitReceived,
+    OffsetDeleteReceived,
+    OffsetFetchReceived,
+    RequestDropped,
+    SyncReceived,
+    Tick,
+)
+from raylog.core.groups.group import Group
+from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.records import (
+    GroupChanged,
+    GroupDeleted,
+    OffsetCommitted,
+    OffsetDeleted,
+    Record,
+    record_from_wire,
+)
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.states import GroupState
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+
+EXPIRED_RECORDS_MAX: Final = 1_000
+"""Most tombstones that one tick writes; the rest follows with the next ticks."""
+STORY_STEPS_MAX: Final = 200
+
+__all__ = ["CoordinatorMachine", "GroupSettings"]
+
+
+class CoordinatorMachine:
+    """All groups whose names hash to one partition of ``__consumer_offsets``."""
+
+    def __init__(self, *, settings: GroupSettings, new_member_id: Callable[[str], str]) -> None:
+        """Start with nothing replayed. ``new_member_id`` makes a fresh unique member id from a client id."""
+        self._settings = settings
+        self._new_member_id = new_member_id
+        self._groups: dict[str, Group] = {}
+        self._offsets = OffsetStore()
+        self._loaded = False
+        self._next_expiry_ms = 0
+        self.story: deque[tuple[int, str, str]] = deque(maxlen=STORY_STEPS_MAX)
+        """The last steps: (now_ms, cause, event)."""
+
+    # ------------------------------------------------------------ the log
+
+    def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
+        """Apply one record of the log, in log order, before :meth:`loaded`; a value of None is a tombstone.
+
+        Raises ValueError or TypeError for a record that this release cannot read.
+        """
+        require(not self._loaded, "records are replayed before the coordinator serves")
+        self._apply(record_from_wire(key, value))
+
+    def loaded(self, now_ms: int) -> Outbox[Effect]:
+        """Begin to serve: the log is read to its end. Members of loaded groups get a fresh session timeout."""
+        require(not self._loaded, "the log is loaded once")
+        self._loaded = True
+        self._next_expiry_ms = now_ms + self._settings.offsets_retention_check_ms
+        for name in self._offsets.groups():
+            self._groups.setdefault(name, Group(name))
+        for name in list(self._groups):
+            self._groups[name].restore(now_ms)
+            self._drop_if_blank(name)
+        return Outbox()
+
+    def resign(self, *, cause: str) -> Outbox[Effect]:
+        """Refuse every parked request with NotCoordinator: this machine is about to be replaced.
+
+        Replies of earlier steps that still wait for their records are the shell's to refuse likewise.
+        """
+        decision = Decision(cause=cause, now_ms=0, apply=self._apply)
+        for group in self._groups.values():
+            for member in group.members.values():
+                for request in (member.join_request, member.sync_request):
+                    if request is not None:
+                        decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
+        self._groups.clear()
+        self._loaded = False
+        return decision.outbox()
+
+    def _apply(self, record: Record) -> None:
+        """Change what is in the log: the only mutator of hard state, for live traffic and replay alike."""
+        match record:
+            case OffsetCommitted() | OffsetDeleted():
+                self._offsets.apply(record)
+            case GroupChanged():
+                group = self._groups.setdefault(record.group, Group(record.group))
+                if self._loaded:
+                    group.adopt(record)
+                else:
+                    group.replay(record)
+            case GroupDeleted():
+                gone = self._groups.pop(record.group, None)
+                if gone is not None:
+                    gone.move(GroupState.DEAD)
+            case _:
+                assert_never(record)
+
+    # ------------------------------------------------------------ the door
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Take one event and return what has to be done about it."""
+        decision = Decision(cause=event.cause, now_ms=event.now_ms, apply=self._apply)
+        if not isinstance(event, Tick):
+            self.story.append((event.now_ms, event.cause, type(event).__name__))
+        error = self._door_error(event)
+        if error is None:
+            self._handle(event, decision)
+        elif not isinstance(event, (Tick, RequestDropped)):
+            decision.refuse(event.request, error)
+        return decision.outbox()
+
+    def _door_error(self, event: Event) -> RaylogError | None:
+        """Return what is wrong with the event whatever its group's state."""
+        if not self._loaded:
+            return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
+        if isinstance(event, (Tick, RequestDropped, ListGroupsReceived)):
+            return None
+        if event.group == "":
+            return InvalidGroupId("A group id may not be empty; set group_id.")
+        if isinstance(event, JoinReceived):
+            least, most = self._settings.min_session_timeout_ms, self._settings.max_session_timeout_ms
+            if not least <= event.session_timeout_ms <= most:
+                return InvalidSessionTimeout(
+                    f"session_timeout_ms is {event.session_timeout_ms}; it has to be within {least} and {most}."
+                )
+            if event.protocol_type == "" or not event.protocols:
+                return InconsistentGroupProtocol("A member has to support at least one assignor.")
+        return None
+
+    def _handle(self, event: Event, decision: Decision) -> None:
+        match event:
+            case JoinReceived():
+                self._join(event, decision)
+            case SyncReceived():
+                if (group := self._member_group(event, decision)) is not None:
+                    rebalance.sync(group, event, decision)
+            case HeartbeatReceived():
+                if (group := self._member_group(event, decision)) is not None:
+                    rebalance.heartbeat(group, event, decision)
+            case LeaveReceived():
+                if (group := self._member_group(event, decision)) is not None:
+                    rows = rebalance.leave(group, event.members, decision, self._settings)
+                    decision.reply(event.request, rows)
+                    self._drop_if_blank(event.group)
+            case OffsetCommitReceived():
+                self._commit(event, decision)
+            case OffsetFetchReceived():
+                decision.reply(event.request, offsets.fetch(self._offsets, event.group, event.partitions))
+            case OffsetDeleteReceived():
+                if (group := self._named_group(event, decision)) is not None:
+                    offsets.delete(self._offsets, group, event, decision)
+                    self._drop_if_blank(event.group)
+            case ListGroupsReceived():
+                names = sorted(self._groups)
+                groups = [self._groups[name] for name in names]
+                decision.reply(event.request, [[each.name, each.protocol_type, each.state.value] for each in groups])
+            case DescribeGroupReceived():
+                if (group := self._named_group(event, decision)) is not None:
+                    decision.reply(event.request, self._description(group))
+            case DeleteGroupReceived():
+                self._delete(event, decision)
+            case RequestDropped():
+                for group in self._groups.values():
+                    if rebalance.drop_request(group, event.request, event.now_ms):
+                        break
+            case Tick():
+                self._tick(decision)
+            case _:
+                assert_never(event)
+
+    def _member_group(
+        self, event: SyncReceived | HeartbeatReceived | LeaveReceived, decision: Decision
+    ) -> Group | None:
+        group = self._groups.get(event.group)
+        if group is None:
+            decision.refuse(event.request, UnknownMemberId(f"There is no group {event.group!r}; join again."))
+        return group
+
+    def _named_group(
+        self, event: OffsetDeleteReceived | DescribeGroupReceived | DeleteGroupReceived, decision: Decision
+    ) -> Group | None:
+        group = self._groups.get(event.group)
+        if group is None:
+            decision.refuse(
+                event.request,
+                GroupIdNotFound(f"There is no group {event.group!r}; list_groups() names those there are."),
+            )
+        return group
+
+    # ------------------------------------------------------------ handlers that touch several groups' facts
+
+    def _join(self, event: JoinReceived, decision: Decision) -> None:
+        group = self._groups.get(event.group)
+        if group is None:
+            if event.member_id != "":
+                decision.refuse(event.request, UnknownMemberId(f"There is no group {event.group!r}; join again."))
+                return
+            group = self._groups[event.group] = Group(event.group)
+        if event.rebalance_timeout_ms <= 0:  # not given: Kafka's first protocol version had only the session timeout
+            event = replace(event, rebalance_timeout_ms=event.session_timeout_ms)
+        rebalance.join(group, event, decision, self._settings, self._new_member_id)
+        self._drop_if_blank(event.group)
+
+    def _commit(self, event: OffsetCommitReceived, decision: Decision) -> None:
+        group = self._groups.get(event.group)
+        if group is None:
+            if event.generation >= 0:
+                decision.refuse(
+                    event.request, IllegalGeneration(f"There is no group {event.group!r}; join again.", generation=0)
+                )
+                return
+            group = self._groups[event.group] = Group(event.group)
+        offsets.commit(group, event, decision, self._settings)
+        self._drop_if_blank(event.group)
+
+    def _delete(self, event: DeleteGroupReceived, decision: Decision) -> None:
+        group = self._named_group(event, decision)
+        if group is None:
+            return
+        if group.state is not GroupState.EMPTY:
+            decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
+            return
+        for committed in self._offsets.of(group.name):
+            decision.write(OffsetDeleted(key=committed.key))
+        decision.write(GroupDeleted(group=group.name))
+        decision.reply(event.request, [])
+
+    def _description(self, group: Group) -> dict[str, object]:
+        members: list[object] = [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "session_timeout_ms": member.session_timeout_ms,
+                "rebalance_timeout_ms": member.rebalance_timeout_ms,
+                "metadata": member.metadata(group.protocol),
+                "assignment": group.assignment(member.member_id),
+            }
+            for member in group.members.values()
+        ]
+        return {
+            "group": group.name,
+            "state": group.state.value,
+            "protocol_type": group.protocol_type,
+            "protocol": group.protocol,
+            "generation": group.generation,
+            "leader": group.leader,
+            "members": members,
+            "offsets": offsets.fetch(self._offsets, group.name, None),
+        }
+
+    def _tick(self, decision: Decision) -> None:
+        # A group without members and without handed out ids has no deadlines; most groups of a quiet cluster are such.
+        for group in list(self._groups.values()):
+            if group.members or group.pending or group.join_deadline_ms is not None:
+                rebalance.tick(group, decision, self._settings)
+                self._drop_if_blank(group.name)
+        if decision.now_ms >= self._next_expiry_ms:
+            self._expire(decision)
+
+    def _expire(self, decision: Decision) -> None:
+        self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
+        for name in sorted(self._groups):
+            group = self._groups[name]
+            for key in offsets.expired(self._offsets, group, decision.now_ms, self._settings):
+                if len(decision.records) >= EXPIRED_RECORDS_MAX:
+                    self._next_expiry_ms = decision.now_ms
+                    return
+                decision.write(OffsetDeleted(key=key))
+            if group.state is GroupState.EMPTY and not group.pending and not self._offsets.has(name):
+                decision.write(GroupDeleted(group=name))
+
+    def _drop_if_blank(self, name: str) -> None:
+        """Forget a group that is only a name: nothing of it is in the log, nobody is on the way."""
+        group = self._groups.get(name)
+        if group is not None and group.blank and not self._offsets.has(name):
+            del self._groups[name]
+
+    # ------------------------------------------------------------ checks
+
+    def hard_state(self) -> list[object]:
+        """Return what the log says, as comparable values: equal for a machine that replayed this one's records."""
+        images = [self._groups[name].image for name in sorted(self._groups)]
+        return [[image for image in images if image is not None], self._offsets.to_wire()]
+
+    def parked_requests(self) -> list[int]:
+        """Return the requests that wait for other members, in order of their numbers."""
+        members = [member for group in self._groups.values() for member in group.members.values()]
+        parked = [request for member in members for request in (member.join_request, member.sync_request)]
+        return sorted(request for request in parked if request is not None)
+
+    def validate(self) -> None:
+        """Check every group and every cross-reference; raises InvariantBroken with the last steps."""
+        for name, group in self._groups.items():
+            require(group.name == name, f"group {name!r} is filed under its name", self.story)
+            require(not group.blank or self._offsets.has(name), f"group {name!r} is more than a name", self.story)
+            group.validate()
+        for name in self._offsets.groups():
+            require(name in self._groups, f"group {name!r} has offsets, so it exists", self.story)
+        parked = self.parked_requests()
+        require(len(parked) == len(set(parked)), "a request is parked once", self.story)

@@ -1,0 +1,213 @@
+"""What can happen to a group coordinator, and what it asks its shell to do.
+
+The shell (an actor, or the simulator) turns requests into events in arrival order and carries effects out. ``request``
+is the shell's number for a request, unique within one life; every request event is answered by exactly one
+:class:`Reply` or :class:`Refuse` with that number, at once or in a later step, unless the shell said that the requester
+is gone (:class:`RequestDropped`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raylog.core.errors import RaylogError
+
+RequestId = int
+"""Chosen by the shell for a request it received."""
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinReceived:
+    """A member wants to take part in the next generation.
+
+    ``member_id`` "" = new here. ``instance_id`` is given by static members. ``protocols`` are (assignor name, metadata)
+    in the member's order of preference; the coordinator never opens the metadata. Timeouts are milliseconds.
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    member_id: str
+    client_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Sequence[tuple[str, bytes]]
+    instance_id: str | None = None
+    protocol_type: str = "consumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReceived:
+    """A member asks for its assignment; the leader brings everyone's (``assignments``, by member id)."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    generation: int
+    member_id: str
+    assignments: Mapping[str, bytes]
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReceived:
+    """A member says that it lives, and asks whether its generation still stands."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveReceived:
+    """Members go for good: (member id, instance id) each; an empty member id removes a static member."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    members: Sequence[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitReceived:
+    """Store offsets: (topic id, topic, partition, offset, leader epoch or -1, note) each.
+
+    ``generation`` -1 with an empty member id = a simple consumer, which uses the group only as a name.
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    generation: int
+    member_id: str
+    offsets: Sequence[tuple[str, str, int, int, int, str]]
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchReceived:
+    """Read offsets of (topic id, topic, partition) each; None = all that the group has."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    partitions: Sequence[tuple[str, str, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteReceived:
+    """Forget the offsets of (topic id, topic, partition) each; only for a group without members."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+    partitions: Sequence[tuple[str, str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsReceived:
+    """List all groups of this coordinator."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupReceived:
+    """Tell state and members of one group."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupReceived:
+    """Forget a group without members, with all its offsets."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDropped:
+    """The requester is gone (connection closed): a parked request is forgotten, its member has to ask again."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed; deadlines are looked at only here. A tick every 50 to 100 ms is fine."""
+
+    cause: str
+    now_ms: int
+
+
+RequestEvent = (
+    JoinReceived
+    | SyncReceived
+    | HeartbeatReceived
+    | LeaveReceived
+    | OffsetCommitReceived
+    | OffsetFetchReceived
+    | OffsetDeleteReceived
+    | ListGroupsReceived
+    | DescribeGroupReceived
+    | DeleteGroupReceived
+)
+Event = RequestEvent | RequestDropped | Tick
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRecords:
+    """Append (key wire, value wire or None = tombstone) each, in one batch, to the coordinator's partition, acks=all.
+
+    At most one in a step, and the first of its ``now``. When the append fails, this machine's view is ahead of the log:
+    the shell answers :meth:`CoordinatorMachine.resign` and rebuilds a machine from the log.
+    """
+
+    cause: str
+    records: tuple[tuple[list[object], list[object] | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer a request with wire values (see each handler for their order). Always in ``after_sync``."""
+
+    cause: str
+    request: RequestId
+    result: list[object] | dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Answer a request with an error. Always in ``now``: an error promises nothing that could be lost."""
+
+    cause: str
+    request: RequestId
+    error: RaylogError
+
+
+Effect = AppendRecords | Reply | Refuse

@@ -1,0 +1,301 @@
+"""One consumer group: its last written generation, its members now, and who waits for what.
+
+Two kinds of state live here. ``image`` is hard: the last :class:`GroupChanged` of the log, replaced only by ``adopt``
+(live) or ``replay``. The rest is soft: sessions, parked requests, deadlines and the members of the next generation; it
+is lost with the coordinator's process, and members bring it back by joining again. ``rebalance.py`` moves a group
+through its rounds; this module keeps the facts and checks them. Called by ``rebalance.py`` and ``coordinator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raylog.core.errors import FencedInstanceId, IllegalGeneration, RaylogError, UnknownMemberId
+from raylog.core.groups.events import RequestId
+from raylog.core.groups.records import GroupChanged, MemberRecord
+from raylog.core.groups.states import GroupState, is_legal_move
+from raylog.core.invariants import require
+
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member as it is now. Its assignment is in the group's image."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    session_deadline_ms: int
+    """When the member counts as dead; not looked at while one of its requests is parked."""
+    join_request: RequestId | None = None
+    sync_request: RequestId | None = None
+    sync_due: bool = False
+    """It was told of the current generation and has not asked for its assignment yet."""
+
+    @property
+    def parked(self) -> bool:
+        """Return whether the coordinator owes this member an answer; such a member lives by its open request."""
+        return self.join_request is not None or self.sync_request is not None
+
+    def heard(self, now_ms: int) -> None:
+        """Start the session timeout anew."""
+        self.session_deadline_ms = now_ms + self.session_timeout_ms
+
+    def metadata(self, protocol: str) -> bytes:
+        """Return the metadata for that assignor, empty when the member does not support it."""
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+    def to_record(self, assignment: bytes) -> MemberRecord:
+        """Return what the log keeps of this member."""
+        return MemberRecord(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocols=self.protocols,
+            assignment=assignment,
+        )
+
+
+class Group:
+    """The facts about one group and the rules that hold between them."""
+
+    def __init__(self, name: str) -> None:
+        """Start an empty group that nothing was ever written about."""
+        self.name = name
+        self.image: GroupChanged | None = None
+        self.state = GroupState.EMPTY
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}
+        """Member id by static instance id."""
+        self.pending: dict[str, int] = {}
+        """Deadline (ms) of each id that was handed out and has not joined yet."""
+        self.leader = ""
+        self.protocol_type = ""
+        self.join_deadline_ms: int | None = None
+        self.first_round = False
+        """The round began with an empty group: it waits for its delay even when everybody known has joined."""
+        self.first_round_left_ms = 0
+        """How much longer the first round may still be extended."""
+        self.newcomers = False
+        """Members came since the first round's delay was last started."""
+        self.sync_deadline_ms: int | None = None
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def generation(self) -> int:
+        """Return the number of the last generation, 0 before the first."""
+        return self.image.generation if self.image is not None else 0
+
+    @property
+    def protocol(self) -> str:
+        """Return the assignor of the current generation, empty when there is none."""
+        return self.image.protocol if self.image is not None else ""
+
+    @property
+    def blank(self) -> bool:
+        """Return whether nothing is known of this group but its name."""
+        return self.image is None and not self.members and not self.pending
+
+    @property
+    def everybody_joined(self) -> bool:
+        """Return whether every member waits for the next generation and no id is still on its way."""
+        return not self.pending and all(member.join_request is not None for member in self.members.values())
+
+    def rebalance_timeout_ms(self) -> int:
+        """Return the longest time that a member asked to be waited for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def assignment(self, member_id: str) -> bytes:
+        """Return what the leader gave this member in the current generation."""
+        member = self.image.member(member_id) if self.image is not None else None
+        return member.assignment if member is not None else b""
+
+    def fence(self, member_id: str, instance_id: str | None, generation: int | None = None) -> RaylogError | None:
+        """Return why this sender may not speak as that member (of that generation), or None when it may."""
+        if instance_id is not None:
+            holder = self.static.get(instance_id)
+            if holder is None:
+                return UnknownMemberId(f"Group {self.name!r} has no static member {instance_id!r}; join again.")
+            if holder != member_id:
+                return FencedInstanceId(
+                    f"Another process joined group {self.name!r} as {instance_id!r}; "
+                    "give every running consumer its own group_instance_id.",
+                    group=self.name,
+                    instance_id=instance_id,
+                )
+        if member_id not in self.members:
+            return UnknownMemberId(f"Group {self.name!r} does not know member {member_id!r}; join again.")
+        if generation is not None and generation != self.generation:
+            return IllegalGeneration(
+                f"Group {self.name!r} is in generation {self.generation}, not {generation}; join again.",
+                generation=self.generation,
+            )
+        return None
+
+    def supports(self, protocol_type: str, protocols: Protocols, *, besides: str | None) -> bool:
+        """Return whether a member with these assignors leaves the group with one that all support.
+
+        ``besides`` is the member that is about to be replaced or updated: its former choice does not count.
+        """
+        others = [member for member in self.members.values() if member.member_id != besides]
+        if not others:
+            return True
+        names = {name for name, _ in protocols}
+        for member in others:
+            names &= {name for name, _ in member.protocols}
+        return self.protocol_type == protocol_type and bool(names)
+
+    def select_protocol(self) -> str:
+        """Return the assignor with the most votes: each member votes for its first one that all support.
+
+        On a tie the leader's order of preference decides, so that the result depends on no dict order.
+        """
+        members = list(self.members.values())
+        common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+        require(bool(common), f"the members of group {self.name!r} have an assignor in common")
+        votes = dict.fromkeys(sorted(common), 0)
+        for member in members:
+            votes[next(name for name, _ in member.protocols if name in common)] += 1
+        most = max(votes.values())
+        judge = self.members.get(self.leader, members[0])
+        return next(name for name, _ in judge.protocols if votes.get(name) == most)
+
+    # ------------------------------------------------------------ hard state
+
+    def next_image(
+        self, *, now_ms: int, generation: int, state: GroupState, protocol: str, assignments: dict[str, bytes]
+    ) -> GroupChanged:
+        """Return the record of the group as its members are now."""
+        return GroupChanged(
+            group=self.name,
+            generation=generation,
+            protocol_type=self.protocol_type,
+            protocol=protocol,
+            leader=self.leader if self.members else "",
+            state=state,
+            changed_ms=now_ms,
+            members=tuple(member.to_record(assignments.get(member.member_id, b"")) for member in self.members.values()),
+        )
+
+    def adopt(self, image: GroupChanged) -> None:
+        """Apply a record that this life wrote: the group moves to the state that it names."""
+        require(image.generation >= self.generation, f"generations of group {self.name!r} do not fall")
+        self.image = image
+        self.leader = image.leader
+        self.protocol_type = image.protocol_type
+        if image.state is not self.state:
+            self.move(image.state)
+
+    def replay(self, image: GroupChanged) -> None:
+        """Apply a record of the log; members come to life when the whole log is read (:meth:`restore`)."""
+        self.image = image
+
+    def restore(self, now_ms: int) -> None:
+        """Bring the last written generation to life; every member gets a fresh session timeout."""
+        if self.image is None:
+            return
+        self.state = self.image.state
+        self.leader = self.image.leader
+        self.protocol_type = self.image.protocol_type
+        for row in self.image.members:
+            self.members[row.member_id] = Member(
+                member_id=row.member_id,
+                instance_id=row.instance_id,
+                client_id=row.client_id,
+                session_timeout_ms=row.session_timeout_ms,
+                rebalance_timeout_ms=row.rebalance_timeout_ms,
+                protocols=row.protocols,
+                session_deadline_ms=now_ms + row.session_timeout_ms,
+                sync_due=self.state is GroupState.COMPLETING_REBALANCE,
+            )
+            if row.instance_id is not None:
+                self.static[row.instance_id] = row.member_id
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self.sync_deadline_ms = now_ms + self.rebalance_timeout_ms()
+
+    # ------------------------------------------------------------ soft state
+
+    def move(self, state: GroupState) -> None:
+        """Go to another state; an illegal move is a defect."""
+        require(is_legal_move(self.state, state), f"group {self.name!r} may go from {self.state} to {state}")
+        self.state = state
+        if state is not GroupState.PREPARING_REBALANCE:
+            self.join_deadline_ms = None
+            self.first_round = False
+            self.newcomers = False
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Take in a member; the first one decides the group's protocol type."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+
+    def forget(self, member_id: str) -> Member:
+        """Take out a member and return it; its parked requests are the caller's to answer."""
+        member = self.members.pop(member_id)
+        if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
+            del self.static[member.instance_id]
+        return member
+
+    def rename(self, member_id: str, new_member_id: str) -> Member:
+        """Give a static member its new id; it keeps its place in order, and the leadership if it had it."""
+        member = self.members[member_id]
+        member.member_id = new_member_id
+        self.members = {each.member_id: each for each in self.members.values()}
+        if member.instance_id is not None:
+            self.static[member.instance_id] = new_member_id
+        if self.leader == member_id:
+            self.leader = new_member_id
+        return member
+
+    def renamed_rows(self, member_id: str, new_member: Member) -> Sequence[MemberRecord]:
+        """Return the image's members with one of them replaced by its successor, which keeps the assignment."""
+        require(self.image is not None, "a static member is replaced in a written generation")
+        rows = self.image.members if self.image is not None else ()
+        return [new_member.to_record(row.assignment) if row.member_id == member_id else row for row in rows]
+
+    def validate(self) -> None:
+        """Check every rule between the fields; raises InvariantBroken."""
+        name, state = self.name, self.state
+        require(state is not GroupState.DEAD, f"dead group {name!r} is dropped")
+        for member_id, member in self.members.items():
+            require(member.member_id == member_id, f"member {member_id!r} is filed under its id")
+            require(member_id not in self.pending, f"member {member_id!r} is not pending as well")
+            require(
+                member.join_request is None or state is GroupState.PREPARING_REBALANCE,
+                f"joins are parked only while group {name!r} prepares",
+            )
+            require(
+                member.sync_request is None or state is GroupState.COMPLETING_REBALANCE,
+                f"syncs are parked only while group {name!r} completes",
+            )
+            if member.instance_id is not None:
+                require(self.static.get(member.instance_id) == member_id, "a static member is known by its instance")
+        require(
+            sorted(self.static.values())
+            == sorted(member.member_id for member in self.members.values() if member.instance_id is not None),
+            f"every instance of group {name!r} is a member",
+        )
+        require((self.join_deadline_ms is not None) == (state is GroupState.PREPARING_REBALANCE), "joins end in time")
+        if state is GroupState.EMPTY:
+            require(not self.members, f"empty group {name!r} has no members")
+            require(self.image is None or not self.image.members, f"empty group {name!r} is written as empty")
+        if state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            image = self.image
+            require(image is not None and image.state is state, f"the state of group {name!r} is written")
+            require(self.leader in self.members, f"the leader of group {name!r} is a member")
+            if image is not None:
+                written = [row.member_id for row in image.members]
+                require(written == list(self.members), f"the members of group {name!r} are written")
+        if any(member.sync_due for member in self.members.values()):
+            require(self.sync_deadline_ms is not None, f"syncs of group {name!r} have a deadline")

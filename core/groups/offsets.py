@@ -1,0 +1,154 @@
+"""The committed offsets of all groups of one coordinator: commit, fetch, delete, and forgetting after retention.
+
+The store holds nothing but what is in the log: it changes only through ``apply``. Who may commit is decided here from
+the group's state (Kafka's table). Called by ``coordinator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from raylog.core.errors import NonEmptyGroup, RaylogError, RebalanceInProgress, UnknownMemberId
+from raylog.core.groups.decision import Decision
+from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived
+from raylog.core.groups.group import Group
+from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.states import GroupState
+
+OFFSET_METADATA_TOO_LARGE: Final = 12
+"""Kafka's number, per partition in a commit's reply."""
+INVALID_REQUEST: Final = 42
+
+
+class OffsetStore:
+    """Committed offsets by group, then by (group, topic id, topic, partition)."""
+
+    def __init__(self) -> None:
+        """Start without any offset."""
+        self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
+
+    def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
+        """Store or forget one offset: the only way in, for live traffic and replay alike."""
+        key = record.key
+        if isinstance(record, OffsetCommitted):
+            self._by_group.setdefault(key.group, {})[key] = record
+            return
+        held = self._by_group.get(key.group)
+        if held is not None:
+            held.pop(key, None)
+            if not held:
+                del self._by_group[key.group]
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that have offsets."""
+        return sorted(self._by_group)
+
+    def of(self, group: str) -> list[OffsetCommitted]:
+        """Return the group's offsets in order of their keys."""
+        held = self._by_group.get(group, {})
+        return [held[key] for key in sorted(held)]
+
+    def has(self, group: str) -> bool:
+        """Return whether the group has any offset."""
+        return group in self._by_group
+
+    def get(self, key: OffsetKey) -> OffsetCommitted | None:
+        """Return one offset, or None."""
+        return self._by_group.get(key.group, {}).get(key)
+
+    def to_wire(self) -> list[object]:
+        """Return everything as comparable wire rows, in order."""
+        return [record.to_wire() for group in self.groups() for record in self.of(group)]
+
+
+def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
+    """Return why this sender may not commit for the group now, or None when it may."""
+    if event.generation < 0 and group.state is GroupState.EMPTY:
+        return None
+    if event.generation < 0 and event.member_id == "" and event.instance_id is None:
+        return UnknownMemberId(
+            f"Group {group.name!r} has members: only they may commit. Use another group_id for consumers "
+            "that assign partitions themselves."
+        )
+    error = group.fence(event.member_id, event.instance_id, event.generation)
+    if error is None and group.state is GroupState.COMPLETING_REBALANCE:
+        error = RebalanceInProgress(f"Group {group.name!r} is rebalancing; join again.")
+    return error
+
+
+def commit(group: Group, event: OffsetCommitReceived, decision: Decision, settings: GroupSettings) -> None:
+    """Handle OffsetCommit. Replies [[topic, partition, error code]...]."""
+    error = commit_error(group, event)
+    if error is not None:
+        decision.refuse(event.request, error)
+        return
+    if event.member_id in group.members:
+        group.members[event.member_id].heard(event.now_ms)
+    rows: list[object] = []
+    for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
+        code = 0
+        if offset < 0:
+            code = INVALID_REQUEST  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
+        elif len(metadata.encode()) > settings.offset_metadata_bytes_max:
+            code = OFFSET_METADATA_TOO_LARGE
+        else:
+            decision.write(
+                OffsetCommitted(
+                    key=OffsetKey(group.name, topic_id, topic, partition),
+                    offset=offset,
+                    leader_epoch=leader_epoch,
+                    metadata=metadata,
+                    committed_ms=event.now_ms,
+                )
+            )
+        rows.append([topic, partition, code])
+    decision.reply(event.request, rows)
+
+
+def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> list[object]:
+    """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none."""
+    if partitions is None:
+        keys = [record.key for record in store.of(group)]
+    else:
+        keys = [OffsetKey(group, topic_id, topic, partition) for topic_id, topic, partition in partitions]
+    rows: list[object] = []
+    for key in keys:
+        found = store.get(key)
+        where = [key.topic_id, key.topic, key.partition]
+        rows.append(
+            [*where, -1, -1, ""] if found is None else [*where, found.offset, found.leader_epoch, found.metadata]
+        )
+    return rows
+
+
+def delete(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: Decision) -> None:
+    """Handle OffsetDelete. Replies [[topic, partition, 0]...]; deleting what is not there is no error."""
+    if group.members:
+        decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))
+        return
+    rows: list[object] = []
+    for topic_id, topic, partition in event.partitions:
+        key = OffsetKey(group.name, topic_id, topic, partition)
+        if store.get(key) is not None:
+            decision.write(OffsetDeleted(key=key))
+        rows.append([topic, partition, 0])
+    decision.reply(event.request, rows)
+
+
+def expired(store: OffsetStore, group: Group, now_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+    """Return the offsets whose retention is over.
+
+    A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
+    group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
+    nothing expires: the coordinator does not open subscriptions, so it cannot tell which topics are still read.
+    """
+    if group.state is not GroupState.EMPTY:
+        return []
+    emptied_ms = group.image.changed_ms if group.image is not None else 0
+    return [
+        record.key
+        for record in store.of(group.name)
+        if now_ms - max(record.committed_ms, emptied_ms) >= settings.offsets_retention_ms
+    ]

@@ -1,0 +1,400 @@
+"""The rounds of a group: join, sync, heartbeat, leave, and what time does to them (Kafka's classic protocol).
+
+Each function takes the group and the step's :class:`Decision`. A round: members join and are parked
+(PreparingRebalance); when all have joined or the time is up, the generation is written and every member hears of it,
+the leader with everybody's metadata (CompletingRebalance); members ask for their assignment and are parked until the
+leader's sync brings all assignments, which are written before they are handed out (Stable). Called by
+``coordinator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from raylog.core.errors import (
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    InconsistentGroupProtocol,
+    MemberIdRequired,
+    RaylogError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from raylog.core.groups.decision import Decision
+from raylog.core.groups.events import HeartbeatReceived, JoinReceived, RequestId, SyncReceived
+from raylog.core.groups.group import Group, Member, Protocols
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.states import GroupState
+
+NewMemberId = Callable[[str], str]
+"""Makes a member id nobody else has, from a client id. Injected, because chance is not for the core."""
+
+# ---------------------------------------------------------------- join
+
+
+def join(
+    group: Group, event: JoinReceived, decision: Decision, settings: GroupSettings, new_member_id: NewMemberId
+) -> None:
+    """Handle JoinGroup.
+
+    Replies [generation, protocol, leader id, member id, [[member id, instance id, metadata]...] (leader only), skip].
+    """
+    protocols = tuple((name, bytes(metadata)) for name, metadata in event.protocols)
+    replaced = group.static.get(event.instance_id) if event.instance_id is not None else None
+    if _is_full(group, event, replaced, settings):
+        decision.refuse(
+            event.request,
+            GroupMaxSizeReached(
+                f"Group {group.name!r} has its maximum of {settings.group_max_size} members; use another group "
+                "or raise group.max.size."
+            ),
+        )
+    elif not group.supports(event.protocol_type, protocols, besides=event.member_id or replaced):
+        decision.refuse(
+            event.request,
+            InconsistentGroupProtocol(
+                f"The members of group {group.name!r} have no assignor in common with this one; give all of them "
+                "the same partition_assignment_strategy."
+            ),
+        )
+    elif event.member_id != "":
+        _join_known(group, event, protocols, decision, settings)
+    elif event.instance_id is None:
+        member_id = new_member_id(event.client_id)
+        group.pending[member_id] = event.now_ms + event.session_timeout_ms
+        decision.refuse(event.request, MemberIdRequired("Join again with the given member id.", member_id=member_id))
+    elif replaced is None:
+        _add_and_rebalance(group, new_member_id(event.client_id), event, protocols, decision, settings)
+    else:
+        _replace_static(group, replaced, new_member_id(event.client_id), event, protocols, decision, settings)
+
+
+def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:
+    if event.member_id in group.members or replaced is not None:
+        return False
+    if event.member_id == "" and event.instance_id is None and len(group.pending) >= settings.group_max_size:
+        return True
+    if group.state is GroupState.EMPTY:
+        return False
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # Members that have not rejoined may be on their way out: whoever joins first gets the place.
+        joined = sum(1 for member in group.members.values() if member.join_request is not None)
+        return joined >= settings.group_max_size
+    return len(group.members) >= settings.group_max_size
+
+
+def _join_known(
+    group: Group, event: JoinReceived, protocols: Protocols, decision: Decision, settings: GroupSettings
+) -> None:
+    if event.member_id in group.pending and event.instance_id is None:
+        del group.pending[event.member_id]
+        _add_and_rebalance(group, event.member_id, event, protocols, decision, settings)
+        return
+    error = group.fence(event.member_id, event.instance_id)
+    if error is not None:
+        decision.refuse(event.request, error)
+        return
+    member = group.members[event.member_id]
+    same = member.protocols == protocols
+    is_leader = group.leader == event.member_id
+    if group.state is GroupState.COMPLETING_REBALANCE and same:
+        # Its answer got lost on the way: the round goes on.
+        member.heard(event.now_ms)
+        decision.reply(event.request, _join_reply(group, member))
+    elif group.state is GroupState.STABLE and same and not is_leader:
+        member.heard(event.now_ms)
+        decision.reply(event.request, _join_reply(group, member))
+    else:
+        # A leader that joins a stable group again has seen its topics change: it wants to assign anew.
+        _park_join(member, event, protocols, decision)
+        _rebalance_or_complete(group, decision, settings)
+
+
+def _add_and_rebalance(
+    group: Group,
+    member_id: str,
+    event: JoinReceived,
+    protocols: Protocols,
+    decision: Decision,
+    settings: GroupSettings,
+) -> None:
+    member = Member(
+        member_id=member_id,
+        instance_id=event.instance_id,
+        client_id=event.client_id,
+        session_timeout_ms=event.session_timeout_ms,
+        rebalance_timeout_ms=event.rebalance_timeout_ms,
+        protocols=protocols,
+        session_deadline_ms=event.now_ms + event.session_timeout_ms,
+        join_request=event.request,
+    )
+    group.add(member, event.protocol_type)
+    group.newcomers = True
+    _rebalance_or_complete(group, decision, settings)
+
+
+def _replace_static(
+    group: Group,
+    old_id: str,
+    new_id: str,
+    event: JoinReceived,
+    protocols: Protocols,
+    decision: Decision,
+    settings: GroupSettings,
+) -> None:
+    """A static member came back under its instance id: it takes over the old one's place and assignment."""
+    _answer_parked(group.members[old_id], decision, FencedInstanceId(f"A new process joined as {event.instance_id!r}."))
+    member = group.rename(old_id, new_id)
+    if group.state is not GroupState.STABLE:
+        _park_join(member, event, protocols, decision)
+        _rebalance_or_complete(group, decision, settings)
+        return
+    _update(member, event, protocols)
+    image = group.image
+    if image is None or group.select_protocol() != group.protocol:
+        member.join_request = event.request
+        _rebalance_or_complete(group, decision, settings)
+        return
+    leader = group.leader
+    members = tuple(group.renamed_rows(old_id, member))
+    decision.write(replace(image, leader=leader, members=members, changed_ms=event.now_ms))
+    member.heard(event.now_ms)
+    decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
+
+
+def _park_join(member: Member, event: JoinReceived, protocols: Protocols, decision: Decision) -> None:
+    if member.join_request is not None:
+        decision.refuse(member.join_request, RebalanceInProgress("A newer join of this member is waiting."))
+    _update(member, event, protocols)
+    member.join_request = event.request
+
+
+def _update(member: Member, event: JoinReceived, protocols: Protocols) -> None:
+    member.client_id = event.client_id
+    member.session_timeout_ms = event.session_timeout_ms
+    member.rebalance_timeout_ms = event.rebalance_timeout_ms
+    member.protocols = protocols
+
+
+def _join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> list[object]:
+    rows: list[object] = []
+    if member.member_id == group.leader:
+        rows = [[each.member_id, each.instance_id, each.metadata(group.protocol)] for each in group.members.values()]
+    return [group.generation, group.protocol, group.leader, member.member_id, rows, skip_assignment]
+
+
+# ---------------------------------------------------------------- rounds
+
+
+def _rebalance_or_complete(group: Group, decision: Decision, settings: GroupSettings) -> None:
+    """Start a round when none is running; end the running one when everybody is there."""
+    if group.state is not GroupState.PREPARING_REBALANCE:
+        _begin_round(group, decision, settings)
+    if not group.first_round and group.everybody_joined:
+        _end_round(group, decision)
+
+
+def _begin_round(group: Group, decision: Decision, settings: GroupSettings) -> None:
+    for member in group.members.values():
+        member.sync_due = False
+        if member.sync_request is not None:
+            decision.refuse(member.sync_request, _rebalancing(group))
+            member.sync_request = None
+            member.heard(decision.now_ms)
+    group.sync_deadline_ms = None
+    longest = group.rebalance_timeout_ms()
+    was_empty = group.state is GroupState.EMPTY
+    group.move(GroupState.PREPARING_REBALANCE)
+    if was_empty and settings.initial_rebalance_delay_ms > 0:
+        delay = min(settings.initial_rebalance_delay_ms, longest)
+        group.first_round = True
+        group.first_round_left_ms = longest - delay
+        group.newcomers = False
+        group.join_deadline_ms = decision.now_ms + delay
+    else:
+        group.join_deadline_ms = decision.now_ms + longest
+
+
+def _end_round(group: Group, decision: Decision) -> None:
+    """Fix the next generation from those who joined; static members keep their place while they are away."""
+    now_ms = decision.now_ms
+    for member in list(group.members.values()):
+        if member.join_request is None and member.instance_id is None:
+            group.forget(member.member_id)
+    joined = [member for member in group.members.values() if member.join_request is not None]
+    if group.members and not joined:
+        # Only static members, all away: somebody has to lead, so the round waits until one comes or their sessions end.
+        group.first_round = False
+        group.join_deadline_ms = now_ms + group.rebalance_timeout_ms()
+        return
+    generation = group.generation + 1
+    if not group.members:
+        decision.write(
+            group.next_image(now_ms=now_ms, generation=generation, state=GroupState.EMPTY, protocol="", assignments={})
+        )
+        return
+    if group.leader not in {member.member_id for member in joined}:
+        group.leader = joined[0].member_id
+    decision.write(
+        group.next_image(
+            now_ms=now_ms,
+            generation=generation,
+            state=GroupState.COMPLETING_REBALANCE,
+            protocol=group.select_protocol(),
+            assignments={},
+        )
+    )
+    group.sync_deadline_ms = now_ms + group.rebalance_timeout_ms()
+    for member in joined:
+        if member.join_request is not None:
+            decision.reply(member.join_request, _join_reply(group, member))
+        member.join_request = None
+        member.sync_due = True
+        member.heard(now_ms)
+
+
+# ---------------------------------------------------------------- sync, heartbeat, leave
+
+
+def sync(group: Group, event: SyncReceived, decision: Decision) -> None:
+    """Handle SyncGroup. Replies [assignment bytes]."""
+    error = group.fence(event.member_id, event.instance_id, event.generation)
+    if error is None and group.state is GroupState.PREPARING_REBALANCE:
+        error = _rebalancing(group)
+    if error is not None:
+        decision.refuse(event.request, error)
+        return
+    member = group.members[event.member_id]
+    member.sync_due = False
+    if group.state is GroupState.STABLE:
+        member.heard(event.now_ms)
+        decision.reply(event.request, [group.assignment(event.member_id)])
+        return
+    if member.sync_request is not None:
+        decision.refuse(member.sync_request, RebalanceInProgress("A newer sync of this member is waiting."))
+    member.sync_request = event.request
+    if event.member_id == group.leader:
+        assignments = {member_id: bytes(assignment) for member_id, assignment in event.assignments.items()}
+        decision.write(
+            group.next_image(
+                now_ms=event.now_ms,
+                generation=group.generation,
+                state=GroupState.STABLE,
+                protocol=group.protocol,
+                assignments=assignments,
+            )
+        )
+        for waiting in group.members.values():
+            if waiting.sync_request is not None:
+                decision.reply(waiting.sync_request, [group.assignment(waiting.member_id)])
+                waiting.sync_request = None
+                waiting.heard(event.now_ms)
+
+
+def heartbeat(group: Group, event: HeartbeatReceived, decision: Decision) -> None:
+    """Handle Heartbeat. Replies []; a rebalance refuses it but still keeps the member alive."""
+    error = group.fence(event.member_id, event.instance_id, event.generation)
+    if error is None:
+        group.members[event.member_id].heard(event.now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            error = _rebalancing(group)
+    if error is not None:
+        decision.refuse(event.request, error)
+    else:
+        decision.reply(event.request, [])
+
+
+def leave(
+    group: Group,
+    members: Sequence[tuple[str, str | None]],
+    decision: Decision,
+    settings: GroupSettings,
+) -> list[object]:
+    """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
+    rows: list[object] = []
+    gone: list[str] = []
+    for member_id, instance_id in members:
+        code = 0
+        if member_id in group.pending and instance_id is None:
+            del group.pending[member_id]
+        else:
+            # An administrator removes a static member by its instance alone.
+            holder = group.static.get(instance_id, "") if instance_id is not None and member_id == "" else member_id
+            error = group.fence(holder, instance_id)
+            if error is not None:
+                code = error.code
+            else:
+                gone.append(holder)
+                _answer_parked(group.forget(holder), decision, _unknown(group, holder))
+        rows.append([member_id, instance_id, code])
+    after_removal(group, decision, settings, removed=bool(gone))
+    return rows
+
+
+def after_removal(group: Group, decision: Decision, settings: GroupSettings, *, removed: bool) -> None:
+    """Start a round when members went; end the running one when nobody is missing any more."""
+    if group.state is GroupState.PREPARING_REBALANCE or removed:
+        _rebalance_or_complete(group, decision, settings)
+
+
+def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
+    """Forget a parked request whose sender is gone; its member has a session timeout to come back."""
+    for member in group.members.values():
+        if member.join_request == request:
+            member.join_request = None
+            member.heard(now_ms)
+            return True
+        if member.sync_request == request:
+            member.sync_request = None
+            member.sync_due = True
+            member.heard(now_ms)
+            return True
+    return False
+
+
+# ---------------------------------------------------------------- time
+
+
+def tick(group: Group, decision: Decision, settings: GroupSettings) -> None:
+    """Act on every deadline that has passed: handed out ids, sessions, the round, missing syncs."""
+    now_ms = decision.now_ms
+    overdue = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
+    for member_id in overdue:
+        del group.pending[member_id]
+    sync_ended = group.sync_deadline_ms is not None and group.sync_deadline_ms <= now_ms
+    lost = [
+        member.member_id
+        for member in group.members.values()
+        if (not member.parked and member.session_deadline_ms <= now_ms) or (sync_ended and member.sync_due)
+    ]
+    for member_id in lost:
+        group.forget(member_id)
+    if sync_ended:
+        group.sync_deadline_ms = None
+    if lost or overdue:
+        after_removal(group, decision, settings, removed=bool(lost))
+    if group.join_deadline_ms is not None and group.join_deadline_ms <= now_ms:
+        if group.first_round and group.newcomers and group.first_round_left_ms > 0:
+            delay = min(settings.initial_rebalance_delay_ms, group.first_round_left_ms)
+            group.first_round_left_ms -= delay
+            group.newcomers = False
+            group.join_deadline_ms = now_ms + delay
+        else:
+            _end_round(group, decision)
+
+
+def _answer_parked(member: Member, decision: Decision, error: RaylogError) -> None:
+    for request in (member.join_request, member.sync_request):
+        if request is not None:
+            decision.refuse(request, error)
+    member.join_request = None
+    member.sync_request = None
+
+
+def _rebalancing(group: Group) -> RebalanceInProgress:
+    return RebalanceInProgress(f"Group {group.name!r} is rebalancing; join again.")
+
+
+def _unknown(group: Group, member_id: str) -> UnknownMemberId:
+    return UnknownMemberId(f"Member {member_id!r} left group {group.name!r}; join again.")

@@ -1,0 +1,218 @@
+"""What the group coordinator writes to ``__consumer_offsets``: records with a key and a value as wire lists.
+
+The log is compacted: the last value of a key counts, and a null value (tombstone) removes the key. Written and replayed
+by ``coordinator.py``; the shell only turns lists into bytes and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from raylog.core.groups.states import GroupState
+
+OFFSET_KIND: Final = "offset"
+GROUP_KIND: Final = "group"
+VERSION: Final = 1
+"""Version of the value layouts below; a reader refuses a later one instead of guessing."""
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset it is, with the topic id: a topic created again under its old name starts without offsets."""
+
+    group: str
+    topic_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitted:
+    """A group's position in a partition: ``offset`` is the next record to read; ``committed_ms`` when it was stored."""
+
+    key: OffsetKey
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+
+    def to_wire(self) -> tuple[list[object], list[object] | None]:
+        """Return key and value as wire lists."""
+        value: list[object] = [VERSION, self.offset, self.leader_epoch, self.metadata, self.committed_ms]
+        return [OFFSET_KIND, *self.key], value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleted:
+    """A group's position in a partition is forgotten."""
+
+    key: OffsetKey
+
+    def to_wire(self) -> tuple[list[object], list[object] | None]:
+        """Return key and tombstone."""
+        return [OFFSET_KIND, *self.key], None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord:
+    """One member of a generation. ``assignment`` is empty until the leader has given one."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+
+    def metadata(self, protocol: str) -> bytes:
+        """Return the member's metadata for that assignor, empty when it has none."""
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+    def to_wire(self) -> list[object]:
+        """Return the wire form."""
+        return [
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            [[name, metadata] for name, metadata in self.protocols],
+            self.assignment,
+        ]
+
+    @classmethod
+    def from_wire(cls, row: Sequence[object]) -> MemberRecord:
+        """Read the wire form."""
+        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment = row
+        pairs = [_list(pair) for pair in _list(protocols)]
+        return cls(
+            member_id=_str(member_id),
+            instance_id=None if instance_id is None else _str(instance_id),
+            client_id=_str(client_id),
+            session_timeout_ms=_int(session_timeout_ms),
+            rebalance_timeout_ms=_int(rebalance_timeout_ms),
+            protocols=tuple((_str(name), _bytes(metadata)) for name, metadata in pairs),
+            assignment=_bytes(assignment),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChanged:
+    """One generation of a group, whole.
+
+    ``state`` is Empty (no members), CompletingRebalance (members and leader are fixed, nobody owns anything) or Stable
+    (assignments are given). Kafka writes nothing at CompletingRebalance and lets the generation fall back after a
+    restart; here it is written before any member hears of the generation, so generations never fall.
+    """
+
+    group: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    state: GroupState
+    changed_ms: int
+    members: tuple[MemberRecord, ...] = ()
+
+    def member(self, member_id: str) -> MemberRecord | None:
+        """Return that member, or None."""
+        return next((member for member in self.members if member.member_id == member_id), None)
+
+    def to_wire(self) -> tuple[list[object], list[object] | None]:
+        """Return key and value as wire lists."""
+        value: list[object] = [
+            VERSION,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            self.state.value,
+            self.changed_ms,
+            [member.to_wire() for member in self.members],
+        ]
+        return [GROUP_KIND, self.group], value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDeleted:
+    """A group is forgotten. Its offsets are deleted by their own records."""
+
+    group: str
+
+    def to_wire(self) -> tuple[list[object], list[object] | None]:
+        """Return key and tombstone."""
+        return [GROUP_KIND, self.group], None
+
+
+Record = OffsetCommitted | OffsetDeleted | GroupChanged | GroupDeleted
+
+
+def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> Record:
+    """Read one record of the log.
+
+    Raises ValueError for a kind or version that this release does not know: a coordinator that skipped such a record
+    would serve a wrong view.
+    """
+    kind, group = _str(key[0]), _str(key[1])
+    if kind == OFFSET_KIND:
+        offset_key = OffsetKey(group, _str(key[2]), _str(key[3]), _int(key[4]))
+        if value is None:
+            return OffsetDeleted(key=offset_key)
+        _check_version(value)
+        _, offset, leader_epoch, metadata, committed_ms = value
+        return OffsetCommitted(
+            key=offset_key,
+            offset=_int(offset),
+            leader_epoch=_int(leader_epoch),
+            metadata=_str(metadata),
+            committed_ms=_int(committed_ms),
+        )
+    if kind == GROUP_KIND:
+        return GroupDeleted(group=group) if value is None else _group_changed(group, value)
+    raise ValueError(f"A record of kind {kind!r} is in __consumer_offsets; a newer release is needed to read it.")
+
+
+def _group_changed(group: str, value: Sequence[object]) -> GroupChanged:
+    _check_version(value)
+    _, generation, protocol_type, protocol, leader, state, changed_ms, members = value
+    return GroupChanged(
+        group=group,
+        generation=_int(generation),
+        protocol_type=_str(protocol_type),
+        protocol=_str(protocol),
+        leader=_str(leader),
+        state=GroupState(state),
+        changed_ms=_int(changed_ms),
+        members=tuple(MemberRecord.from_wire(_list(member)) for member in _list(members)),
+    )
+
+
+def _check_version(value: Sequence[object]) -> None:
+    if value[0] != VERSION:
+        raise ValueError(f"A record of version {value[0]!r} is in __consumer_offsets; a newer release is needed.")
+
+
+def _int(value: object) -> int:
+    if isinstance(value, int):
+        return value
+    raise TypeError(f"expected a whole number in a group record, got {value!r}")
+
+
+def _str(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"expected text in a group record, got {value!r}")
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"expected bytes in a group record, got {value!r}")
+
+
+def _list(value: object) -> Sequence[object]:
+    if isinstance(value, (list, tuple)):
+        return value
+    raise TypeError(f"expected a list in a group record, got {value!r}")

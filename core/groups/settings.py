@@ -1,0 +1,24 @@
+"""The numbers a group coordinator is run with. Made by the shell from the cluster's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Limits and waits of all groups of one coordinator; times are milliseconds."""
+
+    initial_rebalance_delay_ms: int = 300
+    """How long the first round of an empty group waits for more members. Kafka waits 3000; members here
+    start within one Ray job and usually arrive together, so a tenth is enough."""
+    min_session_timeout_ms: int = 1_000
+    max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 10_000
+    """Most members of one group, and most ids handed out but not yet used."""
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    """An offset of a group without members is forgotten after this long."""
+    offsets_retention_check_ms: int = 600_000
+    """How often forgotten offsets are looked for."""
+    offset_metadata_bytes_max: int = 4_096
+    """Largest note (UTF-8 bytes) a member may store beside an offset."""

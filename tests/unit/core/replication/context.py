@@ -1,0 +1,255 @@
+"""A replica machine with a vocabulary for tests: what the controller says, what clients and followers ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from raylog.core.ids import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    TopicPartition,
+)
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import (
+    Effect,
+    Event,
+    FetchAnswered,
+    FetchReceived,
+    FollowerAppended,
+    IsrChangeAnswered,
+    LeaderAppended,
+    ProduceReceived,
+    ProposeIsr,
+    SendFetch,
+    StateReceived,
+    Synced,
+    Tick,
+)
+from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.core.replication.state import PartitionState, ReplicaPlace
+
+PARTITION = TopicPartition("orders", 0)
+ME, SECOND, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
+EffectT = TypeVar("EffectT")
+
+
+def partition_state(
+    *,
+    leader: int = ME,
+    leader_epoch: int = 1,
+    partition_epoch: int = 1,
+    isr: tuple[int, ...] = (ME, SECOND, THIRD),
+    replicas: tuple[int, ...] = (ME, SECOND, THIRD),
+    incarnations: dict[int, int] | None = None,
+    down: tuple[int, ...] = (),
+) -> PartitionState:
+    """Return a state; each replica's incarnation is ten times its number unless told otherwise."""
+    lives = {broker: broker * 10 for broker in replicas} | (incarnations or {})
+    return PartitionState(
+        topic_id="t1",
+        partition=PARTITION,
+        replicas=tuple(BrokerId(b) for b in replicas),
+        isr=tuple(BrokerId(b) for b in isr),
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        partition_epoch=PartitionEpoch(partition_epoch),
+        places=tuple(
+            ReplicaPlace(
+                broker=BrokerId(b), incarnation=Incarnation(lives[b]), host="h", port=0 if b in down else 9000 + b
+            )
+            for b in replicas
+        ),
+    )
+
+
+class Context:
+    """One machine under test; every step validates the whole machine afterwards."""
+
+    def __init__(
+        self,
+        *,
+        min_insync_replicas: int = 2,
+        log_end: int = 0,
+        log_start: int = 0,
+        epochs: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """Start broker 1, incarnation 10, on a log that is durable to its end."""
+        self.now_ms = 1_000
+        self.last_request = 100
+        self.machine = ReplicaMachine(
+            partition=PARTITION,
+            broker=ME,
+            incarnation=Incarnation(10),
+            settings=ReplicationSettings(min_insync_replicas=min_insync_replicas),
+            log=LogSummary(
+                log_start_offset=Offset(log_start),
+                log_end_offset=Offset(log_end),
+                durable_end_offset=Offset(log_end),
+                epochs=tuple((LeaderEpoch(e), Offset(s)) for e, s in epochs),
+            ),
+        )
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Feed one event and check the machine."""
+        out = self.machine.step(event)
+        self.machine.validate()
+        return out
+
+    def told(self, state: PartitionState, incarnation: int = 10) -> Outbox[Effect]:
+        """The controller tells a state."""
+        return self.step(
+            StateReceived(cause="told", now_ms=self.now_ms, incarnation=Incarnation(incarnation), state=state)
+        )
+
+    def asked_to_produce(self, *, acks: int = -1, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
+        """A client asks to append."""
+        self.last_request += 1
+        return self.step(
+            ProduceReceived(
+                cause=f"p{self.last_request}",
+                now_ms=self.now_ms,
+                request=self.last_request,
+                acks=acks,
+                leader_epoch=LeaderEpoch(epoch),
+                deadline_ms=self.now_ms + deadline_in_ms,
+            )
+        )
+
+    def produced(
+        self, count: int = 10, *, acks: int = -1, synced: bool = True, deadline_in_ms: int = 1_000
+    ) -> Outbox[Effect]:
+        """A client appends ``count`` records, which become durable here unless told otherwise."""
+        out = self.asked_to_produce(acks=acks, deadline_in_ms=deadline_in_ms)
+        first = self.machine.log_end_offset
+        out.extend(
+            self.step(
+                LeaderAppended(
+                    cause="a",
+                    now_ms=self.now_ms,
+                    request=self.last_request,
+                    first_offset=first,
+                    end_offset=Offset(first + count),
+                )
+            )
+        )
+        if synced:
+            out.extend(self.synced())
+        return out
+
+    def synced(self, to: int | None = None) -> Outbox[Effect]:
+        """The disk has everything (up to ``to``)."""
+        end = self.machine.log_end_offset if to is None else Offset(to)
+        return self.step(Synced(cause="s", now_ms=self.now_ms, end_offset=end))
+
+    def fetched_by(
+        self,
+        follower: int,
+        offset: int,
+        *,
+        epoch: int = 1,
+        last_epoch: int | None = None,
+        incarnation: int | None = None,
+        wait_ms: int = 500,
+    ) -> Outbox[Effect]:
+        """A follower fetches from ``offset``."""
+        self.last_request += 1
+        return self.step(
+            FetchReceived(
+                cause=f"f{self.last_request}",
+                now_ms=self.now_ms,
+                request=self.last_request,
+                follower=BrokerId(follower),
+                incarnation=Incarnation(follower * 10 if incarnation is None else incarnation),
+                leader_epoch=LeaderEpoch(epoch),
+                fetch_offset=Offset(offset),
+                last_fetched_epoch=LeaderEpoch((epoch if offset else NO_EPOCH) if last_epoch is None else last_epoch),
+                deadline_ms=self.now_ms + wait_ms,
+            )
+        )
+
+    def answered(
+        self,
+        fetch: SendFetch,
+        *,
+        end: int | None = None,
+        watermark: int = 0,
+        epoch: int | None = None,
+        diverging: tuple[int, int] | None = None,
+    ) -> Outbox[Effect]:
+        """The leader answers a fetch of ours."""
+        return self.step(
+            FetchAnswered(
+                cause="fa",
+                now_ms=self.now_ms,
+                request=fetch.request,
+                leader_epoch=fetch.leader_epoch if epoch is None else LeaderEpoch(epoch),
+                high_watermark=Offset(watermark),
+                log_start_offset=Offset(0),
+                end_offset=fetch.fetch_offset if end is None else Offset(end),
+                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
+            )
+        )
+
+    def copied(self, fetch: SendFetch, end: int, *, epoch: int, watermark: int = 0, synced: bool = True) -> SendFetch:
+        """The leader's answer brings records up to ``end``; returns the next fetch."""
+        start = self.machine.log_end_offset
+        self.answered(fetch, end=end, watermark=watermark)
+        out = self.step(
+            FollowerAppended(
+                cause="c",
+                now_ms=self.now_ms,
+                request=fetch.request,
+                end_offset=Offset(end),
+                epochs=((LeaderEpoch(epoch), start),),
+            )
+        )
+        if synced:
+            self.synced()
+        return only(SendFetch, out.after_sync)
+
+    def ticked(self, ms: int = 0) -> Outbox[Effect]:
+        """Time passes."""
+        self.now_ms += ms
+        return self.step(Tick(cause="t", now_ms=self.now_ms))
+
+    def isr_answered(
+        self, proposal: ProposeIsr, error_code: int = 0, state: PartitionState | None = None
+    ) -> Outbox[Effect]:
+        """The controller answers a proposal."""
+        return self.step(
+            IsrChangeAnswered(
+                cause="ia", now_ms=self.now_ms, request=proposal.request, error_code=error_code, state=state
+            )
+        )
+
+    def granted(self, proposal: ProposeIsr) -> Outbox[Effect]:
+        """The controller accepts a proposal."""
+        held = self.machine.state
+        assert held is not None
+        state = replace(
+            held,
+            isr=tuple(broker for broker, _ in proposal.isr),
+            partition_epoch=PartitionEpoch(held.partition_epoch + 1),
+        )
+        return self.isr_answered(proposal, 0, state)
+
+
+def some(kind: type[EffectT], effects: list[Effect]) -> list[EffectT]:
+    """Return the effects of one kind."""
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def only(kind: type[EffectT], effects: list[Effect]) -> EffectT:
+    """Return the one effect of that kind."""
+    found = some(kind, effects)
+    assert len(found) == 1, effects
+    return found[0]
+
+
+__all__ = ["ME", "NO_LEADER", "PARTITION", "SECOND", "THIRD", "Context", "only", "partition_state", "some"]

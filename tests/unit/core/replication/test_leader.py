@@ -1,0 +1,334 @@
+"""The leader's duties, one test a rule (R1 to R5 of the protocol rules; Kafka's produce and fetch semantics)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import LeaderEpoch, Offset
+from raylog.core.invariants import InvariantBroken
+from raylog.core.replication.events import (
+    AnswerDiverging,
+    AnswerFetch,
+    AnswerProduce,
+    AppendBatches,
+    AppendFailed,
+    AssignLeaderEpoch,
+    HighWatermarkAdvanced,
+    LeaderAppended,
+    LogStartAdvanced,
+    RefuseRequest,
+    RequestDropped,
+    RoleChanged,
+)
+from tests.unit.core.replication.context import NO_LEADER, SECOND, THIRD, Context, only, partition_state, some
+
+
+def leading(*, min_insync_replicas: int = 2, log_end: int = 0, epochs: tuple[tuple[int, int], ...] = ()) -> Context:
+    context = Context(min_insync_replicas=min_insync_replicas, log_end=log_end, epochs=epochs)
+    context.told(partition_state())
+    return context
+
+
+def test_a_new_leader_writes_its_epoch_before_anything_else() -> None:
+    context = Context(log_end=7)
+    out = context.told(partition_state(leader_epoch=3))
+    assert out.now[0] == AssignLeaderEpoch(cause="told", leader_epoch=LeaderEpoch(3), start_offset=Offset(7))
+    assert only(RoleChanged, out.now).leading
+    assert context.machine.role == "leader"
+
+
+def test_a_life_may_not_lead_an_epoch_that_its_log_knows_already() -> None:
+    context = Context(log_end=7, epochs=((3, 5),))
+    with pytest.raises(InvariantBroken, match="begun by an earlier life"):
+        context.told(partition_state(leader_epoch=3))
+
+
+def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
+    context = leading()
+    context.produced()
+    assert not some(AnswerProduce, context.fetched_by(SECOND, 10).now)
+    out = context.fetched_by(THIRD, 10)
+    assert only(AnswerProduce, out.now).first_offset == 0
+    assert only(HighWatermarkAdvanced, out.now).high_watermark == 10
+
+
+def test_acks_all_also_waits_for_the_leaders_own_disk() -> None:
+    context = leading()
+    context.produced(synced=False)
+    context.fetched_by(SECOND, 10)
+    assert not some(AnswerProduce, context.fetched_by(THIRD, 10).now)
+    assert context.machine.high_watermark == 0
+    assert some(AnswerProduce, context.synced().now)
+
+
+def test_acks_one_is_answered_when_the_leader_has_it_on_disk() -> None:
+    context = leading()
+    assert not some(AnswerProduce, context.produced(acks=1, synced=False).now)
+    assert some(AnswerProduce, context.synced().now)
+
+
+def test_acks_zero_is_never_answered() -> None:
+    context = leading()
+    assert not some(AnswerProduce, context.produced(acks=0).now)
+    idle = Context()
+    assert not idle.asked_to_produce(acks=0).now
+
+
+def test_a_single_replica_commits_with_its_own_disk() -> None:
+    context = Context(min_insync_replicas=1)
+    context.told(partition_state(replicas=(1,), isr=(1,)))
+    assert some(AnswerProduce, context.produced().now)
+
+
+def test_produce_is_refused_where_it_does_not_lead() -> None:
+    context = Context()
+    assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotLeaderOrFollower)
+    context.told(partition_state(leader=SECOND))
+    assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotLeaderOrFollower)
+
+
+def test_produce_is_refused_for_an_older_and_for_a_newer_leader_epoch() -> None:
+    context = Context()
+    context.told(partition_state(leader_epoch=5))
+    assert isinstance(only(RefuseRequest, context.asked_to_produce(epoch=4).now).error, FencedLeaderEpoch)
+    assert isinstance(only(RefuseRequest, context.asked_to_produce(epoch=6).now).error, UnknownLeaderEpoch)
+    assert some(AppendBatches, context.asked_to_produce(epoch=5).now)
+
+
+def test_acks_all_is_refused_before_the_append_below_min_insync_replicas() -> None:
+    context = Context(min_insync_replicas=2)
+    context.told(partition_state(isr=(1,)))
+    assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotEnoughReplicas)
+    assert some(AppendBatches, context.asked_to_produce(acks=1).now)
+
+
+def test_the_watermark_rests_below_min_insync_replicas() -> None:
+    context = Context(min_insync_replicas=2)
+    context.told(partition_state(isr=(1,)))
+    context.produced(acks=1)
+    assert context.machine.high_watermark == 0
+
+
+def test_an_overdue_request_is_told_why() -> None:
+    context = leading()
+    context.produced(deadline_in_ms=100)
+    assert isinstance(only(RefuseRequest, context.ticked(100).now).error, RequestTimedOut)
+    context.produced(deadline_in_ms=100)
+    context.told(partition_state(isr=(1,), partition_epoch=2))
+    assert isinstance(only(RefuseRequest, context.ticked(100).now).error, NotEnoughReplicasAfterAppend)
+
+
+def test_a_duplicate_waits_for_the_watermark_like_its_first_copy() -> None:
+    context = leading()
+    context.produced()
+    context.asked_to_produce()
+    repeat = LeaderAppended(
+        cause="a",
+        now_ms=1,
+        request=context.last_request,
+        first_offset=Offset(0),
+        end_offset=Offset(10),
+        duplicate=True,
+    )
+    assert not some(AnswerProduce, context.step(repeat).now)
+    context.fetched_by(SECOND, 10)
+    assert len(some(AnswerProduce, context.fetched_by(THIRD, 10).now)) == 2
+    assert context.machine.log_end_offset == 10
+
+
+def test_a_duplicate_below_the_watermark_is_answered_at_once() -> None:
+    context = leading()
+    context.produced()
+    context.fetched_by(SECOND, 10)
+    context.fetched_by(THIRD, 10)
+    context.asked_to_produce()
+    repeat = LeaderAppended(
+        cause="a",
+        now_ms=1,
+        request=context.last_request,
+        first_offset=Offset(0),
+        end_offset=Offset(10),
+        duplicate=True,
+    )
+    assert only(AnswerProduce, context.step(repeat).now).first_offset == 0
+
+
+def test_a_failed_append_is_refused_with_its_reason() -> None:
+    context = leading()
+    context.asked_to_produce()
+    failed = AppendFailed(cause="x", now_ms=1, request=context.last_request)
+    assert isinstance(only(RefuseRequest, context.step(failed).now).error, KafkaStorageError)
+    context.asked_to_produce()
+    failed = AppendFailed(cause="x", now_ms=1, request=context.last_request, error=OutOfOrderSequence())
+    assert isinstance(only(RefuseRequest, context.step(failed).now).error, OutOfOrderSequence)
+
+
+def test_losing_the_leadership_refuses_everything_parked() -> None:
+    context = leading()
+    context.produced()
+    context.fetched_by(SECOND, 10)
+    out = context.told(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
+    refused = some(RefuseRequest, out.now)
+    assert len(refused) == 2
+    assert all(isinstance(refusal.error, NotLeaderOrFollower) for refusal in refused)
+
+
+def test_a_partition_without_a_leader_makes_it_idle_in_the_same_epoch() -> None:
+    context = leading()
+    context.told(partition_state(leader=NO_LEADER, partition_epoch=2))
+    assert context.machine.role == "idle"
+    context.told(partition_state(partition_epoch=1))
+    assert context.machine.role == "idle"
+
+
+def test_the_watermark_counts_only_what_was_heard_in_this_epoch() -> None:
+    context = leading()
+    context.produced()
+    context.fetched_by(SECOND, 10)
+    context.told(partition_state(leader_epoch=2, partition_epoch=2))
+    context.fetched_by(THIRD, 10, epoch=2, last_epoch=1)
+    assert context.machine.high_watermark == 0
+    context.fetched_by(SECOND, 10, epoch=2, last_epoch=1)
+    assert context.machine.high_watermark == 10
+
+
+def test_the_watermark_is_not_shown_before_it_reaches_the_start_of_the_epoch() -> None:
+    context = leading(log_end=10, epochs=((0, 0),))
+    assert context.machine.exposed_high_watermark is None
+    context.fetched_by(SECOND, 10, last_epoch=0)
+    context.fetched_by(THIRD, 5, last_epoch=0)
+    assert context.machine.high_watermark == 5
+    assert context.machine.exposed_high_watermark is None
+    context.fetched_by(THIRD, 10, last_epoch=0)
+    assert context.machine.exposed_high_watermark == 10
+
+
+def test_late_copies_of_a_fetch_take_nothing_back() -> None:
+    context = leading()
+    context.produced()
+    context.fetched_by(SECOND, 10)
+    context.fetched_by(SECOND, 4)
+    context.fetched_by(THIRD, 10)
+    assert context.machine.high_watermark == 10
+
+
+def test_fetches_of_another_epoch_are_refused_and_move_nothing() -> None:
+    context = Context()
+    context.told(partition_state(leader_epoch=5))
+    context.produced()
+    assert isinstance(only(RefuseRequest, context.fetched_by(SECOND, 10, epoch=4).now).error, FencedLeaderEpoch)
+    assert isinstance(only(RefuseRequest, context.fetched_by(THIRD, 10, epoch=6).now).error, UnknownLeaderEpoch)
+    assert context.machine.high_watermark == 0
+
+
+def test_fetches_of_an_older_life_are_refused() -> None:
+    context = leading()
+    context.fetched_by(SECOND, 0, incarnation=25)
+    assert isinstance(only(RefuseRequest, context.fetched_by(SECOND, 0).now).error, StaleBrokerEpoch)
+    assert isinstance(only(RefuseRequest, context.fetched_by(THIRD, 0, incarnation=29).now).error, StaleBrokerEpoch)
+
+
+def test_a_newer_life_has_to_earn_its_progress_anew() -> None:
+    context = leading()
+    context.produced()
+    context.fetched_by(SECOND, 10)
+    context.fetched_by(SECOND, 0, incarnation=25)
+    context.fetched_by(THIRD, 10)
+    assert context.machine.high_watermark == 0
+
+
+def test_a_broker_without_a_replica_is_refused() -> None:
+    error = only(RefuseRequest, leading().fetched_by(9, 0).now).error
+    assert isinstance(error, UnknownTopicOrPartition)
+
+
+def test_a_fetch_below_the_log_start_learns_where_the_log_starts() -> None:
+    context = Context(log_end=20, log_start=5, epochs=((0, 5),))
+    context.told(partition_state())
+    error = only(RefuseRequest, context.fetched_by(SECOND, 3, last_epoch=0).now).error
+    assert isinstance(error, OffsetOutOfRange)
+    assert error.details["log_start_offset"] == 5
+
+
+def test_a_diverging_fetch_gets_the_parting_point_and_acknowledges_nothing() -> None:
+    context = Context(log_end=20, epochs=((1, 0), (3, 12)))
+    context.told(partition_state(leader_epoch=5))
+    context.fetched_by(THIRD, 20, epoch=5, last_epoch=3)
+    answer = only(AnswerDiverging, context.fetched_by(SECOND, 15, epoch=5, last_epoch=2).now)
+    assert (answer.epoch, answer.end_offset) == (1, 12)
+    answer = only(AnswerDiverging, context.fetched_by(SECOND, 15, epoch=5, last_epoch=1).now)
+    assert (answer.epoch, answer.end_offset) == (1, 12)
+    assert context.machine.high_watermark == 0
+
+
+def test_a_fetch_at_the_end_waits_for_records() -> None:
+    context = leading()
+    assert not some(AnswerFetch, context.fetched_by(SECOND, 0).now)
+    answer = only(AnswerFetch, context.produced().now)
+    assert (answer.fetch_offset, answer.upper) == (0, 10)
+
+
+def test_a_fetch_at_the_end_is_answered_empty_at_its_deadline() -> None:
+    context = leading()
+    context.fetched_by(SECOND, 0, wait_ms=100)
+    assert not context.ticked(99).now
+    answer = only(AnswerFetch, context.ticked(1).now)
+    assert answer.upper == answer.fetch_offset == 0
+
+
+def test_a_newer_fetch_of_a_follower_replaces_the_parked_one() -> None:
+    context = leading()
+    context.fetched_by(SECOND, 0)
+    older = context.last_request
+    assert only(AnswerFetch, context.fetched_by(SECOND, 0).now).request == older
+
+
+def test_dropped_requests_are_not_answered() -> None:
+    context = leading()
+    context.produced()
+    context.step(RequestDropped(cause="d", now_ms=1, request=context.last_request))
+    context.fetched_by(SECOND, 10)
+    context.step(RequestDropped(cause="d", now_ms=1, request=context.last_request))
+    out = context.fetched_by(THIRD, 10)
+    assert not some(AnswerProduce, out.now)
+    assert not some(AnswerFetch, context.ticked(600).now[:-1])
+
+
+def test_consumers_are_sent_to_the_leader_of_the_right_epoch() -> None:
+    context = Context()
+    assert isinstance(context.machine.consumer_fetch_error(), NotLeaderOrFollower)
+    context.told(partition_state(leader_epoch=5))
+    assert context.machine.consumer_fetch_error() is None
+    assert context.machine.consumer_fetch_error(LeaderEpoch(5)) is None
+    assert isinstance(context.machine.consumer_fetch_error(LeaderEpoch(4)), FencedLeaderEpoch)
+    assert isinstance(context.machine.consumer_fetch_error(LeaderEpoch(6)), UnknownLeaderEpoch)
+
+
+def test_retention_moves_the_log_start() -> None:
+    context = leading(min_insync_replicas=1)
+    context.produced(acks=1)
+    context.fetched_by(SECOND, 10)
+    context.fetched_by(THIRD, 10)
+    context.step(LogStartAdvanced(cause="r", now_ms=1, log_start_offset=Offset(6)))
+    assert context.machine.log_start_offset == 6
+    assert context.machine.epochs == ((1, 6),)
+
+
+def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story() -> None:
+    context = leading()
+    with pytest.raises(InvariantBroken, match="orders-0 on 1") as broken:
+        context.synced(5)
+    assert any("StateReceived" in line for line in broken.value.story)

@@ -76,6 +76,8 @@ class CoordinatorMachine:
         self._offsets = OffsetStore()
         self._loaded = False
         self._next_expiry_ms = 0
+        self._wall_ahead_ms: int | None = None
+        """How far the time of day is ahead of ``now_ms``."""
         self.story: deque[tuple[int, str, str]] = deque(maxlen=STORY_STEPS_MAX)
         """The last steps: (now_ms, cause, event)."""
 
@@ -89,8 +91,14 @@ class CoordinatorMachine:
         require(not self._loaded, "records are replayed before the coordinator serves")
         self._apply(record_from_wire(key, value))
 
-    def loaded(self, now_ms: int) -> Outbox[Effect]:
-        """Begin to serve: the log is read to its end. Members of loaded groups get a fresh session timeout."""
+    def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
+        """Begin to serve: the log is read to its end. Members of loaded groups get a fresh session timeout.
+
+        ``now_ms`` (of every event too) may come from any clock that does not go back. ``wall_ms`` is the time of day in
+        milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
+        process. Without it (here or in a :class:`Tick`) stamps are -1 and no offset ever expires.
+        """
+        self._hear_wall(now_ms, wall_ms)
         require(not self._loaded, "the log is loaded once")
         self._loaded = True
         self._next_expiry_ms = now_ms + self._settings.offsets_retention_check_ms
@@ -138,7 +146,11 @@ class CoordinatorMachine:
 
     def step(self, event: Event) -> Outbox[Effect]:
         """Take one event and return what has to be done about it."""
-        decision = Decision(cause=event.cause, now_ms=event.now_ms, apply=self._apply)
+        if isinstance(event, Tick):
+            self._hear_wall(event.now_ms, event.wall_ms)
+        decision = Decision(
+            cause=event.cause, now_ms=event.now_ms, apply=self._apply, wall_ms=self._wall_ms(event.now_ms)
+        )
         if not isinstance(event, Tick):
             self.story.append((event.now_ms, event.cause, type(event).__name__))
         error = self._door_error(event)
@@ -301,13 +313,20 @@ class CoordinatorMachine:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
         for name in sorted(self._groups):
             group = self._groups[name]
-            for key in offsets.expired(self._offsets, group, decision.now_ms, self._settings):
+            for key in offsets.expired(self._offsets, group, decision.wall_ms, self._settings):
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
                 decision.write(OffsetDeleted(key=key))
             if group.state is GroupState.EMPTY and not group.pending and not self._offsets.has(name):
                 decision.write(GroupDeleted(group=name))
+
+    def _hear_wall(self, now_ms: int, wall_ms: int | None) -> None:
+        if wall_ms is not None:
+            self._wall_ahead_ms = wall_ms - now_ms
+
+    def _wall_ms(self, now_ms: int) -> int:
+        return -1 if self._wall_ahead_ms is None else now_ms + self._wall_ahead_ms
 
     def _drop_if_blank(self, name: str) -> None:
         """Forget a group that is only a name: nothing of it is in the log, nobody is on the way."""

@@ -22,6 +22,8 @@ class Decision:
     cause: str
     now_ms: int
     apply: Callable[[Record], None]
+    wall_ms: int = -1
+    """Time of day for stamps in records, since ``now_ms`` means nothing to a later life; -1 = unknown."""
     records: list[Record] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     refusals: list[Refuse] = field(default_factory=list)

@@ -157,10 +157,14 @@ class RequestDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed; deadlines are looked at only here. A tick every 50 to 100 ms is fine."""
+    """Time passed; deadlines are looked at only here. A tick every 50 to 100 ms is fine.
+
+    ``wall_ms`` is the time of day in milliseconds since 1970, None = unknown. See :meth:`CoordinatorMachine.loaded`.
+    """
 
     cause: str
     now_ms: int
+    wall_ms: int | None = None
 
 
 RequestEvent = (

@@ -171,7 +171,7 @@ class Group:
     # ------------------------------------------------------------ hard state
 
     def next_image(
-        self, *, now_ms: int, generation: int, state: GroupState, protocol: str, assignments: dict[str, bytes]
+        self, *, wall_ms: int, generation: int, state: GroupState, protocol: str, assignments: dict[str, bytes]
     ) -> GroupChanged:
         """Return the record of the group as its members are now."""
         return GroupChanged(
@@ -181,7 +181,7 @@ class Group:
             protocol=protocol,
             leader=self.leader if self.members else "",
             state=state,
-            changed_ms=now_ms,
+            changed_ms=wall_ms,
             members=tuple(member.to_record(assignments.get(member.member_id, b"")) for member in self.members.values()),
         )
 

@@ -100,7 +100,7 @@ def commit(group: Group, event: OffsetCommitReceived, decision: Decision, settin
                     offset=offset,
                     leader_epoch=leader_epoch,
                     metadata=metadata,
-                    committed_ms=event.now_ms,
+                    committed_ms=decision.wall_ms,
                 )
             )
         rows.append([topic, partition, code])
@@ -137,18 +137,21 @@ def delete(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decisi
     decision.reply(event.request, rows)
 
 
-def expired(store: OffsetStore, group: Group, now_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
     """Return the offsets whose retention is over.
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
     group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
-    nothing expires: the coordinator does not open subscriptions, so it cannot tell which topics are still read.
+    nothing expires: the coordinator does not open subscriptions, so it cannot tell which topics are still read. What has
+    no known time stays.
     """
-    if group.state is not GroupState.EMPTY:
+    if group.state is not GroupState.EMPTY or wall_ms < 0:
         return []
     emptied_ms = group.image.changed_ms if group.image is not None else 0
+    if emptied_ms < 0:
+        return []
     return [
         record.key
         for record in store.of(group.name)
-        if now_ms - max(record.committed_ms, emptied_ms) >= settings.offsets_retention_ms
+        if record.committed_ms >= 0 and wall_ms - max(record.committed_ms, emptied_ms) >= settings.offsets_retention_ms
     ]

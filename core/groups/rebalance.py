@@ -158,7 +158,7 @@ def _replace_static(
         return
     leader = group.leader
     members = tuple(group.renamed_rows(old_id, member))
-    decision.write(replace(image, leader=leader, members=members, changed_ms=event.now_ms))
+    decision.write(replace(image, leader=leader, members=members, changed_ms=decision.wall_ms))
     member.heard(event.now_ms)
     decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
 
@@ -238,7 +238,7 @@ def _end_round(group: Group, decision: Decision) -> None:
         group.leader = joined[0].member_id
     decision.write(
         group.next_image(
-            now_ms=now_ms,
+            wall_ms=decision.wall_ms,
             generation=generation,
             state=GroupState.COMPLETING_REBALANCE,
             protocol=group.select_protocol(),
@@ -278,7 +278,7 @@ def sync(group: Group, event: SyncReceived, decision: Decision) -> None:
         assignments = {member_id: bytes(assignment) for member_id, assignment in event.assignments.items()}
         decision.write(
             group.next_image(
-                now_ms=event.now_ms,
+                wall_ms=decision.wall_ms,
                 generation=group.generation,
                 state=GroupState.STABLE,
                 protocol=group.protocol,

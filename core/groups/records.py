@@ -29,7 +29,10 @@ class OffsetKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitted:
-    """A group's position in a partition: ``offset`` is the next record to read; ``committed_ms`` when it was stored."""
+    """A group's position in a partition: ``offset`` is the next record to read.
+
+    ``committed_ms`` is the time of day (since 1970) of the commit, -1 = unknown.
+    """
 
     key: OffsetKey
     offset: int
@@ -104,7 +107,8 @@ class GroupChanged:
 
     ``state`` is Empty (no members), CompletingRebalance (members and leader are fixed, nobody owns anything) or Stable
     (assignments are given). Kafka writes nothing at CompletingRebalance and lets the generation fall back after a
-    restart; here it is written before any member hears of the generation, so generations never fall.
+    restart; here it is written before any member hears of the generation, so generations never fall. ``changed_ms`` is
+    the time of day (since 1970) of this record, -1 = unknown.
     """
 
     group: str

@@ -54,6 +54,7 @@ from raylog.core.groups.records import (
     record_from_wire,
 )
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.shape import shape_error
 from raylog.core.groups.states import GroupState
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -166,6 +167,9 @@ class CoordinatorMachine:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
         if isinstance(event, (Tick, RequestDropped, ListGroupsReceived)):
             return None
+        malformed = shape_error(event)
+        if malformed is not None:
+            return malformed
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
         if isinstance(event, JoinReceived):

@@ -142,8 +142,8 @@ def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSetti
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
     group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
-    nothing expires: the coordinator does not open subscriptions, so it cannot tell which topics are still read. What has
-    no known time stays.
+    nothing expires: the coordinator does not open subscriptions, so it cannot tell which topics are still read. What
+    has no known time stays.
     """
     if group.state is not GroupState.EMPTY or wall_ms < 0:
         return []

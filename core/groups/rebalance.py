@@ -231,7 +231,9 @@ def _end_round(group: Group, decision: Decision) -> None:
     generation = group.generation + 1
     if not group.members:
         decision.write(
-            group.next_image(now_ms=now_ms, generation=generation, state=GroupState.EMPTY, protocol="", assignments={})
+            group.next_image(
+                wall_ms=decision.wall_ms, generation=generation, state=GroupState.EMPTY, protocol="", assignments={}
+            )
         )
         return
     if group.leader not in {member.member_id for member in joined}:

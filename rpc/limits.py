@@ -10,7 +10,8 @@ class Limits:
     """Bounds of one connection; both ends should agree on `max_frame_bytes`.
 
     A pause for unanswered requests begins after the receive buffer that crossed the limit has been handed out, so
-    up to 256 KiB of small requests can go over it.
+    up to 256 KiB of small requests can go over it. While reading pauses, answers to our own calls on that connection
+    wait too: a handler that calls back over the same connection before it answers needs a limit it does not reach.
     """
 
     max_frame_bytes: int = 104_857_600

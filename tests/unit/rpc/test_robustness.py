@@ -179,6 +179,28 @@ def test_a_reset_in_the_middle_of_calls_is_noticed_by_both_ends() -> None:
     run(scenario())
 
 
+def test_a_peer_that_vanishes_while_much_is_being_sent_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        async with serving() as place:
+            for _ in range(5):
+                async with raw_member(place) as (reader, writer):
+                    await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
+                    (accepted,) = place.server.connections
+                    accepted.notify("data", [], bytes(30_000_000))
+                    await reader.readexactly(100_000)
+                    writer.transport.abort()
+                    # Keeps writing into the broken socket, so that the write is what notices it.
+                    while not accepted.is_closed:
+                        accepted.notify("data", [], bytes(200_000))
+                        await asyncio.sleep(0)
+                await until(lambda: not place.server.connections, "the connection is forgotten")
+                await accepted.wait_closed()
+                assert accepted.statistics()["unsent_bytes"] == 0
+            await place.still_serves()
+
+    run(scenario())
+
+
 def test_a_half_open_peer_costs_a_call_its_deadline_and_nothing_more() -> None:
     async def scenario() -> None:
         async with serving() as place, raw_member(place):  # it never answers, and never closes

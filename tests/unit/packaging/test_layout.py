@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import raylog
-from tests.unit.style.sources import PACKAGES, ROOT, files_in, module_name
+from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in, imports_of, module_name
 from tools import import_tree
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -24,10 +24,12 @@ PINS = dict(
 )
 
 
-def requirements() -> list[Requirement]:
-    """Every requirement of the project and of the extras that the tests install."""
+def requirements(*wanted: str) -> list[Requirement]:
+    """Every requirement of the project and of the extras asked for; of all that the tests install when none is."""
     extras: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
-    lines = PYPROJECT["project"]["dependencies"] + [line for name in ("spark", "demo", "test") for line in extras[name]]
+    lines = PYPROJECT["project"]["dependencies"] + [
+        line for name in wanted or ("spark", "demo", "test") for line in extras[name]
+    ]
     return [required for required in map(Requirement, lines) if required.name != "raylog"]
 
 
@@ -51,6 +53,24 @@ def test_the_version_is_said_once() -> None:
 def test_the_command_raylog_exists() -> None:
     (command,) = entry_points(group="console_scripts", name="raylog")
     assert callable(command.load())
+
+
+@pytest.mark.parametrize(
+    ("folders", "extras"),
+    [(PACKAGES, ("spark",)), (("tests", "tools"), ("spark", "demo", "test"))],
+    ids=["packages", "tests"],
+)
+def test_every_library_that_is_imported_is_declared(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
+    declared = {canonicalize_name(required.name) for required in requirements(*extras)}
+    homes = packages_distributions()
+    undeclared = [
+        str(found)
+        for path in files_in(*folders)
+        for found in imports_of(path)
+        if (root := found.module.split(".")[0]) not in {*sys.stdlib_module_names, *PACKAGES, *OTHERS}
+        and not declared & {canonicalize_name(name) for name in homes.get(root, [])}
+    ]
+    assert not undeclared, "\n".join(undeclared)
 
 
 @pytest.mark.parametrize("required", requirements(), ids=lambda required: str(required.name))

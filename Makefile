@@ -1,6 +1,6 @@
 # One way to do each thing; every target installs what it needs into .venv first, and only once.
 #
-#   make demo        run examples/flights.py: Ray, Raylog and Spark on this machine, nothing else to install
+#   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        the checks alone, without the tests
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
@@ -20,12 +20,13 @@ SEEDS ?= 200
 PROFILE ?= default
 PYTEST_ARGS ?=
 
+# Folders that come and go with their first file are looked up.
 CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
 .PHONY: demo test lint ruff types imports simulate bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo
-	$(PY) examples/flights.py
+	$(PY) -m examples.flights
 
 test: lint
 	$(PY) -m pytest $(PYTEST_ARGS)
@@ -37,7 +38,7 @@ ruff: $(VENV)/.installed-test
 	$(PY) -m ruff format --check $(CHECKED)
 
 types: $(VENV)/.installed-test import-tree
-	$(PY) -m mypy
+	$(PY) -m mypy $(addprefix -p ,raylog pyspark_raylog tools tests $(wildcard examples benchmarks))
 
 # import-linter puts the current folder first on its search path, so it runs where the packages lie as installed.
 imports: $(VENV)/.installed-test import-tree

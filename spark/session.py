@@ -55,10 +55,9 @@ def session(
 
     if SparkSession.getActiveSession() is not None:
         raise RuntimeError("This process has a Spark session already: call raylog.spark.stop() before another one.")
-    if ray.is_initialized():
-        _require_java_on_ray()
-    else:
+    if not ray.is_initialized():
         ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
+    _require_java_on_ray()
     settings = DEFAULTS | {name: _spell(value) for name, value in (config or {}).items()}
     spark: SparkSession = raydp.init_spark(app_name, num_executors, executor_cores, executor_memory, configs=settings)
     try:

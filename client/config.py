@@ -1,0 +1,215 @@
+"""The configuration keys of the clients, by Kafka's names, with types, defaults, bounds and meaning.
+
+Each client's keys are one frozen dataclass; its fields are the registry from which the documentation is generated
+(`keys_of`). `load` accepts `linger_ms=5`, `{"linger.ms": 5}` and values in text (`{"linger.ms": "5"}`), as they come
+from configuration files. An unknown key is an error that names the nearest valid one. Touches nothing.
+"""
+
+# ruff: noqa: RUF009 - `key` only makes a dataclass field, once, as `field` itself does.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, TypeVar, cast
+
+from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.storage.compression import COMPRESSIONS
+
+INT_MAX = 2**31 - 1
+_ALIASES = {
+    "bootstrap_servers": "bootstrap",
+    # What librdkafka calls differently.
+    "queue_buffering_max_ms": "linger_ms",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "compression_codec": "compression_type",
+    "message_max_bytes": "max_request_size",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "fetch_message_max_bytes": "max_partition_fetch_bytes",
+    "request_required_acks": "acks",
+}
+
+
+def key(default: Any, doc: str, *, low: int | None = None, high: int | None = None, one_of: Iterable[Any] = ()) -> Any:
+    """One configuration key: its default, its meaning with the unit, and what values are legal."""
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "one_of": tuple(one_of)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """Keys that all clients share."""
+
+    bootstrap: str | list[str] | None = key(None, "Brokers to begin with, `host:port[,host:port]`; none: found by Ray.")
+    secret: bytes | str | None = key(None, "The cluster's secret; text is its hexadecimal form.")
+    client_id: str = key("raylog", "A name for this client in logs and group descriptions.")
+    request_timeout_ms: int = key(30_000, "How long to wait for the answer to one request.", low=1)
+    retry_backoff_ms: int = key(
+        20, "Pause before the first repetition. Kafka: 100; here a new leader is there within milliseconds.", low=0
+    )
+    retry_backoff_max_ms: int = key(1_000, "Longest pause; it doubles with each failure up to here.", low=0)
+    metadata_max_age_ms: int = key(300_000, "Metadata older than this is fetched again without need.", low=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """Keys of Producer and AsyncProducer."""
+
+    acks: str | int = key(
+        "all", "Who must have stored a record: `all` in-sync replicas, 1 = the leader, 0 = no answer."
+    )
+    enable_idempotence: bool | None = key(
+        None, "Store each record once, in order, whatever is repeated. Default: on when acks=all, else off."
+    )
+    linger_ms: int = key(5, "How long an unfilled batch waits for more records.", low=0)
+    batch_size: int = key(16_384, "Bytes at which a batch is sent without waiting. Under load batches grow.", low=1)
+    compression_type: str = key("none", "Codec of whole batches.", one_of=COMPRESSIONS)
+    buffer_memory: int = key(33_554_432, "Bytes of records not yet acknowledged; send() waits when it is full.", low=1)
+    max_block_ms: int = key(60_000, "How long send() may wait for metadata or for buffer memory.", low=0)
+    max_request_size: int = key(1_048_576, "Largest record, and largest request, in bytes.", low=1)
+    delivery_timeout_ms: int = key(120_000, "Time from send() within which a record is acknowledged or fails.", low=1)
+    retries: int = key(INT_MAX, "How often a batch is repeated within delivery_timeout_ms.", low=0)
+    max_in_flight_requests_per_connection: int = key(
+        5, "Unanswered requests per partition (each replica has its own connection); at most 5 with idempotence.", low=1
+    )
+    partitioner: Callable[[str, bytes | None, int], int] | None = key(
+        None, "Function (topic, key, partition count) -> partition. Default: murmur2 of the key, sticky without key."
+    )
+    key_serializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function to bytes.")
+    value_serializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function to bytes.")
+
+    def __post_init__(self) -> None:
+        acks = {"all": "all", "-1": "all", "1": 1, "0": 0}.get(str(self.acks).lower())
+        if acks is None:
+            raise InvalidConfig(f"acks must be 'all', 1 or 0, not {self.acks!r}.")
+        object.__setattr__(self, "acks", acks)
+        if self.enable_idempotence is None:
+            object.__setattr__(self, "enable_idempotence", acks == "all")
+        if self.enable_idempotence:
+            if acks != "all":
+                raise InvalidConfig(f"enable_idempotence needs acks='all', not {acks!r}; change one of the two.")
+            if self.max_in_flight_requests_per_connection > 5:
+                raise InvalidConfig(
+                    "max_in_flight_requests_per_connection must be at most 5 with enable_idempotence, because a leader "
+                    "remembers the last five batches of a producer."
+                )
+            if self.retries == 0:
+                raise InvalidConfig("enable_idempotence needs retries above 0; set enable_idempotence=False instead.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """Keys of Consumer and AsyncConsumer."""
+
+    group_id: str | None = key(None, "The group to share the topics with; none: this consumer reads by itself.")
+    group_instance_id: str | None = key(None, "A name that survives restarts, so that a restart causes no rebalance.")
+    auto_offset_reset: str = key(
+        "latest", "Where to begin without a valid offset.", one_of=("latest", "earliest", "none")
+    )
+    enable_auto_commit: bool = key(True, "Commit the positions in the background of poll().")
+    auto_commit_interval_ms: int = key(5_000, "Time between two such commits.", low=1)
+    max_poll_records: int = key(500, "Most records of one poll().", low=1)
+    max_poll_interval_ms: int = key(300_000, "A member that does not poll for so long leaves the group.", low=1)
+    session_timeout_ms: int = key(45_000, "A member whose heartbeats stay out for so long is removed.", low=1)
+    heartbeat_interval_ms: int = key(3_000, "Time between two heartbeats.", low=1)
+    fetch_min_bytes: int = key(1, "A fetch is answered when so much is there ...", low=0)
+    fetch_max_wait_ms: int = key(500, "... or after this time.", low=0)
+    fetch_max_bytes: int = key(52_428_800, "Most bytes that are fetched ahead, over all partitions.", low=1)
+    max_partition_fetch_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
+    partition_assignment_strategy: tuple[str, ...] = key(("range",), "Assignors this member supports, best first.")
+    isolation_level: str = key(
+        "read_uncommitted", "Which records of transactions are seen.", one_of=("read_uncommitted",)
+    )
+    check_crcs: bool = key(True, "Check the checksum of every batch.")
+    consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
+    default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
+    key_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
+    value_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
+
+    def __post_init__(self) -> None:
+        strategies: Any = self.partition_assignment_strategy
+        if isinstance(strategies, str):
+            strategies = [part.strip() for part in strategies.split(",")]
+        object.__setattr__(self, "partition_assignment_strategy", tuple(strategies))
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise InvalidConfig(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}); a third of it is usual."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """Keys of Admin and AsyncAdmin."""
+
+
+Config = TypeVar("Config", bound=ClientConfig)
+
+
+def keys_of(kind: type[ClientConfig]) -> dict[str, Field[Any]]:
+    """The registry: every key of a client in Python spelling; `metadata["doc"]` says what it means."""
+    return {one.name: one for one in fields(kind)}
+
+
+def kafka_name(name: str) -> str:
+    """A key in Kafka's spelling."""
+    return "bootstrap.servers" if name == "bootstrap" else name.replace("_", ".")
+
+
+def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Config:
+    """Merge dotted or snake_case keys with keyword arguments (which win) into a checked configuration.
+
+    Raises InvalidConfig for an unknown key, a value of a wrong type, or one out of bounds.
+    """
+    known = keys_of(kind)
+    chosen: dict[str, Any] = {}
+    for source in (config or {}, {name: value for name, value in keywords.items() if value is not None}):
+        for spelt, value in source.items():
+            name = spelt.replace(".", "_").replace("-", "_")
+            name = _ALIASES.get(name, name)
+            if name not in known:
+                choices = known if "." not in spelt else [kafka_name(one) for one in known]
+                raise InvalidConfig(did_you_mean("configuration key", spelt, choices))
+            chosen[name] = _checked(known[name], spelt, value)
+    return kind(**chosen)
+
+
+def _checked(wanted: Field[Any], spelt: str, value: Any) -> Any:
+    default = None if wanted.default is MISSING else wanted.default
+    type_name = str(wanted.type).split(" ")[0]
+    if value is None or value == default:
+        return value
+    if type_name == "int":
+        value = _whole_number(spelt, value)
+    elif type_name == "bool":
+        value = _truth(spelt, value)
+    elif type_name == "str" and str(wanted.type) in ("str", "str | None") and not isinstance(value, str):
+        raise InvalidConfig(f"{spelt} must be text, not {value!r}.")
+    low, high, one_of = wanted.metadata["low"], wanted.metadata["high"], wanted.metadata["one_of"]
+    if low is not None and value < low:
+        raise InvalidConfig(f"{spelt} must be at least {low}, not {value}.")
+    if high is not None and value > high:
+        raise InvalidConfig(f"{spelt} must be at most {high}, not {value}.")
+    if one_of and value not in one_of:
+        raise InvalidConfig(did_you_mean(f"value of {spelt}", str(value), [str(one) for one in one_of]))
+    return value
+
+
+def _whole_number(spelt: str, value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass  # refused below, with the same sentence as every other value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidConfig(f"{spelt} must be a whole number, not {value!r}.")
+    return value
+
+
+def _truth(spelt: str, value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{spelt} must be true or false, not {value!r}.")
+    return cast(bool, value)

@@ -1,0 +1,148 @@
+"""Turns fetched batches into `Record` objects, a whole batch at a time. Called by `partition.py`. Touches nothing.
+
+Records are made by `map` over the batch's columns, without a Python statement per record: that is what poll() spends
+most of its time on. Only when a deserializer refuses a record is the batch gone through one by one, to find which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from raylog.client.types import Record
+from raylog.core.errors import CorruptMessage, RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.storage.errors import StorageError
+from raylog.storage.records import BatchHeader, Columns, decode_batch
+
+Deserializer = Callable[[bytes], Any]
+
+
+class RecordDeserializationFailed(RaylogError):
+    """A deserializer refused a record; seek() behind its offset to go on without it."""
+
+    code = 1010
+
+
+class FetchedBatch(NamedTuple):
+    """One whole batch inside a fetch's answer, not opened yet."""
+
+    buffer: memoryview
+    place: int
+    header: BatchHeader
+
+
+class Opened(NamedTuple):
+    """The records of one batch from the wanted offset on; `failure` is why those behind them cannot be given."""
+
+    records: list[Record]
+    failure: RaylogError | None
+
+
+class BatchOpener:
+    """Opens the batches of one partition."""
+
+    __slots__ = ("_check_crcs", "_key_deserializer", "_partition", "_value_deserializer")
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        *,
+        check_crcs: bool = True,
+    ) -> None:
+        """`None` for a deserializer: bytes pass as they are."""
+        self._partition = partition
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._check_crcs = check_crcs
+
+    def columns(self, batch: FetchedBatch) -> Columns:
+        """The batch's columns, whole. Raises CorruptMessage, which names the partition and the offset to go on at."""
+        try:
+            return decode_batch(batch.buffer, batch.place, batch.header, verify=self._check_crcs)
+        except StorageError as error:
+            raise corrupt(self._partition, batch.header.base_offset, error) from error
+
+    def open(self, batch: FetchedBatch, wanted: int) -> Opened:
+        """The records at offset `wanted` and above. Raises CorruptMessage."""
+        columns = self.columns(batch)
+        offsets, timestamps, keys, values, headers = columns
+        first = _first_at_or_above(offsets, wanted)
+        if first:
+            offsets, timestamps = offsets[first:], timestamps[first:]
+            keys = None if keys is None else keys[first:]
+            values = None if values is None else values[first:]
+            headers = None if headers is None else headers[first:]
+        columns = Columns(offsets, timestamps, keys, values, headers)
+        try:
+            return Opened(self._records(columns), None)
+        except Exception as error:  # the deserializer is the user's: whatever it raised, the record is to be named
+            return self._up_to_the_refused(columns, error)
+
+    def _records(self, columns: Columns) -> list[Record]:
+        offsets, timestamps, keys, values, headers = columns
+        topic, partition = self._partition
+        return list(
+            map(
+                Record,
+                repeat(topic),
+                repeat(partition),
+                offsets,
+                timestamps,
+                repeat(None) if keys is None else _converted(keys, self._key_deserializer),
+                repeat(None) if values is None else _converted(values, self._value_deserializer),
+                # A list of its own for each record: a shared empty one would carry a user's change to other records.
+                map(list, repeat((), len(offsets)) if headers is None else (row or () for row in headers)),
+            )
+        )
+
+    def _up_to_the_refused(self, columns: Columns, error: Exception) -> Opened:
+        good: list[Record] = []
+        for at, offset in enumerate(columns.offsets):
+            row = Columns(*(None if column is None else column[at : at + 1] for column in columns))  # type: ignore[arg-type]
+            try:
+                good += self._records(row)
+            except Exception as refusal:  # see above; the first refused record is the one reported
+                failure = RecordDeserializationFailed(
+                    f"The record at offset {offset} of {self._partition} cannot be deserialized "
+                    f"({type(refusal).__name__}: {refusal}); seek to {offset + 1} to go on without it.",
+                    topic=self._partition.topic,
+                    partition=self._partition.partition,
+                    offset=offset,
+                )
+                failure.__cause__ = refusal
+                return Opened(good, failure)
+        raise error  # refused only in company: not the record's fault, so nothing can be named
+
+
+def corrupt(partition: TopicPartition, offset: int, cause: Exception) -> CorruptMessage:
+    """The error for a batch that cannot be read."""
+    return CorruptMessage(
+        f"The batch at offset {offset} of {partition} is damaged ({cause}). It is fetched again at the next poll; "
+        "if it stays damaged, seek behind it.",
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+    )
+
+
+def _first_at_or_above(offsets: range | list[int], wanted: int) -> int:
+    """How many of the ascending offsets lie below the wanted one."""
+    if not offsets or offsets[0] >= wanted:
+        return 0
+    if isinstance(offsets, range):
+        return min(wanted - offsets[0], len(offsets))
+    return sum(1 for offset in offsets if offset < wanted)
+
+
+def _converted(column: Iterable[bytes | None], convert: Deserializer | None) -> Iterable[Any]:
+    """Apply a deserializer; null stays null (a tombstone)."""
+    return column if convert is None else _each(column, convert)
+
+
+def _each(column: Iterable[bytes | None], convert: Deserializer) -> Iterator[Any]:
+    for data in column:
+        yield None if data is None else convert(data)

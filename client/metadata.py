@@ -1,0 +1,135 @@
+"""What a client knows of the cluster: brokers, topics, and who leads each partition.
+
+A pure cache, fed with brokers' `metadata` answers by `ClusterClient`. Brokers learn of changes at different moments, so
+an answer may be older than what is known: a partition's newer leader epoch wins, whoever said it. Touches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raylog.client.discovery import Endpoint
+from raylog.core.errors import UnknownTopicOrPartition
+
+UNKNOWN_TOPIC = UnknownTopicOrPartition.code
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One live broker."""
+
+    broker: int
+    host: str
+    port: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition: who leads it in which epoch, and where its replicas are reached (`places` by broker id)."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    leader_host: str
+    leader_port: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    places: tuple[tuple[int, str, int], ...] = ()
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the leader is reached; None while there is no leader."""
+        return (self.leader_host, self.leader_port) if self.leader_port else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic. `partitions` is ordered by number, which is the index; `version` is the metadata's when learnt."""
+
+    topic_id: str
+    name: str
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    config: dict[str, Any]
+    version: int
+
+
+class MetadataCache:
+    """The newest that is known. `update` takes a broker's answer in; everything else only reads."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.version = -1
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}
+
+    def update(self, answer: Sequence[Any]) -> set[str]:
+        """Take in a `metadata` answer; return the names of the topics that are now known differently."""
+        cluster_id, version, brokers, topics = answer[:4]
+        self.cluster_id = cluster_id
+        if version >= self.version:
+            self.version = version
+            self.brokers = {row[0]: BrokerInfo(row[0], row[1], row[2], str(row[3])) for row in brokers}
+        changed = set()
+        for error_code, topic_id, name, internal, partitions, config in (row[:6] for row in topics):
+            known = self.topics.get(name)
+            if error_code:
+                if error_code == UNKNOWN_TOPIC and known is not None and version >= known.version:
+                    del self.topics[name]
+                    changed.add(name)
+                continue
+            rows = tuple(sorted(map(_partition, partitions), key=lambda one: one.partition))
+            found = TopicInfo(topic_id, name, bool(internal), rows, dict(config or {}), version)
+            merged = found if known is None else _merged(known, found)
+            self.topics[name] = merged
+            if known is None or replace(known, version=merged.version) != merged:
+                changed.add(name)
+        return changed
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic, or None when it is not known."""
+        return self.topics.get(name)
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        """The partition, or None when it is not known."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition]
+
+    def forget_topics(self, names: Iterable[str]) -> None:
+        """Drop topics, so that the next use asks for them."""
+        for name in names:
+            self.topics.pop(name, None)
+
+
+def _partition(row: Sequence[Any]) -> PartitionInfo:
+    partition, leader, epoch, host, port, replicas, isr, places = row[:8]
+    return PartitionInfo(
+        partition,
+        leader,
+        epoch,
+        host or "",
+        port or 0,
+        tuple(replicas),
+        tuple(isr),
+        tuple((place[0], place[1], place[2]) for place in places or ()),
+    )
+
+
+def _merged(known: TopicInfo, found: TopicInfo) -> TopicInfo:
+    """The newer of two views; of each partition the higher leader epoch, then the higher metadata version."""
+    if known.topic_id != found.topic_id:  # deleted and created again: epochs of the two cannot be compared
+        return found if found.version >= known.version else known
+    newer, older = (found, known) if found.version >= known.version else (known, found)
+    partitions = [
+        older.partitions[index]
+        if index < len(older.partitions) and older.partitions[index].leader_epoch > row.leader_epoch
+        else row
+        for index, row in enumerate(newer.partitions)
+    ]
+    partitions += older.partitions[len(newer.partitions) :]
+    return replace(newer, partitions=tuple(partitions))

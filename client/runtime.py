@@ -1,0 +1,110 @@
+"""One event loop in one daemon thread, on which all synchronous clients of a process live.
+
+Used by Producer, Consumer and Admin; their asyncio twins run on the caller's own loop instead. A fork leaves the thread
+behind in the parent, so the child makes another. May touch: threads, the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 2.0
+
+
+class Runtime:
+    """The loop and its thread. Get it with `shared()`; it ends with the process."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._serve, name="raylog-client", daemon=True)
+        self._running = threading.Event()
+        self.thread.start()
+        if not self._running.wait(_START_TIMEOUT_S):
+            raise RuntimeError(f"The client's thread did not start within {_START_TIMEOUT_S} seconds.")
+
+    def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """Run a coroutine on the loop and wait for its result in this thread.
+
+        After `timeout_s` seconds, or at KeyboardInterrupt, it is cancelled and TimeoutError or KeyboardInterrupt is
+        raised. `None` is for coroutines that have a deadline of their own. Not for callbacks, which run on the loop
+        itself and would wait for themselves.
+        """
+        if self.is_current_thread():
+            work.close()
+            raise RuntimeError("A callback may not wait for a client; use the asyncio twin or another thread.")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise RuntimeError("The call was cancelled because the client's loop is ending.") from None
+        except BaseException:  # also KeyboardInterrupt: whatever ends the wait must end the work
+            future.cancel()
+            raise
+
+    def call_soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the loop call a function; from any thread."""
+        self.loop.call_soon_threadsafe(function, *args)
+
+    def is_current_thread(self) -> bool:
+        """Whether the caller runs on the loop's own thread."""
+        return threading.get_ident() == self.thread.ident
+
+    def stop(self) -> None:
+        """End the loop and its tasks. Waits at most two seconds."""
+        if self.thread.is_alive() and not self.is_current_thread():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join(_STOP_TIMEOUT_S)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(self._running.set)
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_TIMEOUT_S / 2))
+        finally:
+            self.loop.close()
+
+
+_lock = threading.Lock()
+_shared: Runtime | None = None
+
+
+def shared() -> Runtime:
+    """The runtime of this process; made at the first call."""
+    global _shared
+    runtime = _shared
+    if runtime is not None and runtime.thread.is_alive():
+        return runtime
+    with _lock:
+        if _shared is None or not _shared.thread.is_alive():
+            _shared = Runtime()
+        return _shared
+
+
+def _forget_after_fork() -> None:
+    """In a forked child the thread does not exist, and the lock may be held by nobody."""
+    global _shared, _lock
+    _shared = None
+    _lock = threading.Lock()
+
+
+def _stop_at_exit() -> None:
+    if _shared is not None:
+        _shared.stop()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_stop_at_exit)

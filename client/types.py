@@ -1,0 +1,80 @@
+"""The values that clients give and take: records, where they were stored, and committed offsets.
+
+Used by every client and by Spark's source. Touches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from raylog.core.ids import TopicPartition
+
+__all__ = ["OffsetAndMetadata", "OffsetAndTimestamp", "Record", "RecordMetadata", "TopicPartition"]
+
+Header = tuple[str, bytes]
+
+
+class Record(msgspec.Struct, gc=False):
+    """One record as a consumer sees it.
+
+    `gc=False` because a record cannot be part of a reference cycle, and millions of them would keep the collector busy.
+    `key` and `value` are bytes, or what the consumer's deserializers made of them.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: list[Header]
+
+    @property
+    def timestamp(self) -> int:
+        """Another name of `timestamp_ms`, known from other clients."""
+        return self.timestamp_ms
+
+
+class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
+    """Where a sent record was stored. `offset` is -1 when that is not known (acks=0, or a very old duplicate)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    @property
+    def timestamp(self) -> int:
+        """Another name of `timestamp_ms`."""
+        return self.timestamp_ms
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition in one."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset: the offset of the next record to read, a note, and the epoch of the last record read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """An answer of `offsets_for_times`: the first record at or after the asked time, and its own time (ms)."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+    @property
+    def timestamp(self) -> int:
+        """Another name of `timestamp_ms`."""
+        return self.timestamp_ms

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.storage.compression import COMPRESSIONS
@@ -212,4 +212,4 @@ def _truth(spelt: str, value: Any) -> bool:
         return value.lower() == "true"
     if not isinstance(value, bool):
         raise InvalidConfig(f"{spelt} must be true or false, not {value!r}.")
-    return cast(bool, value)
+    return value

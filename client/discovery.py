@@ -6,6 +6,7 @@ Used by `ClusterClient`. May touch: the environment, and Ray (imported only when
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,16 +97,16 @@ def _ask_controller(timeout_s: float) -> dict[str, Any]:
         raise NoClusterFound('Ray is not installed here; pass bootstrap="host:port" and secret=.') from None
     if not ray.is_initialized():
         try:
-            ray.init(address="auto", namespace=RAY_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+            ray.init(address="auto", namespace=RAY_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError:
             raise NoClusterFound() from None
     try:
-        controller = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
-        info: dict[str, Any] = ray.get(controller.connection_info.remote(), timeout=timeout_s)
+        controller: Any = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
+        info: Any = ray.get(controller.connection_info.remote(), timeout=timeout_s)
     except ValueError:
         raise NoClusterFound() from None
     except ray.exceptions.GetTimeoutError:
         raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
     except ray.exceptions.RayError as error:
         raise NoClusterFound(f"The Raylog controller could not be asked: {error}") from error
-    return info
+    return dict(info)

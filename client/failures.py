@@ -51,7 +51,7 @@ class Backoff:
 
     def next_s(self) -> float:
         """Count one more failure; the seconds to wait now."""
-        pause_ms = min(self._longest_ms, self._first_ms * 2 ** min(self.failures, 20))
+        pause_ms: int = min(self._longest_ms, self._first_ms << min(self.failures, 20))
         self.failures += 1
         return pause_ms / 1000 * (1 - self._random.random() / 5)
 

@@ -6,7 +6,7 @@ Used by producer and consumer. Null keys and values pass untouched (a null value
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -47,12 +47,12 @@ _DESERIALIZERS: dict[str, Deserializer | None] = {
 
 def serializer(choice: str | Serializer | None) -> Serializer | None:
     """The function behind a choice; None means that bytes pass as they are. Raises InvalidConfig."""
-    return _find("serializer", choice, _SERIALIZERS)
+    return cast("Serializer | None", _find("serializer", choice, _SERIALIZERS))
 
 
 def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
     """The function behind a choice; None means that bytes pass as they are. Raises InvalidConfig."""
-    return _find("deserializer", choice, _DESERIALIZERS)
+    return cast("Deserializer | None", _find("deserializer", choice, _DESERIALIZERS))
 
 
 def _find(kind: str, choice: Any, named: dict[str, Any]) -> Any:

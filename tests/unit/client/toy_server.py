@@ -1,0 +1,447 @@
+"""A small Raylog in memory, for the clients' tests: real sockets, real batches, honest answers, faults on demand.
+
+It speaks what brokers and replicas speak: every replica has an endpoint of its own, leaders have epochs, producers are
+checked by the storage engine's own `ProducerState`. Only disks, elections and replication are missing: all replicas of
+a partition share one log, a test says who leads, and which appends were replicated before the leader was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from raylog.client.runtime import Runtime
+from raylog.core import errors
+from raylog.rpc import Request, RpcServer
+from raylog.storage.producer_state import ProducerState
+from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch, iter_headers, parse_header, stamp
+
+SECRET = b"toy secret"
+Fault = str | int
+"""What happens to one produce request:
+
+- "store": nothing special;
+- "lose_reply": stored and replicated, but no answer is sent;
+- "duplicate_reply": answered twice;
+- "cut_before": the connection breaks before it is stored;
+- "cut_after": stored and replicated, then the connection breaks;
+- "cut_unreplicated": stored on the leader alone, then the connection breaks; a leader move forgets it;
+- "hold": stored, and answered when the test calls `release`;
+- a number: refused with this error, nothing is stored.
+"""
+Result = TypeVar("Result")
+
+
+@dataclass
+class ToyPartition:
+    """One partition: its log (shared by the replicas), its leader, and the faults that wait for produce requests."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    replicas: list[int]
+    leader: int
+    leader_epoch: int = 0
+    batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    producers: ProducerState = field(default_factory=ProducerState)
+    log_start: int = 0
+    log_end: int = 0
+    high_watermark: int = 0
+    faults: deque[Fault] = field(default_factory=deque)
+    held: list[tuple[Request, list[int]]] = field(default_factory=list)
+    lost: list[Request] = field(default_factory=list)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    produce_requests: int = 0
+
+    def append(self, payload: memoryview) -> int:
+        """Check and store whole batches; the first offset. Raises the storage engine's errors."""
+        first = -1
+        for position, header in iter_headers(payload):
+            check_crc(payload, position, header)
+            known = self.producers.check(header)
+            if known is not None:
+                first = known.first_offset if first < 0 else first
+                continue
+            batch = bytearray(payload[position : position + header.size])
+            stamp(batch, 0, self.log_end, self.leader_epoch)
+            self._keep(bytes(batch))
+            first = self.batches[-1][0].base_offset if first < 0 else first
+        return first
+
+    def advance(self) -> None:
+        """All that is stored is replicated now; fetches that wait see it."""
+        self.high_watermark = self.log_end
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+    def forget_unreplicated(self) -> None:
+        """What a new leader does not have is gone, in the log and in what is known of producers."""
+        kept = [batch for header, batch in self.batches if header.base_offset < self.high_watermark]
+        self.batches, self.producers, self.log_end = [], ProducerState(), self.log_start
+        for batch in kept:
+            self._keep(batch)
+
+    def read(self, offset: int, max_bytes: int) -> list[bytes]:
+        """Whole batches from the one that holds `offset`, below the high watermark; at least one if there is one."""
+        found: list[bytes] = []
+        size = 0
+        for header, batch in self.batches:
+            if header.next_offset > offset and header.next_offset <= self.high_watermark:
+                if found and size + len(batch) > max_bytes:
+                    break
+                found.append(batch)
+                size += len(batch)
+        return found
+
+    def columns(self) -> list[tuple[BatchHeader, Columns]]:
+        """Everything stored, opened."""
+        return [(header, decode_batch(batch, 0, header)) for header, batch in self.batches]
+
+    def _keep(self, batch: bytes) -> None:
+        header = parse_header(batch)
+        self.batches.append((header, batch))
+        self.producers.apply(header)
+        self.log_end = header.next_offset
+
+
+@dataclass
+class ToyEndpoint:
+    """One actor's server, and where it listens."""
+
+    server: RpcServer
+    host: str
+    port: int
+
+
+class ToyCluster:
+    """The cluster, on a thread and loop of its own. A context manager; tests call its methods from their thread."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self.runtime = Runtime()
+        self.broker_ids = list(range(brokers))
+        self.brokers: dict[int, ToyEndpoint] = {}
+        self.replicas: dict[tuple[str, int, int], ToyEndpoint] = {}
+        self.partitions: dict[tuple[str, int], ToyPartition] = {}
+        self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.version = 0
+        self.producer_ids = 0
+        self.extra_methods: dict[str, Callable[[Request], None]] = {}
+        """Further methods that every broker endpoint serves, for instance those of a group coordinator."""
+        self.requests_seen: list[str] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self.runtime.run(self._start(), 10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runtime.run(self._close(), 10)
+        self.runtime.stop()
+
+    # What tests do
+
+    @property
+    def bootstrap(self) -> str:
+        """For `bootstrap=`."""
+        return ",".join(f"{one.host}:{one.port}" for one in self.brokers.values())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For a client's constructor."""
+        return {"bootstrap": self.bootstrap, "secret": SECRET}
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication_factor: int | None = None, config: Any = None
+    ) -> str:
+        """Create a topic; its id."""
+        return self.runtime.run(self._create_topic(name, partitions, replication_factor, config), 10)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its replicas."""
+        self.runtime.run(self._delete_topic(name), 10)
+
+    def do(self, function: Callable[[], Result]) -> Result:
+        """Run something on the cluster's loop, so that it happens between two requests."""
+
+        async def call() -> Result:
+            return function()
+
+        return self.runtime.run(call(), 10)
+
+    def move_leader(self, topic: str, partition: int, to: int | None = None, *, silently: bool = False) -> int:
+        """Elect another replica; what was not replicated is gone. The old leader's connections break unless silent."""
+        return self.do(lambda: self._move_leader(self.partitions[topic, partition], to, silently))
+
+    def set_faults(self, topic: str, partition: int, faults: Iterable[Fault]) -> None:
+        """What happens to the next produce requests of this partition, one by one."""
+        self.do(lambda: self.partitions[topic, partition].faults.extend(faults))
+
+    def release(self, topic: str, partition: int) -> None:
+        """Answer the held produce requests."""
+        self.do(lambda: self._release(self.partitions[topic, partition]))
+
+    def cut_connections(self) -> None:
+        """Break every connection there is, of brokers and replicas."""
+
+        def cut() -> None:
+            for endpoint in [*self.brokers.values(), *self.replicas.values()]:
+                _abort_all(endpoint)
+
+        self.do(cut)
+
+    def stop_broker(self, broker: int) -> None:
+        """Stop a broker's metadata endpoint; its replicas go on, as in the real cluster."""
+        self.runtime.run(self.brokers.pop(broker).server.close(), 10)
+
+    def records(self, topic: str, partition: int) -> list[tuple[int, bytes | None, bytes | None]]:
+        """All stored records as (offset, key, value)."""
+
+        def read() -> list[tuple[int, bytes | None, bytes | None]]:
+            rows: list[tuple[int, bytes | None, bytes | None]] = []
+            for _, found in self.partitions[topic, partition].columns():
+                count = len(found.offsets)
+                rows += zip(found.offsets, found.keys or [None] * count, found.values or [None] * count, strict=True)
+            return rows
+
+        return self.do(read)
+
+    # Life
+
+    async def _start(self) -> None:
+        for broker in self.broker_ids:
+            self.brokers[broker] = await self._listen(self._serve_broker)
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        endpoints = [*self.brokers.values(), *self.replicas.values()]
+        await asyncio.gather(*(endpoint.server.close() for endpoint in endpoints))
+
+    async def _listen(self, handler: Callable[[Request], None]) -> ToyEndpoint:
+        server = RpcServer(handler, secret=SECRET)
+        host, port = await server.start()
+        return ToyEndpoint(server, host, port)
+
+    async def _create_topic(self, name: str, partitions: int, factor: int | None, config: Any) -> str:
+        if name in self.topics:
+            raise errors.TopicAlreadyExists(f"Topic {name!r} exists.")
+        topic_id = f"{len(self.topics) + self.version * 1000 + 1:032x}"
+        for number in range(partitions):
+            count = len(self.broker_ids) if factor is None else factor
+            brokers = [self.broker_ids[(number + step) % len(self.broker_ids)] for step in range(count)]
+            one = ToyPartition(topic_id, name, number, brokers, leader=brokers[0])
+            self.partitions[name, number] = one
+            for broker in brokers:
+                self.replicas[name, number, broker] = await self._listen(self._replica_handler(one, broker))
+        self.topics[name] = (topic_id, dict(config or {}))
+        self.version += 1
+        return topic_id
+
+    async def _delete_topic(self, name: str) -> None:
+        if self.topics.pop(name, None) is None:
+            raise errors.UnknownTopicOrPartition(f"There is no topic {name!r}.")
+        self.version += 1
+        for place in [place for place in self.replicas if place[0] == name]:
+            await self.replicas.pop(place).server.close()
+        for place in [place for place in self.partitions if place[0] == name]:
+            del self.partitions[place]
+
+    def _move_leader(self, one: ToyPartition, to: int | None, silently: bool) -> int:
+        old = one.leader
+        others = [broker for broker in one.replicas if broker != old] or one.replicas
+        one.leader = others[0] if to is None else to
+        one.leader_epoch += 1
+        one.forget_unreplicated()
+        one.held.clear()
+        self.version += 1
+        if not silently:
+            _abort_all(self.replicas[one.topic, one.partition, old])
+        return one.leader
+
+    def _release(self, one: ToyPartition) -> None:
+        held, one.held = one.held, []
+        one.advance()
+        for request, answer in held:
+            request.reply(answer)
+
+    # The broker's methods
+
+    def _serve_broker(self, request: Request) -> None:
+        self.requests_seen.append(request.method)
+        method: Callable[[Request], None] | None = getattr(self, f"_on_{request.method}", None)
+        method = method or self.extra_methods.get(request.method)
+        if method is None:
+            raise errors.InvalidRequest(f"There is no method {request.method!r}.")
+        method(request)
+
+    def _on_metadata(self, request: Request) -> None:
+        names = list(self.topics) if request.args[0] is None else request.args[0]
+        brokers = [[broker, one.host, one.port, f"node-{broker}"] for broker, one in self.brokers.items()]
+        request.reply(["toy", self.version, brokers, [self._describe(name) for name in names]])
+
+    def _describe(self, name: str) -> list[Any]:
+        if name not in self.topics:
+            return [errors.UnknownTopicOrPartition.code, "", name, False, [], {}]
+        topic_id, config = self.topics[name]
+        rows = []
+        for one in [one for one in self.partitions.values() if one.topic == name]:
+            places = [(broker, self.replicas[name, one.partition, broker]) for broker in one.replicas]
+            leader = self.replicas.get((name, one.partition, one.leader))
+            host, port = (leader.host, leader.port) if leader is not None else ("", 0)
+            wire_places = [[broker, place.host, place.port] for broker, place in places]
+            isr = one.replicas
+            rows.append([one.partition, one.leader, one.leader_epoch, host, port, one.replicas, isr, wire_places])
+        return [0, topic_id, name, False, rows, config]
+
+    def _on_init_producer_id(self, request: Request) -> None:
+        self.producer_ids += 1
+        request.reply([self.producer_ids, 0])
+
+    def _on_create_topic(self, request: Request) -> None:
+        name, partitions, factor, assignment, config, validate_only, _ = request.args
+        if validate_only or assignment:
+            raise errors.InvalidRequest("The toy creates topics only the simple way.")
+        factor = None if factor is None or factor < 1 else factor
+        self._reply_with(
+            request, self._create_topic(name, max(1, partitions or 1), factor, config), lambda found: [found]
+        )
+
+    def _on_delete_topic(self, request: Request) -> None:
+        self._reply_with(request, self._delete_topic(request.args[0]), lambda _: [])
+
+    def _on_alter_topic_config(self, request: Request) -> None:
+        name, changed, deleted = request.args
+        if name not in self.topics:
+            raise errors.UnknownTopicOrPartition(f"There is no topic {name!r}.")
+        config = self.topics[name][1]
+        config.update(changed)
+        for key in deleted:
+            config.pop(key, None)
+        self.version += 1
+        request.reply([])
+
+    def _on_describe_cluster(self, request: Request) -> None:
+        brokers = [[broker, one.host, one.port, f"node-{broker}"] for broker, one in self.brokers.items()]
+        request.reply({"cluster_id": "toy", "controller_epoch": 1, "brokers": brokers})
+
+    def _on_find_coordinator(self, request: Request) -> None:
+        one = next(iter(self.brokers.values()))
+        request.reply([0, one.host, one.port])
+
+    def _reply_with(self, request: Request, work: Any, shape: Callable[[Any], Any]) -> None:
+        async def answer() -> None:
+            try:
+                request.reply(shape(await work))
+            except errors.RaylogError as error:
+                request.fail(error)
+
+        self._own(asyncio.ensure_future(answer()))
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The replica's methods
+
+    def _replica_handler(self, one: ToyPartition, broker: int) -> Callable[[Request], None]:
+        def handle(request: Request) -> None:
+            topic_id, partition, epoch = request.args[:3]
+            if topic_id != one.topic_id or partition != one.partition:
+                raise errors.UnknownTopicId(f"This replica serves {one.topic}-{one.partition} of another id.")
+            if epoch != -1 and epoch < one.leader_epoch:
+                raise errors.FencedLeaderEpoch(f"Epoch {epoch} is older than {one.leader_epoch}.")
+            if broker != one.leader:
+                raise errors.NotLeaderOrFollower(f"Broker {one.leader} leads {one.topic}-{one.partition}.")
+            if epoch > one.leader_epoch:
+                raise errors.UnknownLeaderEpoch(f"Epoch {epoch} is newer than {one.leader_epoch}.")
+            if request.method == "produce":
+                self._on_produce(one, request)
+            elif request.method == "fetch":
+                self._own(asyncio.ensure_future(self._fetch(one, request)))
+            elif request.method == "list_offsets":
+                request.reply(self._list_offsets(one, request.args[3]))
+            else:
+                raise errors.InvalidRequest(f"There is no method {request.method!r}.")
+
+        return handle
+
+    def _on_produce(self, one: ToyPartition, request: Request) -> None:
+        one.produce_requests += 1
+        fault = one.faults.popleft() if one.faults else "store"
+        if isinstance(fault, int):
+            raise errors.from_code(fault, "The toy was told to refuse this.")
+        if fault == "cut_before":
+            request.connection.abort("cut by the test")
+            return
+        answer = [one.append(request.payload), one.log_start]
+        if fault == "hold":
+            one.held.append((request, answer))
+            return
+        if fault != "cut_unreplicated" and not one.held:
+            one.advance()
+        if fault in ("cut_after", "cut_unreplicated"):
+            request.connection.abort("cut by the test")
+        elif fault == "lose_reply":
+            one.lost.append(request)  # kept, because a dropped request is answered with an error
+        elif one.held:
+            one.held.append((request, answer))
+        else:
+            if fault == "duplicate_reply":
+                request.connection._send(1, request._correlation_id, None, answer, b"")
+            request.reply(answer)
+
+    async def _fetch(self, one: ToyPartition, request: Request) -> None:
+        _, _, _, offset, max_bytes, min_bytes, max_wait_ms = request.args[:7]
+        deadline_s = time.monotonic() + max_wait_ms / 1000
+        while True:
+            if not one.log_start <= offset <= one.log_end:
+                found = errors.OffsetOutOfRange(
+                    f"Offset {offset} is not in the log.", start=one.log_start, end=one.high_watermark
+                )
+                request.fail(found)
+                return
+            batches = one.read(offset, max_bytes)
+            left_s = deadline_s - time.monotonic()
+            if sum(map(len, batches)) >= max(1, min_bytes) or left_s <= 0 or not request.is_open:
+                request.reply([one.high_watermark, one.high_watermark, one.log_start], batches)
+                return
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            one.waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=left_s)
+
+    def _list_offsets(self, one: ToyPartition, timestamp_ms: int) -> list[int]:
+        if timestamp_ms == -1:
+            return [one.high_watermark, -1, one.leader_epoch]
+        if timestamp_ms == -2:
+            return [one.log_start, -1, one.leader_epoch]
+        rows = [
+            (moment, offset)
+            for _, found in one.columns()
+            for offset, moment in zip(found.offsets, found.timestamps, strict=True)
+            if offset >= one.log_start
+        ]
+        if timestamp_ms == -3:
+            best = max(rows, key=lambda row: (row[0], -row[1]), default=None)
+        else:
+            best = next((row for row in rows if row[0] >= timestamp_ms), None)
+        return [-1, -1, -1] if best is None else [best[1], best[0], one.leader_epoch]
+
+
+def _abort_all(endpoint: ToyEndpoint) -> None:
+    for connection in list(endpoint.server.connections):
+        connection.abort("cut by the test")
+
+
+def serve(topics: dict[str, int], announce: Callable[[str], None], wait: Callable[[], object]) -> None:
+    """Serve in this process until `wait` returns; `announce` gets the bootstrap address. For benchmarks."""
+    with ToyCluster() as cluster:
+        for name, partitions in topics.items():
+            cluster.create_topic(name, partitions)
+        announce(cluster.bootstrap)
+        wait()

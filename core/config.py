@@ -1,0 +1,340 @@
+"""Every configuration key of topics and of the cluster: name, type, default, legal values, meaning.
+
+Kafka's names and, where nothing is said, Kafka's defaults. Used by the controller to check what clients ask for, by
+shells to read typed values, and by ``python -m raylog.core.config``, which prints docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.core.errors import InvalidConfig, did_you_mean
+
+LONG_MAX: Final = 9_223_372_036_854_775_807
+INT_MAX: Final = 2_147_483_647
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One setting. ``kind`` is "int", "bool", "choice" or "list" (of choices, separated by commas)."""
+
+    name: str
+    kind: str
+    default: str
+    doc: str
+    minimum: int = -LONG_MAX
+    maximum: int = LONG_MAX
+    choices: tuple[str, ...] = ()
+    refused: Mapping[str, str] | None = None
+    """Values that are legal in Kafka and not here, with the sentence that says why."""
+    computed: str = ""
+    """How the default is found when it is not a constant; ``default`` is then empty."""
+    since: str = "0.1"
+
+    def read(self, value: object) -> str:
+        """Return the value in its one written form; raises InvalidConfig with what would be legal."""
+        if self.kind == "bool":
+            return self._read_bool(value)
+        if self.kind == "int":
+            return self._read_int(value)
+        if self.kind == "choice":
+            return self._read_choice(str(value).strip())
+        return self._read_list(str(value))
+
+    def _read_bool(self, value: object) -> str:
+        text = str(value).strip().lower()
+        if text not in ("true", "false"):
+            raise InvalidConfig(f"{self.name} is true or false, not {value!r}.")
+        return text
+
+    def _read_int(self, value: object) -> str:
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, str)):
+                raise ValueError(value)
+            number = int(value)
+        except ValueError:
+            raise InvalidConfig(f"{self.name} is a whole number, not {value!r}.") from None
+        if not self.minimum <= number <= self.maximum:
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {number}.")
+        return str(number)
+
+    def _read_choice(self, text: str) -> str:
+        if self.refused and text.lower() in self.refused:
+            raise InvalidConfig(self.refused[text.lower()])
+        for choice in self.choices:
+            if choice.lower() == text.lower():
+                return choice
+        raise InvalidConfig(f"{self.name} is {self.legal()}: {did_you_mean('value', text, self.choices)}")
+
+    def _read_list(self, text: str) -> str:
+        values = [part.strip() for part in text.split(",") if part.strip()]
+        if not values:
+            raise InvalidConfig(f"{self.name} needs a value: {self.legal()}.")
+        return ",".join(dict.fromkeys(self._read_choice(value) for value in values))
+
+    def legal(self) -> str:
+        """Return the legal values as words, for messages and for the documentation."""
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "choice":
+            return "one of " + ", ".join(self.choices)
+        if self.kind == "list":
+            return "a list of " + ", ".join(self.choices)
+        if self.maximum >= INT_MAX:
+            return f"at least {self.minimum}"
+        return f"{self.minimum} to {self.maximum}"
+
+
+def _keys(*keys: ConfigKey) -> Mapping[str, ConfigKey]:
+    return {key.name: key for key in keys}
+
+
+def _int(name: str, default: int, minimum: int, doc: str, maximum: int = LONG_MAX) -> ConfigKey:
+    return ConfigKey(name=name, kind="int", default=str(default), minimum=minimum, maximum=maximum, doc=doc)
+
+
+TOPIC_KEYS: Final = _keys(
+    ConfigKey(
+        name="cleanup.policy",
+        kind="list",
+        default="delete",
+        choices=("delete",),
+        refused={
+            "compact": "cleanup.policy=compact is not possible yet: this version has no log cleaner; use 'delete'."
+        },
+        doc="What happens to old segments: `delete` removes them by `retention.ms` and `retention.bytes`.",
+    ),
+    ConfigKey(
+        name="compression.type",
+        kind="choice",
+        default="producer",
+        choices=("producer",),
+        refused={
+            codec: f"compression.type={codec} would make the broker open batches; set compression_type={codec!r} at the producer."
+            for codec in ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+        },
+        doc="`producer` stores batches as the producer compressed them; the broker never opens a batch.",
+    ),
+    _int("file.delete.delay.ms", 60_000, 0, "How long a removed segment stays on disk for readers that have it open."),
+    _int(
+        "flush.messages",
+        1,
+        1,
+        "Sync to disk after this many messages. 1 (the default here) acknowledges only what is on disk; Kafka's default, "
+        f"{LONG_MAX}, acknowledges what is in the page cache.",
+    ),
+    _int("flush.ms", LONG_MAX, 0, "Sync to disk at the latest after this time."),
+    _int("index.interval.bytes", 4096, 1, "Bytes of log between two entries of the offset index.", INT_MAX),
+    _int("max.message.bytes", 1_048_588, 0, "Largest record batch that is accepted, after compression.", INT_MAX),
+    ConfigKey(
+        name="message.timestamp.type",
+        kind="choice",
+        default="CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whether a record carries the producer's time or the time of its arrival at the broker.",
+    ),
+    ConfigKey(
+        name="min.insync.replicas",
+        kind="int",
+        default="",
+        computed="majority of the replication factor",
+        minimum=1,
+        maximum=INT_MAX,
+        doc="With `acks=all`, a write is refused while fewer replicas than this are in sync (Kafka's default is 1).",
+    ),
+    _int("retention.bytes", -1, -1, "Size of a partition above which its oldest segments are removed; -1 = no limit."),
+    _int("retention.ms", 7 * _DAY_MS, -1, "Age above which segments are removed; -1 = never."),
+    _int("segment.bytes", 1 << 30, 1024, "Size at which the log goes on in a new segment.", INT_MAX),
+    _int("segment.ms", 7 * _DAY_MS, 1, "Age at which the log goes on in a new segment, full or not."),
+    ConfigKey(
+        name="unclean.leader.election.enable",
+        kind="bool",
+        default="false",
+        doc="Whether a replica outside the ISR may lead when no member is left. Acknowledged records may be lost.",
+    ),
+)
+"""Settings that each topic may have."""
+
+CLUSTER_KEYS: Final = _keys(
+    _int(
+        "broker.heartbeat.interval.ms",
+        500,
+        10,
+        "How often brokers, replicas and coordinators greet the controller.",
+        INT_MAX,
+    ),
+    _int(
+        "broker.session.timeout.ms",
+        3_000,
+        100,
+        "Silence after which the controller counts a process as gone (Kafka's default is 9000; a broken connection "
+        "counts at once).",
+        INT_MAX,
+    ),
+    _int("default.replication.factor", 1, 1, "Replication factor of topics that are created without one.", 32_767),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        300,
+        0,
+        "How long the first rebalance of an empty group waits for more members (Kafka's default is 3000; members inside "
+        "one Ray cluster start together, and an interactive user should not wait for 3 s).",
+        INT_MAX,
+    ),
+    _int(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        1,
+        "Longest session timeout that a group member may ask for.",
+        INT_MAX,
+    ),
+    _int("group.max.size", 10_000, 1, "Most members of one group (Kafka's default has no limit).", INT_MAX),
+    _int(
+        "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may ask for.", INT_MAX
+    ),
+    _int("num.partitions", 1, 1, "Partitions of topics that are created without a number.", 10_000),
+    _int("offsets.retention.check.interval.ms", 600_000, 1, "How often expired offsets are looked for."),
+    _int("offsets.retention.minutes", 10_080, 1, "How long offsets of a group without members are kept.", INT_MAX),
+    _int(
+        "offsets.topic.num.partitions",
+        1,
+        1,
+        "Partitions of `__consumer_offsets`, hence group coordinators at most (Kafka's default is 50; here each is a "
+        "process of its own). Counts when the topic is created, on first use.",
+        10_000,
+    ),
+    _int(
+        "offsets.topic.replication.factor",
+        3,
+        1,
+        "Replication factor of `__consumer_offsets`; where fewer brokers are online at first use, as many as there are.",
+        32_767,
+    ),
+    _int("replica.lag.time.max.ms", 30_000, 100, "A follower that has not been caught up for so long leaves the ISR."),
+)
+"""Settings of the whole cluster, given to ``raylog.start(config=...)`` and kept in the metadata log."""
+
+
+def _canonical(kind: str, keys: Mapping[str, ConfigKey], config: Mapping[str, object]) -> dict[str, str]:
+    checked: dict[str, str] = {}
+    for name in sorted(config):
+        key = keys.get(name)
+        if key is None:
+            raise InvalidConfig(did_you_mean(f"{kind} configuration", name, keys))
+        checked[name] = key.read(config[name])
+    return checked
+
+
+def validate_topic_config(config: Mapping[str, object], *, defaults_only: bool = False) -> dict[str, str]:
+    """Return a topic's settings in their written form; raises InvalidConfig for an unknown key or an illegal value.
+
+    ``defaults_only``: check the names alone, for settings that are about to be removed; the result is then empty.
+    """
+    if defaults_only:
+        for name in sorted(config):
+            if name not in TOPIC_KEYS:
+                raise InvalidConfig(did_you_mean("topic configuration", name, TOPIC_KEYS))
+        return {}
+    return _canonical("topic", TOPIC_KEYS, config)
+
+
+def validate_cluster_config(config: Mapping[str, object]) -> dict[str, str]:
+    """Return the cluster's settings in their written form; raises InvalidConfig for an unknown key or an illegal value."""
+    checked = _canonical("cluster", CLUSTER_KEYS, config)
+    shortest = ClusterConfig.value(checked, "group.min.session.timeout.ms")
+    longest = ClusterConfig.value(checked, "group.max.session.timeout.ms")
+    if shortest > longest:
+        raise InvalidConfig(f"group.min.session.timeout.ms={shortest} is above group.max.session.timeout.ms={longest}.")
+    beat = ClusterConfig.value(checked, "broker.heartbeat.interval.ms")
+    timeout = ClusterConfig.value(checked, "broker.session.timeout.ms")
+    if beat * 2 > timeout:
+        raise InvalidConfig(
+            f"broker.session.timeout.ms={timeout} leaves no room for a late heartbeat; "
+            f"it must be at least twice broker.heartbeat.interval.ms={beat}."
+        )
+    return checked
+
+
+def majority(replication_factor: int) -> int:
+    """Return the smallest number of replicas that is more than half of them."""
+    return replication_factor // 2 + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic's settings as values: milliseconds, bytes, counts."""
+
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    message_timestamp_type: str
+    min_insync_replicas: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, object], *, replication_factor: int) -> TopicConfig:
+        """Read a topic's own settings, with defaults for the others; raises InvalidConfig as the validation does."""
+        own = validate_topic_config(config)
+
+        def text(name: str) -> str:
+            return own.get(name, TOPIC_KEYS[name].default)
+
+        return cls(
+            file_delete_delay_ms=int(text("file.delete.delay.ms")),
+            flush_messages=int(text("flush.messages")),
+            flush_ms=int(text("flush.ms")),
+            index_interval_bytes=int(text("index.interval.bytes")),
+            max_message_bytes=int(text("max.message.bytes")),
+            message_timestamp_type=text("message.timestamp.type"),
+            min_insync_replicas=int(text("min.insync.replicas") or majority(replication_factor)),
+            retention_bytes=int(text("retention.bytes")),
+            retention_ms=int(text("retention.ms")),
+            segment_bytes=int(text("segment.bytes")),
+            segment_ms=int(text("segment.ms")),
+            unclean_leader_election_enable=text("unclean.leader.election.enable") == "true",
+        )
+
+
+class ClusterConfig:
+    """The cluster's settings as values. All of them are whole numbers, so one accessor serves."""
+
+    @staticmethod
+    def value(config: Mapping[str, str], name: str) -> int:
+        """Return a setting of the cluster, or its default; an unknown name is a KeyError, because it is the code's."""
+        return int(config.get(name, CLUSTER_KEYS[name].default))
+
+
+def to_markdown() -> str:
+    """Return docs/configuration.md."""
+    lines = [
+        "# Configuration",
+        "",
+        "Generated from `core/config.py` by `python -m raylog.core.config > docs/configuration.md`; do not edit.",
+        "Names are Kafka's; where a default differs from Kafka's, the text says so.",
+        "",
+    ]
+    sections = (
+        ("Topics", "Given to `Admin.create_topic(config=...)`, changed with `raylog topic`.", TOPIC_KEYS),
+        ("Cluster", "Given to `raylog.start(config=...)`; kept in the metadata log.", CLUSTER_KEYS),
+    )
+    for title, intro, keys in sections:
+        lines += [f"## {title}", "", intro, "", "| key | default | legal | meaning | since |", "|---|---|---|---|---|"]
+        for name in sorted(keys):
+            key = keys[name]
+            lines.append(
+                f"| `{name}` | {key.computed or f'`{key.default}`'} | {key.legal()} | {key.doc} | {key.since} |"
+            )
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(to_markdown(), end="")

@@ -1,0 +1,237 @@
+"""The controller: the machine that decides on the cluster's metadata. Driven by the controller actor and the simulator.
+
+``step(event)`` is the only door. It decides (checks, then writes records), applies what it wrote to the image at once,
+and returns effects: the records to append in ``now``, and everything that depends on them in ``after_sync``.
+The image is hard state and comes back from the log; sessions are soft state and come back by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from raylog.core.config import validate_cluster_config
+from raylog.core.controller.coordinators import Coordinators
+from raylog.core.controller.events import (
+    AlterTopicConfigReceived,
+    BrokerRegistrationReceived,
+    CoordinatorRegistrationReceived,
+    CoordinatorRequested,
+    CreateTopicReceived,
+    DeleteTopicReceived,
+    DescribeClusterReceived,
+    Effect,
+    Event,
+    IsrChangeReceived,
+    ProducerIdsRequested,
+    ReplicaRegistrationReceived,
+    SessionHeard,
+    SessionLost,
+    Tick,
+)
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.ledger import ControllerSettings, Ledger
+from raylog.core.controller.membership import Membership
+from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted
+from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, ReplicaMember, Session
+from raylog.core.controller.topics import Topics
+from raylog.core.errors import RaylogError
+from raylog.core.ids import NO_LEADER, ControllerEpoch
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+
+
+class ControllerMachine:
+    """One life of the controller."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        *,
+        settings: ControllerSettings,
+        now_ms: int,
+        cluster_config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take over the image that the log adds up to (an empty one for a new cluster); :meth:`start` comes next.
+
+        ``cluster_config`` is laid over the configuration in the image; raises InvalidConfig when it is not legal.
+        """
+        self._cluster_config = validate_cluster_config(cluster_config or {})
+        self._settings = settings
+        self._ledger = Ledger(image, now_ms)
+        self._membership = Membership(self._ledger, settings)
+        self._topics = Topics(self._ledger, settings, self._membership)
+        self._coordinators = Coordinators(self._ledger, self._topics)
+        self._started = False
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as decided so far, for reading only; the log may be a moment behind."""
+        return self._ledger.image
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The last records that were written, with time and cause, for messages about defects."""
+        return tuple(self._ledger.story)
+
+    def start(self, now_ms: int) -> Outbox[Effect]:
+        """Begin this life: a new cluster gets its identity, and this controller the next epoch. Called once."""
+        require(not self._started, "a controller starts once", self.story)
+        self._started = True
+        ledger = self._ledger
+        ledger.begin("start", now_ms)
+        image = ledger.image
+        if not image.cluster_id:
+            ledger.write(ClusterCreated(cluster_id=self._settings.new_topic_id(), config=self._cluster_config))
+        ledger.write(ControllerStarted(controller_epoch=ControllerEpoch(image.controller_epoch + 1)))
+        config = {**image.config, **self._cluster_config}
+        if config != image.config:
+            ledger.write(ClusterConfigured(config=config))
+        self._membership.started()
+        return ledger.finish()
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Take one event in and return what is to be done about it."""
+        require(self._started, "a controller starts before its first step", self.story)
+        ledger = self._ledger
+        pause_ms = event.now_ms - ledger.now_ms
+        ledger.begin(event.cause, event.now_ms)
+        if pause_ms > self._settings.session_timeout_ms:
+            # Nobody was silent: the controller itself did not run, and what they sent still waits in its inbox.
+            ledger.sessions.forgive(pause_ms)
+        try:
+            self._handle(event)
+        except RaylogError as refusal:
+            # Handlers check before they decide, so that a refused request leaves nothing behind.
+            require(not ledger.records, f"a refused request wrote nothing: {event}", self.story)
+            require(
+                not isinstance(event, (SessionHeard, SessionLost, Tick)), f"{event} has nobody to refuse", self.story
+            )
+            if not isinstance(event, (SessionHeard, SessionLost, Tick)):
+                ledger.refuse(event.request, refusal)
+        return ledger.finish()
+
+    def _handle(self, event: Event) -> None:
+        ledger = self._ledger
+        match event:
+            case SessionHeard():
+                ledger.sessions.heard(event.session, ledger.now_ms)
+            case SessionLost():
+                self._end([ledger.sessions.close(event.session)])
+            case Tick():
+                self._time_passed()
+            case BrokerRegistrationReceived():
+                self._membership.register_broker(event)
+            case ReplicaRegistrationReceived():
+                self._membership.register_replica(event)
+            case CoordinatorRegistrationReceived():
+                self._coordinators.register(event)
+            case IsrChangeReceived():
+                ledger.sessions.heard(event.session, ledger.now_ms)
+                self._membership.change_isr(event)
+            case CreateTopicReceived():
+                self._topics.create(event)
+            case DeleteTopicReceived():
+                self._topics.delete(event)
+            case AlterTopicConfigReceived():
+                self._topics.alter_config(event)
+            case ProducerIdsRequested():
+                self._coordinators.producer_ids(event)
+            case CoordinatorRequested():
+                self._coordinators.ensure(event)
+            case DescribeClusterReceived():
+                ledger.reply(event.request, self._description())
+            case _:
+                assert_never(event)
+
+    def _time_passed(self) -> None:
+        ledger = self._ledger
+        silent = ledger.sessions.silent_since(ledger.now_ms - self._settings.session_timeout_ms)
+        for session in silent:
+            ledger.close(session.number, f"nothing was heard for {ledger.now_ms - session.heard_ms} ms")
+        self._end(silent)
+        in_grace = self._membership.in_grace
+        self._membership.time_passed()
+        if in_grace and not self._membership.in_grace:
+            self._coordinators.grace_ended()
+
+    def _end(self, sessions: list[Session] | list[Session | None]) -> None:
+        """Draw the consequences of sessions that are over. All are closed before, so that no leadership goes to one."""
+        for session in sessions:
+            match session.member if session is not None else None:
+                case BrokerMember() as broker:
+                    self._membership.broker_lost(broker)
+                case ReplicaMember() as replica:
+                    self._membership.replica_lost(replica)
+                case CoordinatorMember() as coordinator:
+                    self._coordinators.lost(coordinator)
+                case None:
+                    pass
+
+    def _description(self) -> dict[str, object]:
+        image = self._ledger.image
+        leaderless = [str(state.partition) for state in image.partitions() if state.leader == NO_LEADER]
+        under_replicated = [
+            str(state.partition) for state in image.partitions() if len(state.isr) < len(state.replicas)
+        ]
+        return {
+            "cluster_id": image.cluster_id,
+            "controller_epoch": image.controller_epoch,
+            "version": image.version,
+            "config": dict(image.config),
+            "brokers": [
+                {
+                    "broker": found.broker,
+                    "node_id": found.node_id,
+                    "host": found.host,
+                    "port": found.port,
+                    "online": found.online,
+                    "incarnation": found.incarnation,
+                }
+                for _, found in sorted(image.brokers.items())
+            ],
+            "topics": len(image.topics),
+            "partitions": sum(len(topic.partitions) for topic in image.topics.values()),
+            "sessions": len(self._ledger.sessions),
+            "leaderless_partitions": leaderless,
+            "under_replicated_partitions": under_replicated,
+            "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
+        }
+
+    def validate(self) -> None:
+        """Check every cross-reference; costly, for tests and the simulator."""
+        image = self._ledger.image
+        image.validate()
+        for session in self._ledger.sessions:
+            member = session.member
+            match member:
+                case BrokerMember():
+                    broker = image.brokers.get(member.broker)
+                    require(broker is not None and broker.online, f"{member} is online", self.story)
+                    require(
+                        broker is not None and broker.incarnation == session.life, f"{member} is present", self.story
+                    )
+                case ReplicaMember():
+                    state = image.partition(member.partition, member.topic_id)
+                    place = state.place(member.broker) if state is not None else None
+                    require(place is not None and place.port != 0, f"{member} is placed", self.story)
+                    require(place is not None and place.incarnation == session.life, f"{member} is present", self.story)
+                case CoordinatorMember():
+                    found = image.coordinators.get((member.kind, member.index))
+                    require(found is not None and found.port != 0, f"{member} is placed", self.story)
+                    require(found is not None and found.epoch == session.life, f"{member} is present", self.story)
+        if not self._membership.in_grace:
+            self._validate_presence()
+
+    def _validate_presence(self) -> None:
+        """After the grace period whoever is placed has a session."""
+        ledger = self._ledger
+        for broker in ledger.image.online_brokers():
+            require(ledger.sessions.of(BrokerMember(broker.broker)) is not None, f"{broker} is there", self.story)
+        for state in ledger.image.partitions():
+            for place in state.places:
+                session = ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
+                require(session is not None or not place.port, f"{place} of {state.partition} is there", self.story)
+
+
+__all__ = ["ControllerMachine", "ControllerSettings"]

@@ -1,0 +1,139 @@
+"""Coordinators and producer ids. Called by the controller's step.
+
+A coordinator is started on first use, and fenced by the producer epoch it writes with: each life gets the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raylog.core.controller.events import (
+    CoordinatorRegistrationReceived,
+    CoordinatorRequested,
+    ProducerIdsRequested,
+    StartCoordinator,
+)
+from raylog.core.controller.image import Coordinator
+from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.records import CoordinatorPlaced, ProducerIdsAllocated
+from raylog.core.controller.sessions import CoordinatorMember
+from raylog.core.controller.topics import Topics
+from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, StaleBrokerEpoch, did_you_mean
+from raylog.core.ids import ProducerId
+
+INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
+"""The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
+INTERNAL_TOPIC_CONFIG: Mapping[str, object] = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "segment.bytes": str(100 * 1024 * 1024),
+}
+PRODUCER_IDS_MAX = 100_000
+"""Producer ids that one request may take."""
+PRODUCER_EPOCHS = 32_768
+"""Producer epochs are 16-bit; after the last one a coordinator goes on with another producer id."""
+START_RETRY_MS = 5_000
+"""A coordinator that was started but has not registered is started again after this time."""
+
+
+class Coordinators:
+    """Decides which coordinators run, and hands out producer ids."""
+
+    def __init__(self, ledger: Ledger, topics: Topics) -> None:
+        """Work on the controller's ledger; internal topics are made by ``topics``."""
+        self._ledger = ledger
+        self._topics = topics
+        self._started_ms: dict[tuple[str, int], int] = {}
+
+    def ensure(self, event: CoordinatorRequested) -> None:
+        """Have a coordinator started unless it runs; its topic is created on first use."""
+        ledger = self._ledger
+        name = INTERNAL_TOPICS.get(event.kind)
+        if name is None:
+            raise InvalidRequest(did_you_mean("kind of coordinator", event.kind, INTERNAL_TOPICS))
+        if name not in ledger.image.topics:
+            if not ledger.image.online_brokers():
+                raise CoordinatorNotAvailable("No broker is online that could hold the coordinator's topic; try again.")
+            self._topics.create_internal(name, INTERNAL_TOPIC_CONFIG)
+        count = len(ledger.image.topics[name].partitions)
+        if not 0 <= event.index < count:
+            error = InvalidRequest(f"There are {count} {event.kind} coordinators; {event.index} is not one of them.")
+            ledger.refuse(event.request, error)
+            return
+        key = (event.kind, event.index)
+        if ledger.sessions.of(CoordinatorMember(*key)) is None:
+            started = self._started_ms.get(key)
+            if started is None or ledger.now_ms - started >= START_RETRY_MS:
+                self._started_ms[key] = ledger.now_ms
+                ledger.do(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
+        ledger.reply(event.request, [])
+
+    def register(self, event: CoordinatorRegistrationReceived) -> None:
+        """Enter a coordinator: a new life gets the next epoch, the present one is taken up again."""
+        ledger = self._ledger
+        key = (event.kind, event.index)
+        topic = ledger.image.topics.get(INTERNAL_TOPICS.get(event.kind, ""))
+        if topic is None or not 0 <= event.index < len(topic.partitions):
+            raise CoordinatorNotAvailable(f"There is no partition for {event.kind} coordinator {event.index}.")
+        held = ledger.image.coordinators.get(key)
+        if event.epoch != -1 and (held is None or held.epoch != event.epoch):
+            raise StaleBrokerEpoch(
+                f"A newer life of {event.kind} coordinator {event.index} is registered; this process has to end."
+            )
+        member = CoordinatorMember(*key)
+        ledger.supersede(event.session, member)
+        epoch = event.epoch
+        producer_id = held.producer_id if held is not None else ProducerId(-1)
+        if epoch == -1:
+            epoch = held.epoch + 1 if held is not None else 0
+            if epoch % PRODUCER_EPOCHS == 0:
+                producer_id = self._allocate(1)
+        placed = Coordinator(
+            kind=event.kind, index=event.index, epoch=epoch, producer_id=producer_id, host=event.host, port=event.port
+        )
+        if placed != held:
+            self._place(placed)
+        ledger.sessions.open(event.session, member, epoch, ledger.now_ms)
+        self._started_ms.pop(key, None)
+        ledger.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS])
+
+    def lost(self, member: CoordinatorMember) -> None:
+        """Note that a coordinator's session is over."""
+        held = self._ledger.image.coordinators.get((member.kind, member.index))
+        if held is not None and held.port:
+            self._place(
+                Coordinator(
+                    kind=held.kind, index=held.index, epoch=held.epoch, producer_id=held.producer_id, host="", port=0
+                )
+            )
+
+    def grace_ended(self) -> None:
+        """Give up the coordinators that did not come back after the controller's start."""
+        for kind, index in sorted(self._ledger.image.coordinators):
+            member = CoordinatorMember(kind, index)
+            if self._ledger.sessions.of(member) is None:
+                self.lost(member)
+
+    def producer_ids(self, event: ProducerIdsRequested) -> None:
+        """Hand out a block of producer ids; no id is ever handed out twice."""
+        if not 1 <= event.count <= PRODUCER_IDS_MAX:
+            raise InvalidRequest(f"One request may take 1 to {PRODUCER_IDS_MAX} producer ids, not {event.count}.")
+        first = self._allocate(event.count)
+        self._ledger.reply(event.request, [first, event.count])
+
+    def _allocate(self, count: int) -> ProducerId:
+        first = self._ledger.image.next_producer_id
+        self._ledger.write(ProducerIdsAllocated(next_id=ProducerId(first + count)))
+        return first
+
+    def _place(self, placed: Coordinator) -> None:
+        self._ledger.write(
+            CoordinatorPlaced(
+                kind=placed.kind,
+                index=placed.index,
+                epoch=placed.epoch,
+                producer_id=placed.producer_id,
+                host=placed.host,
+                port=placed.port,
+            )
+        )

@@ -1,0 +1,286 @@
+"""What can happen to the controller, and what it asks its shell to do.
+
+A *session* is one connection of a broker, a replica or a coordinator; the shell numbers sessions and requests, and says
+when a session is heard from and when its connection breaks. Requests of clients come through brokers and need no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raylog.core.controller.records import MetadataRecord
+from raylog.core.errors import RaylogError
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.core.replication.state import PartitionState
+
+SessionId = int
+"""One connection, numbered by the shell; never used twice within one life of the controller."""
+
+RequestId = int
+"""One request that waits for an answer, numbered by the shell."""
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationReceived:
+    """A broker presents itself. ``incarnation`` -1 = a new life; ``cluster_id`` "" = its directory is new."""
+
+    cause: str
+    now_ms: int
+    session: SessionId
+    request: RequestId
+    broker: BrokerId
+    incarnation: Incarnation
+    node_id: str
+    host: str
+    port: int
+    directory_id: str
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRegistrationReceived:
+    """A replica presents itself. ``incarnation`` -1 = a new life.
+
+    ``log_lost``: its log is not the one it had when it was last registered (folder made anew, or damaged and set aside).
+    """
+
+    cause: str
+    now_ms: int
+    session: SessionId
+    request: RequestId
+    topic_id: str
+    partition: TopicPartition
+    broker: BrokerId
+    incarnation: Incarnation
+    host: str
+    port: int
+    log_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRegistrationReceived:
+    """A coordinator presents itself. ``epoch`` -1 = a new life."""
+
+    cause: str
+    now_ms: int
+    session: SessionId
+    request: RequestId
+    kind: str
+    index: int
+    epoch: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHeard:
+    """Something came in on the session: its other end lives."""
+
+    cause: str
+    now_ms: int
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLost:
+    """The session's connection broke or was closed."""
+
+    cause: str
+    now_ms: int
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrChangeReceived:
+    """A partition's leader proposes another ISR, if leader epoch and partition epoch are still the ones it knows."""
+
+    cause: str
+    now_ms: int
+    session: SessionId
+    request: RequestId
+    topic_id: str
+    partition: TopicPartition
+    broker: BrokerId
+    incarnation: Incarnation
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    isr: tuple[tuple[BrokerId, Incarnation], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicReceived:
+    """A client wants a topic. -1 = the cluster's default; ``assignment`` names the brokers of each partition."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    topic: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Sequence[Sequence[BrokerId]] | None = None
+    config: Mapping[str, object] = field(default_factory=dict)
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicReceived:
+    """A client wants a topic gone."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterTopicConfigReceived:
+    """A client wants settings of a topic changed (``set``) or back to their defaults (``delete``)."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    topic: str
+    set: Mapping[str, object] = field(default_factory=dict)
+    delete: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsRequested:
+    """A broker wants producer ids to hand out."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    count: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRequested:
+    """A broker wants a coordinator to run, because a client asked for it."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterReceived:
+    """Somebody wants to know how the cluster is."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed. The shell sends one at least four times within the session timeout."""
+
+    cause: str
+    now_ms: int
+
+
+Event = (
+    BrokerRegistrationReceived
+    | ReplicaRegistrationReceived
+    | CoordinatorRegistrationReceived
+    | SessionHeard
+    | SessionLost
+    | IsrChangeReceived
+    | CreateTopicReceived
+    | DeleteTopicReceived
+    | AlterTopicConfigReceived
+    | ProducerIdsRequested
+    | CoordinatorRequested
+    | DescribeClusterReceived
+    | Tick
+)
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRecords:
+    """Append the records to the metadata log. The only effect that is ever in ``now``; all others follow its sync.
+
+    When it fails, the controller ends: its image is ahead of the log, and its next life starts from the log.
+    """
+
+    cause: str
+    records: tuple[MetadataRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishMetadata:
+    """Send the records to these broker sessions; they follow version ``from_version`` of the image."""
+
+    cause: str
+    sessions: tuple[SessionId, ...]
+    from_version: int
+    records: tuple[MetadataRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPartitionState:
+    """Send a partition's state to one of its replicas, addressed to that incarnation."""
+
+    cause: str
+    session: SessionId
+    incarnation: Incarnation
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReplica:
+    """Tell a replica to end for good: its topic is gone. The controller has forgotten the session already."""
+
+    cause: str
+    session: SessionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseSession:
+    """Close a connection: its other end was silent for too long, or was superseded by a newer life or connection."""
+
+    cause: str
+    session: SessionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCoordinator:
+    """Make sure that this coordinator's process runs; it will register."""
+
+    cause: str
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer a request with wire values. ``warning`` is for the operator: the shell logs it."""
+
+    cause: str
+    request: RequestId
+    result: list[object] | dict[str, object]
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Answer a request with an error."""
+
+    cause: str
+    request: RequestId
+    error: RaylogError
+
+
+Effect = (
+    WriteRecords | PublishMetadata | SendPartitionState | StopReplica | CloseSession | StartCoordinator | Reply | Refuse
+)

@@ -1,0 +1,327 @@
+"""Brokers and replicas: registration, fencing, elections and ISR changes. Called by the controller's step.
+
+Sessions tell who is there; the image tells who was placed. A replica that is placed but has no session is *awaited* for a
+time after the controller's own start, and down afterwards. Every prefix of the records that one step writes is a safe
+state, so that it does not matter where a crash cuts the log: leadership ends before a place is given up, a lost log is
+noted before the life without it is placed.
+"""
+
+from __future__ import annotations
+
+from raylog.core.controller.election import Standing, settle, with_isr, without_leader
+from raylog.core.controller.events import (
+    BrokerRegistrationReceived,
+    IsrChangeReceived,
+    ReplicaRegistrationReceived,
+)
+from raylog.core.controller.image import partition_changed
+from raylog.core.controller.ledger import ControllerSettings, Ledger
+from raylog.core.controller.records import BrokerOffline, BrokerRegistered, ReplicaLogLost, ReplicaPlaced
+from raylog.core.controller.sessions import BrokerMember, ReplicaMember
+from raylog.core.errors import (
+    DataDirectoryError,
+    FencedLeaderEpoch,
+    InconsistentClusterId,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NotController,
+    StaleBrokerEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
+from raylog.core.invariants import require
+from raylog.core.replication.state import PartitionState, ReplicaPlace
+
+
+class Membership:
+    """Decides who is there, who leads and who is in sync."""
+
+    def __init__(self, ledger: Ledger, settings: ControllerSettings) -> None:
+        """Work on the controller's ledger."""
+        self._ledger = ledger
+        self._settings = settings
+        self._grace_until_ms: int | None = ledger.now_ms + settings.registration_grace_ms
+        self._first_wait_until_ms: dict[TopicPartition, int] = {}
+
+    @property
+    def in_grace(self) -> bool:
+        """Tell whether it is too early to believe that absent members are gone."""
+        return self._grace_until_ms is not None
+
+    # ------------------------------------------------------------ time
+
+    def started(self) -> None:
+        """Begin the grace period and the waits for replicas that have never run."""
+        self._grace_until_ms = self._ledger.now_ms + self._settings.registration_grace_ms
+        for state in self._ledger.image.partitions():
+            self.expect(state)
+
+    def expect(self, state: PartitionState) -> None:
+        """Wait for those replicas of a partition that have never run, before others are preferred to them."""
+        if any(place.incarnation == NO_INCARNATION for place in state.places):
+            self._first_wait_until_ms[state.partition] = self._ledger.now_ms + self._settings.initial_leader_wait_ms
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Stop waiting for a deleted partition."""
+        self._first_wait_until_ms.pop(partition, None)
+
+    def time_passed(self) -> None:
+        """Give up those for whom the time to wait is over."""
+        now = self._ledger.now_ms
+        if self._grace_until_ms is not None and now >= self._grace_until_ms:
+            self._grace_until_ms = None
+            self._end_grace()
+        due = sorted(partition for partition, until in self._first_wait_until_ms.items() if now >= until)
+        for partition in due:
+            del self._first_wait_until_ms[partition]
+            self.settle(partition)
+
+    def _end_grace(self) -> None:
+        ledger = self._ledger
+        for broker in ledger.image.online_brokers():
+            if ledger.sessions.of(BrokerMember(broker.broker)) is None:
+                ledger.write(BrokerOffline(broker=broker.broker))
+        for state in list(ledger.image.partitions()):
+            for place in state.places:
+                if (
+                    place.port
+                    and ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker)) is None
+                ):
+                    self._fence(state.partition, place.broker)
+            self.settle(state.partition)
+
+    # ------------------------------------------------------------ brokers
+
+    def register_broker(self, event: BrokerRegistrationReceived) -> None:
+        """Enter a broker, or take it up again after its connection broke."""
+        ledger = self._ledger
+        if event.cluster_id not in ("", ledger.image.cluster_id):
+            raise InconsistentClusterId(
+                f"Broker {event.broker} has data of cluster {event.cluster_id}, and this is {ledger.image.cluster_id}; "
+                "give it another data directory, or start the cluster it belongs to."
+            )
+        member = BrokerMember(event.broker)
+        held = ledger.image.brokers.get(event.broker)
+        if event.incarnation != NO_INCARNATION and (held is None or held.incarnation != event.incarnation):
+            raise StaleBrokerEpoch(f"A newer life of broker {event.broker} is registered; this process has to end.")
+        other_directory = held is not None and held.directory_id != event.directory_id
+        if held is not None and other_directory and held.online:
+            if ledger.sessions.of(member) is None:
+                raise NotController(
+                    f"The directory last known as broker {event.broker} may still come back; try again."
+                )
+            raise DataDirectoryError(
+                f"Broker {event.broker} runs on directory {held.directory_id}; give the directory on node "
+                f"{event.node_id} another broker id."
+            )
+        ledger.supersede(event.session, member)
+        if held is not None and other_directory:
+            for state in list(ledger.image.partitions()):
+                if state.place(event.broker) is not None:
+                    self._lose_log(state.partition, event.broker)
+        incarnation = event.incarnation
+        if incarnation == NO_INCARNATION:
+            incarnation = Incarnation(ledger.image.version + 1)
+        record = BrokerRegistered(
+            broker=event.broker,
+            incarnation=incarnation,
+            node_id=event.node_id,
+            host=event.host,
+            port=event.port,
+            directory_id=event.directory_id,
+        )
+        if (
+            held is None
+            or not held.online
+            or held.incarnation != incarnation
+            or (held.host, held.port, held.node_id)
+            != (
+                event.host,
+                event.port,
+                event.node_id,
+            )
+        ):
+            ledger.write(record)
+        ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)
+        image = ledger.image
+        snapshot: list[object] = [found.to_wire() for found in image.to_records()]
+        ledger.reply(event.request, [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot])
+
+    # ------------------------------------------------------------ replicas
+
+    def register_replica(self, event: ReplicaRegistrationReceived) -> None:
+        """Enter a replica: a new life gets a new incarnation, the present one is taken up again."""
+        ledger = self._ledger
+        state, place = self._known_replica(event.topic_id, event.partition, event.broker)
+        member = ReplicaMember(event.topic_id, event.partition, event.broker)
+        new_life = event.incarnation == NO_INCARNATION
+        if not new_life and event.incarnation != place.incarnation:
+            raise StaleBrokerEpoch(
+                f"A newer life of the replica of {event.partition} on broker {event.broker} is registered; "
+                "this process has to end."
+            )
+        standing = self._standing(state, place)
+        ledger.supersede(event.session, member)
+        led = state.leader == event.broker
+        if new_life and led and standing is Standing.AWAITED and not event.log_lost:
+            # Controller and leader restarted together: nobody saw the leader fail, so its place in the ISR stands,
+            # and it leads again, as a new life in a new epoch.
+            self._step_down(state)
+        elif new_life and place.port:
+            self._fence(event.partition, event.broker)
+        if event.log_lost:
+            self._lose_log(event.partition, event.broker)
+        settled = ledger.image.partition(event.partition)
+        require(
+            not new_life or (settled is not None and settled.leader != event.broker),
+            f"a new life of {event.partition} on broker {event.broker} begins without leading",
+            ledger.story,
+        )
+        incarnation = Incarnation(ledger.image.version + 1) if new_life else place.incarnation
+        if (place.incarnation, place.host, place.port) != (incarnation, event.host, event.port) or new_life:
+            self._place(
+                event.partition,
+                ReplicaPlace(broker=event.broker, incarnation=incarnation, host=event.host, port=event.port),
+            )
+        ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)
+        ledger.told(event.session)
+        self.settle(event.partition, prefer=event.broker if led else None)
+        after = ledger.image.partition(event.partition)
+        require(after is not None, f"{event.partition} exists", ledger.story)
+        warning = ""
+        if (event.partition, event.broker) in ledger.image.lost_logs:
+            warning = (
+                f"{event.partition} has no leader: broker {event.broker} held its only in-sync copy and came back "
+                "without it. Restore that data directory, or set unclean.leader.election.enable=true on the topic to "
+                "go on with what other replicas have."
+            )
+        if after is not None:
+            ledger.reply(event.request, [incarnation, after.to_wire()], warning)
+
+    def replica_lost(self, member: ReplicaMember) -> None:
+        """Fence a replica whose session is over."""
+        self._fence(member.partition, member.broker)
+
+    def broker_lost(self, member: BrokerMember) -> None:
+        """Note that a broker's session is over."""
+        self._ledger.write(BrokerOffline(broker=member.broker))
+
+    # ------------------------------------------------------------ ISR
+
+    def change_isr(self, event: IsrChangeReceived) -> None:
+        """Commit a leader's proposal, or refuse it: compare-and-set on the partition epoch, members by incarnation."""
+        ledger = self._ledger
+        state, place = self._known_replica(event.topic_id, event.partition, event.broker)
+        session = ledger.sessions.get(event.session)
+        member = ReplicaMember(event.topic_id, event.partition, event.broker)
+        if event.incarnation != place.incarnation or session is None or session.member != member:
+            raise StaleBrokerEpoch(
+                f"This life of the replica on broker {event.broker} is not registered; register first."
+            )
+        if event.leader_epoch < state.leader_epoch:
+            raise FencedLeaderEpoch(f"{event.partition} is at leader epoch {state.leader_epoch}.")
+        if event.leader_epoch > state.leader_epoch or event.partition_epoch > state.partition_epoch:
+            raise NotController(f"{event.partition} is ahead of this controller at its leader; try again.")
+        if event.partition_epoch < state.partition_epoch:
+            raise InvalidUpdateVersion(f"{event.partition} is at partition epoch {state.partition_epoch}.")
+        if state.leader != event.broker:
+            raise InvalidRequest(f"Broker {event.broker} does not lead {event.partition}.")
+        proposed = dict(event.isr)
+        if len(proposed) != len(event.isr) or not set(proposed) <= set(state.replicas) or event.broker not in proposed:
+            raise InvalidRequest(
+                f"The ISR of {event.partition} must be a part of its replicas {list(state.replicas)}, each once, with the leader."
+            )
+        for broker, incarnation in sorted(proposed.items()):
+            found = state.place(broker)
+            standing = Standing.OFFLINE if found is None else self._standing(state, found)
+            stays = broker in state.isr and standing is Standing.AWAITED
+            if found is None or found.incarnation != incarnation or not (standing is Standing.ONLINE or stays):
+                raise IneligibleReplica(
+                    f"Incarnation {incarnation} of broker {broker} does not run as a replica of {event.partition}."
+                )
+        isr = tuple(broker for broker in state.replicas if broker in proposed)
+        self._commit(state, with_isr(state, isr))
+        after = ledger.image.partition(event.partition)
+        require(after is not None, f"{event.partition} exists", ledger.story)
+        if after is not None:
+            ledger.told(event.session)
+            ledger.reply(event.request, [after.to_wire()])
+
+    # ------------------------------------------------------------ decisions
+
+    def settle(
+        self, partition: TopicPartition, *, gone: BrokerId | None = None, prefer: BrokerId | None = None
+    ) -> None:
+        """Bring a partition into the state it should be in, given who is there; ``gone`` is about to be down."""
+        ledger = self._ledger
+        state = ledger.image.partition(partition)
+        if state is None:
+            return
+        standing = {place.broker: self._standing(state, place) for place in state.places}
+        if gone is not None:
+            standing[gone] = Standing.OFFLINE
+        lost = [broker for broker in state.isr if (partition, broker) in ledger.image.lost_logs]
+        config = ledger.image.topics[partition.topic].config
+        unclean = config.get("unclean.leader.election.enable", "false") == "true"
+        self._commit(state, settle(state, standing, lost=lost, unclean=unclean, prefer=prefer))
+
+    def _commit(self, before: PartitionState, after: PartitionState) -> None:
+        if after is not before:
+            self._ledger.write(partition_changed(after))
+
+    def _step_down(self, state: PartitionState) -> None:
+        self._commit(state, without_leader(state))
+
+    def _fence(self, partition: TopicPartition, broker: BrokerId) -> None:
+        """Count a replica as down. Leadership and ISR first: no prefix of the log may show a leader that does not run."""
+        self.settle(partition, gone=broker)
+        state = self._ledger.image.partition(partition)
+        place = state.place(broker) if state is not None else None
+        if place is not None and place.port:
+            self._place(partition, ReplicaPlace(broker=broker, incarnation=place.incarnation))
+
+    def _lose_log(self, partition: TopicPartition, broker: BrokerId) -> None:
+        """Note that a replica's log is not the one it had; only ISR members had anything to lose."""
+        ledger = self._ledger
+        state = ledger.image.partition(partition)
+        place = state.place(broker) if state is not None else None
+        if state is None or place is None or place.incarnation == NO_INCARNATION or broker not in state.isr:
+            return
+        if state.leader == broker:
+            self._step_down(state)
+        if (partition, broker) not in ledger.image.lost_logs:
+            ledger.write(ReplicaLogLost(topic=partition.topic, partition=partition.partition, broker=broker))
+        self.settle(partition)
+
+    def _place(self, partition: TopicPartition, place: ReplicaPlace) -> None:
+        self._ledger.write(
+            ReplicaPlaced(
+                topic=partition.topic,
+                partition=partition.partition,
+                broker=place.broker,
+                incarnation=place.incarnation,
+                host=place.host,
+                port=place.port,
+            )
+        )
+
+    def _standing(self, state: PartitionState, place: ReplicaPlace) -> Standing:
+        session = self._ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
+        if session is not None and session.life == place.incarnation and place.port:
+            return Standing.ONLINE
+        if place.incarnation == NO_INCARNATION:
+            return Standing.AWAITED if state.partition in self._first_wait_until_ms else Standing.OFFLINE
+        return Standing.AWAITED if place.port and self.in_grace and session is None else Standing.OFFLINE
+
+    def _known_replica(
+        self, topic_id: str, partition: TopicPartition, broker: BrokerId
+    ) -> tuple[PartitionState, ReplicaPlace]:
+        if self._ledger.image.topic(partition.topic, topic_id) is None:
+            raise UnknownTopicId(f"Topic {partition.topic!r} with id {topic_id} does not exist; it was deleted.")
+        state = self._ledger.image.partition(partition, topic_id)
+        place = state.place(broker) if state is not None else None
+        if state is None or place is None:
+            raise UnknownTopicOrPartition(f"Broker {broker} holds no replica of {partition}.")
+        return state, place

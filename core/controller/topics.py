@@ -1,0 +1,188 @@
+"""Topics: names, creation, deletion and configuration. Called by the controller's step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from raylog.core.config import validate_topic_config
+from raylog.core.controller.events import (
+    AlterTopicConfigReceived,
+    CreateTopicReceived,
+    DeleteTopicReceived,
+    StopReplica,
+)
+from raylog.core.controller.ledger import ControllerSettings, Ledger
+from raylog.core.controller.membership import Membership
+from raylog.core.controller.placement import Assignment, place_replicas
+from raylog.core.controller.records import TopicConfigured, TopicCreated, TopicDeleted
+from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.core.ids import BrokerId
+
+TOPIC_NAME_LENGTH_MAX = 249
+"""Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic; each is at least one process, so that more is surely a mistake."""
+INTERNAL_PREFIX = "__"
+
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def validate_topic_name(name: str, existing: Iterable[str] = ()) -> None:
+    """Raise InvalidTopic, with the reason, when a new topic may not have this name beside the ``existing`` ones."""
+    if not name:
+        raise InvalidTopic("A topic needs a name.")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise InvalidTopic(f"The topic name has {len(name)} characters; at most {TOPIC_NAME_LENGTH_MAX} are allowed.")
+    if name in (".", ".."):
+        raise InvalidTopic(f"{name!r} cannot be a topic name; choose another one.")
+    illegal = sorted(set(name) - _LEGAL)
+    if illegal:
+        listed = " ".join(repr(character) for character in illegal)
+        raise InvalidTopic(f"The topic name {name!r} contains {listed}; use letters, digits, '.', '_' and '-'.")
+    folded = name.replace(".", "_")
+    for other in existing:
+        if other != name and other.replace(".", "_") == folded:
+            raise InvalidTopic(
+                f"The topic name {name!r} collides with {other!r}: '.' and '_' are the same in metric names."
+            )
+
+
+class Topics:
+    """Decides which topics there are."""
+
+    def __init__(self, ledger: Ledger, settings: ControllerSettings, membership: Membership) -> None:
+        """Work on the controller's ledger; elections are the membership's."""
+        self._ledger = ledger
+        self._settings = settings
+        self._membership = membership
+
+    def create(self, event: CreateTopicReceived) -> None:
+        """Create a topic for a client."""
+        if event.topic.startswith(INTERNAL_PREFIX):
+            raise InvalidTopic(f"Names that begin with {INTERNAL_PREFIX!r} are Raylog's own; choose another one.")
+        topics = self._ledger.image.topics
+        if event.topic in topics:
+            raise TopicAlreadyExists(f"Topic {event.topic!r} exists.")
+        validate_topic_name(event.topic, topics)
+        if event.assignment is None:
+            count = self._settings.default_partitions if event.partitions == -1 else event.partitions
+            factor = event.replication_factor
+            factor = self._settings.default_replication_factor if factor == -1 else factor
+            assignment = self._placed(count, factor)
+        else:
+            assignment = self._given(event.assignment, event.partitions, event.replication_factor)
+        config = _checked_config(event.config, len(assignment[0]))
+        if event.validate_only:
+            self._ledger.reply(event.request, [""])
+            return
+        self._ledger.reply(event.request, [self._write(event.topic, config, assignment)])
+
+    def create_internal(self, name: str, config: Mapping[str, object]) -> None:
+        """Create one of Raylog's own topics, with as many replicas as asked for and possible now."""
+        factor = min(self._settings.offsets_topic_replication_factor, len(self._ledger.image.online_brokers()))
+        assignment = self._placed(self._settings.offsets_topic_partitions, factor)
+        self._write(name, _checked_config(config, factor), assignment)
+
+    def delete(self, event: DeleteTopicReceived) -> None:
+        """Delete a topic and stop its replicas."""
+        ledger = self._ledger
+        topic = ledger.image.topics.get(event.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, ledger.image.topics))
+        if topic.internal:
+            raise InvalidRequest(f"{event.topic!r} is Raylog's own and cannot be deleted.")
+        ledger.write(TopicDeleted(topic_id=topic.topic_id, topic=topic.name))
+        for state in topic.partitions:
+            self._membership.forget(state.partition)
+            for broker in state.replicas:
+                session = ledger.sessions.of(ReplicaMember(topic.topic_id, state.partition, broker))
+                if session is not None:
+                    ledger.sessions.close(session.number)
+                    reason = f"topic {topic.name} was deleted"
+                    ledger.do(StopReplica(cause=event.cause, session=session.number, reason=reason))
+        ledger.reply(event.request, [])
+
+    def alter_config(self, event: AlterTopicConfigReceived) -> None:
+        """Change a topic's own settings; what is not named stays."""
+        ledger = self._ledger
+        topic = ledger.image.topics.get(event.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, ledger.image.topics))
+        both = sorted(set(event.set) & set(event.delete))
+        if both:
+            raise InvalidConfig(f"{both[0]!r} is both set and deleted; do one of the two.")
+        validate_topic_config(dict.fromkeys(event.delete), defaults_only=True)
+        kept = {key: value for key, value in topic.config.items() if key not in event.delete}
+        factor = min(len(state.replicas) for state in topic.partitions)
+        config = _checked_config({**kept, **event.set}, factor)
+        if config != topic.config:
+            ledger.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
+            # An unclean election may have just been allowed.
+            for state in list(topic.partitions):
+                self._membership.settle(state.partition)
+        ledger.reply(event.request, [])
+
+    def _write(self, name: str, config: Mapping[str, str], assignment: Assignment) -> str:
+        topic_id = self._settings.new_topic_id()
+        self._ledger.write(TopicCreated(topic_id=topic_id, topic=name, config=config, partitions=assignment))
+        for state in self._ledger.image.topics[name].partitions:
+            self._membership.expect(state)
+        return topic_id
+
+    def _placed(self, partitions: int, replication_factor: int) -> Assignment:
+        image = self._ledger.image
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
+        nodes = {broker.broker: broker.node_id for broker in image.online_brokers()}
+        if not 1 <= replication_factor <= len(nodes):
+            raise InvalidReplicationFactor(
+                f"The replication factor {replication_factor} is not possible: {len(nodes)} brokers are online; "
+                "choose at least 1 and at most as many, or start more brokers."
+            )
+        leaders, replicas = Counter[BrokerId](), Counter[BrokerId]()
+        for state in image.partitions():
+            leaders[state.replicas[0]] += 1
+            replicas.update(state.replicas)
+        return place_replicas(
+            nodes, partitions=partitions, replication_factor=replication_factor, leaders=leaders, replicas=replicas
+        )
+
+    def _given(self, assignment: Sequence[Sequence[BrokerId]], partitions: int, replication_factor: int) -> Assignment:
+        known = self._ledger.image.brokers
+        if not 1 <= len(assignment) <= PARTITIONS_MAX:
+            raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {len(assignment)}.")
+        if partitions not in (-1, len(assignment)):
+            raise InvalidRequest(f"The assignment has {len(assignment)} partitions, and {partitions} were asked for.")
+        factor = len(assignment[0]) if replication_factor == -1 else replication_factor
+        for number, brokers in enumerate(assignment):
+            if not brokers or len(brokers) != factor:
+                raise InvalidReplicationFactor(
+                    f"Partition {number} is assigned to {len(brokers)} brokers, not {factor}."
+                )
+            if len(set(brokers)) != len(brokers):
+                raise InvalidRequest(f"Partition {number} is assigned to a broker twice.")
+            missing = [broker for broker in brokers if broker not in known]
+            if missing:
+                raise InvalidRequest(f"Partition {number} is assigned to broker {missing[0]}, which never registered.")
+        return tuple(tuple(brokers) for brokers in assignment)
+
+
+def _checked_config(config: Mapping[str, object], replication_factor: int) -> dict[str, str]:
+    checked = validate_topic_config(config)
+    needed = int(checked.get("min.insync.replicas", "1"))
+    if needed > replication_factor:
+        raise InvalidConfig(
+            f"min.insync.replicas={needed} can never be met with {replication_factor} replicas; nothing could be written."
+        )
+    return checked

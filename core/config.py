@@ -113,7 +113,7 @@ TOPIC_KEYS: Final = _keys(
         default="producer",
         choices=("producer",),
         refused={
-            codec: f"compression.type={codec} would make the broker open batches; set compression_type={codec!r} at the producer."
+            codec: f"compression.type={codec} would make the broker open batches; set compression_type at the producer."
             for codec in ("uncompressed", "gzip", "snappy", "lz4", "zstd")
         },
         doc="`producer` stores batches as the producer compressed them; the broker never opens a batch.",
@@ -123,8 +123,8 @@ TOPIC_KEYS: Final = _keys(
         "flush.messages",
         1,
         1,
-        "Sync to disk after this many messages. 1 (the default here) acknowledges only what is on disk; Kafka's default, "
-        f"{LONG_MAX}, acknowledges what is in the page cache.",
+        "Sync to disk after this many messages. 1 (the default here) acknowledges only what is on disk; Kafka's "
+        f"default, {LONG_MAX}, acknowledges what is in the page cache.",
     ),
     _int("flush.ms", LONG_MAX, 0, "Sync to disk at the latest after this time."),
     _int("index.interval.bytes", 4096, 1, "Bytes of log between two entries of the offset index.", INT_MAX),
@@ -179,8 +179,8 @@ CLUSTER_KEYS: Final = _keys(
         "group.initial.rebalance.delay.ms",
         300,
         0,
-        "How long the first rebalance of an empty group waits for more members (Kafka's default is 3000; members inside "
-        "one Ray cluster start together, and an interactive user should not wait for 3 s).",
+        "How long the first rebalance of an empty group waits for more members (Kafka's default is 3000; members "
+        "inside one Ray cluster start together, and an interactive user should not wait for 3 s).",
         INT_MAX,
     ),
     _int(
@@ -209,7 +209,7 @@ CLUSTER_KEYS: Final = _keys(
         "offsets.topic.replication.factor",
         3,
         1,
-        "Replication factor of `__consumer_offsets`; where fewer brokers are online at first use, as many as there are.",
+        "Replication factor of `__consumer_offsets`; with fewer brokers online at first use, as many as there are.",
         32_767,
     ),
     _int("replica.lag.time.max.ms", 30_000, 100, "A follower that has not been caught up for so long leaves the ISR."),
@@ -241,14 +241,13 @@ def validate_topic_config(config: Mapping[str, object], *, defaults_only: bool =
 
 
 def validate_cluster_config(config: Mapping[str, object]) -> dict[str, str]:
-    """Return the cluster's settings in their written form; raises InvalidConfig for an unknown key or an illegal value."""
+    """Return the cluster's settings in their written form; raises InvalidConfig for an unknown key or a wrong value."""
     checked = _canonical("cluster", CLUSTER_KEYS, config)
-    shortest = ClusterConfig.value(checked, "group.min.session.timeout.ms")
-    longest = ClusterConfig.value(checked, "group.max.session.timeout.ms")
+    values = ClusterConfig.from_dict(checked)
+    shortest, longest = values.group_min_session_timeout_ms, values.group_max_session_timeout_ms
     if shortest > longest:
         raise InvalidConfig(f"group.min.session.timeout.ms={shortest} is above group.max.session.timeout.ms={longest}.")
-    beat = ClusterConfig.value(checked, "broker.heartbeat.interval.ms")
-    timeout = ClusterConfig.value(checked, "broker.session.timeout.ms")
+    beat, timeout = values.broker_heartbeat_interval_ms, values.broker_session_timeout_ms
     if beat * 2 > timeout:
         raise InvalidConfig(
             f"broker.session.timeout.ms={timeout} leaves no room for a late heartbeat; "
@@ -272,7 +271,8 @@ class TopicConfig:
     index_interval_bytes: int
     max_message_bytes: int
     message_timestamp_type: str
-    min_insync_replicas: int
+    min_insync_replicas: int | None
+    """None = not set: a majority of the replication factor, see :meth:`min_insync`."""
     retention_bytes: int
     retention_ms: int
     segment_bytes: int
@@ -280,13 +280,14 @@ class TopicConfig:
     unclean_leader_election_enable: bool
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, object], *, replication_factor: int) -> TopicConfig:
+    def from_dict(cls, config: Mapping[str, object]) -> TopicConfig:
         """Read a topic's own settings, with defaults for the others; raises InvalidConfig as the validation does."""
         own = validate_topic_config(config)
 
         def text(name: str) -> str:
             return own.get(name, TOPIC_KEYS[name].default)
 
+        own_minimum = text("min.insync.replicas")
         return cls(
             file_delete_delay_ms=int(text("file.delete.delay.ms")),
             flush_messages=int(text("flush.messages")),
@@ -294,7 +295,7 @@ class TopicConfig:
             index_interval_bytes=int(text("index.interval.bytes")),
             max_message_bytes=int(text("max.message.bytes")),
             message_timestamp_type=text("message.timestamp.type"),
-            min_insync_replicas=int(text("min.insync.replicas") or majority(replication_factor)),
+            min_insync_replicas=int(own_minimum) if own_minimum else None,
             retention_bytes=int(text("retention.bytes")),
             retention_ms=int(text("retention.ms")),
             segment_bytes=int(text("segment.bytes")),
@@ -302,14 +303,34 @@ class TopicConfig:
             unclean_leader_election_enable=text("unclean.leader.election.enable") == "true",
         )
 
+    def min_insync(self, replication_factor: int) -> int:
+        """Return how many replicas have to be in sync for a write with ``acks=all``."""
+        return self.min_insync_replicas if self.min_insync_replicas is not None else majority(replication_factor)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """The cluster's settings as values. All of them are whole numbers, so one accessor serves."""
+    """The cluster's settings as values: milliseconds, minutes, counts."""
 
-    @staticmethod
-    def value(config: Mapping[str, str], name: str) -> int:
-        """Return a setting of the cluster, or its default; an unknown name is a KeyError, because it is the code's."""
-        return int(config.get(name, CLUSTER_KEYS[name].default))
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
+    default_replication_factor: int
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    num_partitions: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    replica_lag_time_max_ms: int
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, object]) -> ClusterConfig:
+        """Read the cluster's settings, with defaults for the others; raises InvalidConfig for an illegal one."""
+        own = _canonical("cluster", CLUSTER_KEYS, config)
+        return cls(**{name.replace(".", "_"): int(own.get(name, key.default)) for name, key in CLUSTER_KEYS.items()})
 
 
 def to_markdown() -> str:

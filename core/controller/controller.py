@@ -35,7 +35,7 @@ from raylog.core.controller.membership import Membership
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, ReplicaMember, Session
 from raylog.core.controller.topics import Topics
-from raylog.core.errors import RaylogError
+from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, ControllerEpoch
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -113,6 +113,11 @@ class ControllerMachine:
 
     def _handle(self, event: Event) -> None:
         ledger = self._ledger
+        if isinstance(
+            event, (BrokerRegistrationReceived, ReplicaRegistrationReceived, CoordinatorRegistrationReceived)
+        ) and not (event.host and 0 < event.port < 65_536):
+            # Port 0 means "does not run" in the records.
+            raise InvalidRequest(f"{event.host!r}:{event.port} is no endpoint; register after the server listens.")
         match event:
             case SessionHeard():
                 ledger.sessions.heard(event.session, ledger.now_ms)

@@ -1,7 +1,8 @@
 """What can happen to the controller, and what it asks its shell to do.
 
-A *session* is one connection of a broker, a replica or a coordinator; the shell numbers sessions and requests, and says
-when a session is heard from and when its connection breaks. Requests of clients come through brokers and need no session.
+A *session* is one connection of a broker, a replica or a coordinator; the shell numbers sessions and requests, and
+says when a session is heard from and when its connection breaks. Requests of clients come through brokers and need no
+session.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class BrokerRegistrationReceived:
 class ReplicaRegistrationReceived:
     """A replica presents itself. ``incarnation`` -1 = a new life.
 
-    ``log_lost``: its log is not the one it had when it was last registered (folder made anew, or damaged and set aside).
+    ``log_lost``: its log is not the one it had when it was last registered (folder made anew, or damaged and set
+    aside).
     """
 
     cause: str

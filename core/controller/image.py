@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from raylog.core.controller.records import (
     BrokerOffline,
@@ -28,6 +29,9 @@ from raylog.core.controller.records import (
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, Incarnation, ProducerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
+
+NO_CONTROLLER: Final = ControllerEpoch(0)
+FIRST_PRODUCER: Final = ProducerId(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +84,11 @@ class MetadataImage:
     cluster_id: str = ""
     """Empty = no cluster has been created yet."""
     config: Mapping[str, str] = field(default_factory=dict)
-    controller_epoch: ControllerEpoch = ControllerEpoch(0)
+    controller_epoch: ControllerEpoch = NO_CONTROLLER
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
-    next_producer_id: ProducerId = ProducerId(0)
+    next_producer_id: ProducerId = FIRST_PRODUCER
     lost_logs: set[tuple[TopicPartition, BrokerId]] = field(default_factory=set)
     """ISR members that came back without their log; see :class:`~.records.ReplicaLogLost`."""
 
@@ -96,7 +100,7 @@ class MetadataImage:
         return None if found is None or (topic_id is not None and found.topic_id != topic_id) else found
 
     def partition(self, partition: TopicPartition, topic_id: str | None = None) -> PartitionState | None:
-        """Return the state of a partition, or None when its topic is unknown, is another one, or has fewer partitions."""
+        """Return a partition's state; None when its topic is unknown, is another one, or has fewer partitions."""
         topic = self.topic(partition.topic, topic_id)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None

@@ -1,7 +1,7 @@
 """The one place where the controller's decisions become records and effects. Used by its handlers, one step at a time.
 
-Decide, then apply: a handler checks first, then calls :meth:`Ledger.write`, which applies the record to the image at once
-and keeps it for the log. Everything else that a step does waits for the log's sync, refusals too: they may rest on
+Decide, then apply: a handler checks first, then calls :meth:`Ledger.write`, which applies the record to the image at
+once and keeps it for the log. Everything else that a step does waits for the log's sync, refusals too: they may rest on
 records that are not yet durable.
 """
 

@@ -1,7 +1,7 @@
 """Brokers and replicas: registration, fencing, elections and ISR changes. Called by the controller's step.
 
-Sessions tell who is there; the image tells who was placed. A replica that is placed but has no session is *awaited* for a
-time after the controller's own start, and down afterwards. Every prefix of the records that one step writes is a safe
+Sessions tell who is there; the image tells who was placed. A replica that is placed but has no session is *awaited* for
+a time after the controller's own start, and down afterwards. Every prefix of the records that one step writes is a safe
 state, so that it does not matter where a crash cuts the log: leadership ends before a place is given up, a lost log is
 noted before the life without it is placed.
 """
@@ -231,7 +231,7 @@ class Membership:
         proposed = dict(event.isr)
         if len(proposed) != len(event.isr) or not set(proposed) <= set(state.replicas) or event.broker not in proposed:
             raise InvalidRequest(
-                f"The ISR of {event.partition} must be a part of its replicas {list(state.replicas)}, each once, with the leader."
+                f"The ISR of {event.partition} must be a part of its replicas {list(state.replicas)}, with the leader."
             )
         for broker, incarnation in sorted(proposed.items()):
             found = state.place(broker)
@@ -275,7 +275,7 @@ class Membership:
         self._commit(state, without_leader(state))
 
     def _fence(self, partition: TopicPartition, broker: BrokerId) -> None:
-        """Count a replica as down. Leadership and ISR first: no prefix of the log may show a leader that does not run."""
+        """Count a replica as down. Leadership and ISR first: no prefix of the log shows a leader that does not run."""
         self.settle(partition, gone=broker)
         state = self._ledger.image.partition(partition)
         place = state.place(broker) if state is not None else None

@@ -1,8 +1,8 @@
 """Which brokers hold the replicas of a new topic. Pure; called by the controller when a topic is created.
 
 Laws: never two replicas of a partition on one broker; a partition's replicas are on as many nodes as there are, up to
-the replication factor, and evenly so; the preferred leaders of a topic go around the brokers, so that no broker leads more
-than one partition more than another. Between equals the brokers with less work in the whole cluster come first.
+the replication factor, and evenly so; the preferred leaders of a topic go around the brokers, so that no broker leads
+more than one partition more than another. Between equals the brokers with less work in the whole cluster come first.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def place_replicas(
 ) -> Assignment:
     """Choose brokers for ``partitions`` partitions.
 
-    ``nodes`` has the node of each broker that may be chosen; ``leaders`` and ``replicas`` how many preferred leaderships
-    and replicas each holds already, over all topics. The caller has checked that there are enough brokers.
+    ``nodes`` has the node of each broker that may be chosen; ``leaders`` and ``replicas`` how many preferred
+    leaderships and replicas each holds already, over all topics. The caller has checked that there are enough brokers.
     """
     require(0 < replication_factor <= len(nodes), "there are as many brokers as replicas of a partition")
     busy_leading, busy_holding = Counter(leaders or {}), Counter(replicas or {})

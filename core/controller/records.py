@@ -104,7 +104,7 @@ class BrokerOffline(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated(MetadataRecord):
-    """A topic exists: ``partitions`` has the replicas of each partition, preferred leader in front; all are in the ISR."""
+    """A topic exists: ``partitions`` has the replicas of each partition, preferred leader in front, all in sync."""
 
     topic_id: str
     topic: str

@@ -183,6 +183,6 @@ def _checked_config(config: Mapping[str, object], replication_factor: int) -> di
     needed = int(checked.get("min.insync.replicas", "1"))
     if needed > replication_factor:
         raise InvalidConfig(
-            f"min.insync.replicas={needed} can never be met with {replication_factor} replicas; nothing could be written."
+            f"min.insync.replicas={needed} can never be met with {replication_factor} replicas; lower it."
         )
     return checked

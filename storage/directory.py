@@ -16,6 +16,7 @@ import time
 import uuid
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from .errors import DirectoryInUse, StorageError, WrongDirectory, from_os_error
 from .files import read_text, sync_folder, write_atomically
@@ -117,7 +118,7 @@ class DataDirectory:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def __enter__(self) -> DataDirectory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

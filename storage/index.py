@@ -43,15 +43,22 @@ class OffsetIndex:
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
-    def floor(self, relative_offset: int) -> int:
-        """The position of the last indexed batch that begins at or before `relative_offset`; 0 if none does."""
-        above = bisect_right(self.offsets, relative_offset)
-        return self.positions[above - 1] if above else 0
+    def floor(self, relative_offset: int) -> tuple[int, int]:
+        """(relative offset, position) of the last indexed batch that begins at or before `relative_offset`.
 
-    def floor_within(self, relative_offset: int, position: int) -> int:
-        """As `floor`, of those batches that begin at or before byte `position` too."""
+        (0, 0) if there is none: the segment itself begins there.
+        """
+        above = bisect_right(self.offsets, relative_offset)
+        return (self.offsets[above - 1], self.positions[above - 1]) if above else (0, 0)
+
+    def tail(self) -> tuple[int, int]:
+        """As `floor`, of the last indexed batch of all."""
+        return (self.offsets[-1], self.positions[-1]) if self.offsets else (0, 0)
+
+    def floor_within(self, relative_offset: int, position: int) -> tuple[int, int]:
+        """As `floor`, of those batches only that begin at or before byte `position`."""
         above = min(bisect_right(self.offsets, relative_offset), bisect_right(self.positions, position))
-        return self.positions[above - 1] if above else 0
+        return (self.offsets[above - 1], self.positions[above - 1]) if above else (0, 0)
 
     def truncate(self, position: int) -> None:
         """Forget batches that begin at or behind byte `position`."""

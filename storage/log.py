@@ -23,7 +23,7 @@ from .checkpoints import Checkpoints, CleanMark
 from .compression import Buffer
 from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .epochs import LeaderEpochHistory
-from .errors import LogClosed, OffsetOutOfRange, StorageError, from_os_error
+from .errors import DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
 from .files import sync_folder
 from .records import BatchHeader
 from .recovery import Recovered, Recovery, replay
@@ -237,25 +237,30 @@ class PartitionLog:
         At least one batch even if it exceeds `max_bytes`; empty at the end. Raises OffsetOutOfRange, LogDamaged.
         """
         parts = []
-        for segment, position, length in self._spans(offset, max_bytes, upper):
-            data = segment.read(position, length)
+        for span in self._spans(offset, max_bytes, upper):
+            data = span.segment.read(span.position, span.length)
             if self.config.verify_reads:
-                reading.verify(segment.path, position, data, self.epochs)
+                reading.verify(span, data, self.epochs)
             parts.append(data)
+        if not parts and offset < min(upper, self.log_end_offset):
+            # The batch claims to end beyond `upper`. That is rare enough to ask whether the header speaks the truth:
+            # a reader must not wait forever for bytes that are damaged.
+            span = reading.whole_batch(self.segments, offset)
+            reading.verify(span, span.segment.read(span.position, span.length), self.epochs)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
         """As `read`, as places in files. Give out only what lies below the high watermark; the reader checks CRCs."""
         found = self._spans(offset, max_bytes, upper)
-        return [FileSlice(segment.path, position, length) for segment, position, length in found]
+        return [FileSlice(span.segment.path, span.position, span.length) for span in found]
 
-    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[tuple[Segment, int, int]]:
+    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[reading.Span]:
         self._require_open()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
         found = reading.spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
-        for segment, _, _ in found:
-            self._touch(segment)
+        for span in found:
+            self._touch(span.segment)
         return found
 
     def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
@@ -330,7 +335,10 @@ class PartitionLog:
         """Write the recovery point now and then: a crash scans, and may cut, only what lies above it."""
         due = time.monotonic() - self._checkpoint_at >= CHECKPOINT_SECONDS
         if due or self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES:
-            self._write_recovery_point(self.synced_end_offset)
+            try:
+                self._write_recovery_point(self.synced_end_offset)
+            except StorageError:
+                self._checkpoint_at = time.monotonic()  # an old recovery point is safe; the sync itself has succeeded
 
     def _write_recovery_point(self, offset: int) -> None:
         self._checkpoints.write_recovery_point(offset)
@@ -357,14 +365,18 @@ class PartitionLog:
         segment = self.segments[place]
         position, header = segment.locate(offset)
         end = header.base_offset
-        with self._cutting():
-            # In this order a crash at any point leaves a log that recovery accepts: first nothing cut claims to be
-            # synced any more, then the epochs go, then the bytes, from the end.
+        # In this order a crash at any point leaves a log that recovery accepts: first nothing cut claims to be synced
+        # any more, then the epochs go, then the bytes, from the end. A disk too full for the first two changes nothing.
+        with self._lock:
+            self._generation += 1
             if self._recovery_point > end:
                 self._write_recovery_point(end)
+            epochs = LeaderEpochHistory(self.epochs.entries)
+            if epochs.truncate_from_end(end):
+                self._checkpoints.write_epochs(epochs)
+                self.epochs.entries = epochs.entries
+        with self._cutting():
             self._checkpoints.remove_snapshots_above(end)
-            if self.epochs.truncate_from_end(end):
-                self._checkpoints.write_epochs(self.epochs)
             for later in reversed(self.segments[place + 1 :]):
                 self._recent.pop(later.base_offset, None)
                 later.remove_files()
@@ -415,7 +427,9 @@ class PartitionLog:
         sync_folder(self.folder)
         self._folder_dirty = False
         self.log_end_offset = self.synced_end_offset = end
-        self.log_start_offset = min(self.log_start_offset, end)
+        if self.log_start_offset > end:  # the batch that held the start went too
+            self._checkpoints.write_log_start(end)
+            self.log_start_offset = end
 
     # --- the start of the log --------------------------------------------------------------------------------------
 
@@ -469,14 +483,18 @@ class PartitionLog:
         """
         try:
             if self._closed_because is None:
-                end = self.sync()
-                with self._lock:
-                    active = self._active
-                    active.seal()
-                    self._checkpoints.write_snapshot(end, self.producers, durable=True)
-                    self._write_recovery_point(end)
-                    self._checkpoints.write_clean(CleanMark(end, active.base_offset, active.size))
+                self._write_clean(self.sync())
+        except DiskFull:
+            pass  # the records are on disk; without the clean mark the next open scans them
         finally:
             self._closed_because = self._closed_because or "it was closed"
             for segment in self.segments:
                 segment.release()
+
+    def _write_clean(self, end: int) -> None:
+        with self._lock:
+            active = self._active
+            active.seal()
+            self._checkpoints.write_snapshot(end, self.producers, durable=True)
+            self._write_recovery_point(end)
+            self._checkpoints.write_clean(CleanMark(end, active.base_offset, active.size))

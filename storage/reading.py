@@ -7,7 +7,7 @@ memory. `upper` is always an exclusive offset, usually the high watermark: a bat
 from __future__ import annotations
 
 from bisect import bisect_right
-from pathlib import Path
+from typing import NamedTuple
 
 from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged
@@ -16,26 +16,38 @@ from .recovery import check_epoch
 from .segment import NO_TIMESTAMP, Segment
 
 
+class Span(NamedTuple):
+    """Whole batches in one segment: `length` bytes at byte `position`, beginning with offset `first_offset`."""
+
+    segment: Segment
+    position: int
+    length: int
+    first_offset: int
+
+
 def place_of(segments: list[Segment], offset: int) -> int:
     """The place in the list of the segment whose range holds `offset`."""
     return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
 
 
-def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> list[tuple[Segment, int, int]]:
-    """Whole batches from the one that holds `offset`, as (segment, position, length).
+def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> list[Span]:
+    """Whole batches from the one that holds `offset`, with the log's segments in order.
 
     At least one batch if one ends at or below `upper`, then as many as fit into `max_bytes`.
     """
-    found: list[tuple[Segment, int, int]] = []
+    found: list[Span] = []
     left = max_bytes
     for segment in segments[place_of(segments, offset) :]:
         if offset >= upper or offset >= segment.next_offset:
             break
-        position = segment.locate(offset)[0] if offset > segment.base_offset else 0
-        end = segment.limit(position, left, upper, at_least_one=not found)
+        position, first = 0, segment.base_offset
+        if offset > first:
+            position, header = segment.locate(offset)
+            first = header.base_offset
+        end = segment.limit(position, first, left, upper, at_least_one=not found)
         if end == position:
             break
-        found.append((segment, position, end - position))
+        found.append(Span(segment, position, end - position, first))
         left -= end - position
         offset = segment.next_offset
         if left <= 0 or end != segment.size:
@@ -43,12 +55,19 @@ def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> l
     return found
 
 
-def verify(path: Path, position: int, data: bytes, epochs: LeaderEpochHistory) -> None:
-    """LogDamaged unless `data`, read at `position`, is whole batches with right CRCs, offsets and epochs."""
-    expected, end = -1, 0
+def whole_batch(segments: list[Segment], offset: int) -> Span:
+    """The one batch that holds `offset`."""
+    segment = segments[place_of(segments, offset)]
+    position, header = segment.locate(offset)
+    return Span(segment, position, header.size, header.base_offset)
+
+
+def verify(span: Span, data: bytes, epochs: LeaderEpochHistory) -> None:
+    """LogDamaged unless `data`, which was read from `span`, is whole batches with right CRCs, offsets and epochs."""
+    path, position, expected, end = span.segment.path, span.position, span.first_offset, 0
     try:
         for found, header in iter_headers(data):
-            if expected >= 0 and header.base_offset != expected:
+            if header.base_offset != expected:
                 raise CorruptBatch(f"it begins at offset {header.base_offset}, not at {expected}")
             check_crc(data, found, header)
             latest = epochs.latest

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .checkpoints import Checkpoints
 from .config import LogConfig, RecoveryReport
 from .epochs import LeaderEpochHistory
-from .errors import CorruptBatch, LogDamaged, from_os_error
+from .errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
 from .files import TEMPORARY, remove, sync_folder
 from .producer_state import ProducerState
 from .records import HEADER_BYTES, BatchHeader, check_crc, parse_header
@@ -249,8 +249,11 @@ class Recovery:
         self.checkpoints.remove_clean()
         sync_folder(self.folder)
         if not self.report.clean and self._end > 0:
-            self.checkpoints.write_recovery_point(self._end)
-        self.recovery_point = self._end
+            try:
+                self.checkpoints.write_recovery_point(self._end)
+                self.recovery_point = self._end
+            except DiskFull:
+                pass  # an old recovery point is safe, and a log on a full disk must still be readable
 
 
 def check_epoch(epochs: LeaderEpochHistory, header: BatchHeader) -> None:

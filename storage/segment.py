@@ -21,6 +21,8 @@ NO_TIMESTAMP = -(2**63)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096
 
+PlacedHeader = tuple[int, BatchHeader]
+
 
 def offset_name(offset: int, suffix: str) -> str:
     """The 20-digit file name of what begins at `offset`."""
@@ -152,7 +154,7 @@ class Segment:
         times.truncate(self.next_offset - self.base_offset - 1)  # the closing entry was for a sealed segment
         self.sealed = False
         index = self.indexes()[0]
-        self._since_index = self.size - index.floor(RELATIVE_OFFSET_MAX)
+        self._since_index = self.size - index.tail()[1]
         for path in self.files()[1:]:
             remove(path)
 
@@ -195,35 +197,38 @@ class Segment:
         if self.sealed:
             self.seal()
 
-    def walk(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch header from `position` (which must begin a batch) up to byte `end`; LogDamaged at nonsense.
+    def walk(self, position: int, expected: int | None = None, end: int | None = None) -> Iterator[PlacedHeader]:
+        """Each (position, batch header) from `position`, which must begin a batch, up to byte `end`.
 
-        Small batches are read many at a time, of large ones only the header is read.
+        The first batch must begin at offset `expected` if that is given, and each other where the one before ends;
+        LogDamaged otherwise. Small batches are read many at a time, of large ones only the header is read.
         """
         end = self.size if end is None else end
-        chunk, chunk_start, offset = b"", 0, -1
+        if position == 0:
+            expected = self.base_offset
+        chunk, chunk_start = b"", 0
         while position < end:
             if position + HEADER_BYTES > chunk_start + len(chunk):
                 chunk, chunk_start = self._pread(min(_WALK_BYTES, end - position), position), position
             try:
                 header = parse_header(chunk, position - chunk_start)
             except CorruptBatch as error:
-                raise LogDamaged(self.path, position, max(offset, self.base_offset), error.reason) from error
+                raise LogDamaged(self.path, position, expected or self.base_offset, error.reason) from error
             if position + header.size > end:
                 raise LogDamaged(self.path, position, header.base_offset, "a batch is cut off")
-            if header.base_offset < offset or (offset < 0 and header.base_offset < self.base_offset):
-                raise LogDamaged(self.path, position, header.base_offset, "offsets go back")
+            relative = header.last_offset - self.base_offset
+            if (expected is not None and header.base_offset != expected) or not 0 <= relative <= RELATIVE_OFFSET_MAX:
+                raise LogDamaged(self.path, position, header.base_offset, f"offset {expected} should follow here")
             yield position, header
             position += header.size
-            offset = header.next_offset
+            expected = header.next_offset
 
-    def locate(self, offset: int) -> tuple[int, BatchHeader]:
+    def locate(self, offset: int) -> PlacedHeader:
         """The position and header of the batch that holds `offset`, which must lie in this segment."""
-        for start in (self.indexes()[0].floor(offset - self.base_offset), 0):
+        hint = self.indexes()[0].floor(offset - self.base_offset)
+        for relative, start in (hint, (0, 0)):
             try:
-                for position, header in self.walk(start):
-                    if header.base_offset > offset:
-                        break  # an index that points too far
+                for position, header in self.walk(start, self.base_offset + relative):
                     if header.next_offset > offset:
                         return position, header
             except LogDamaged:
@@ -233,16 +238,20 @@ class Segment:
                 self.rebuild_indexes()  # the hint was wrong: never trust it again
         raise LogDamaged(self.path, 0, offset, "no batch holds this offset")
 
-    def limit(self, position: int, max_bytes: int, upper: int, *, at_least_one: bool) -> int:
-        """Where to stop reading from `position`: whole batches that end at or below offset `upper`.
+    def limit(self, position: int, first: int, max_bytes: int, upper: int, *, at_least_one: bool) -> int:
+        """Where to stop reading from `position`, where offset `first` begins: batches that end at or below `upper`.
 
         No more than `max_bytes`, except for the first batch when `at_least_one` is asked.
         """
         if self.size - position <= max_bytes and self.next_offset <= upper:
             return self.size
-        start = max(position, self.indexes()[0].floor_within(upper - self.base_offset, position + max_bytes))
+        relative, start = self.indexes()[0].floor_within(upper - self.base_offset, position + max_bytes)
+        if start > position:
+            first = self.base_offset + relative
+        else:
+            start = position
         end = start
-        for found, header in self.walk(start):
+        for found, header in self.walk(start, first):
             stop = found + header.size
             if header.next_offset > upper or (stop - position > max_bytes and not (at_least_one and found == position)):
                 break
@@ -287,12 +296,12 @@ class Segment:
         except OSError as error:
             raise from_os_error(f"shorten {self.path}", error) from error
         known = times.largest_below(next_offset - self.base_offset)
-        start = index.floor(RELATIVE_OFFSET_MAX)
+        relative, start = index.tail()
         self.size, self.next_offset = position, next_offset
         self.sync()
         self.max_timestamp = known[0] if known else NO_TIMESTAMP
         self._since_index = position - start
-        for _, header in self.walk(start):
+        for _, header in self.walk(start, self.base_offset + relative):
             self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
 
     def load_sealed(self) -> bool:
@@ -311,12 +320,9 @@ class Segment:
 
     def _load_tail(self) -> None:
         index = OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.size)
-        start = index.floor(RELATIVE_OFFSET_MAX)
-        first = True
-        for _, header in self.walk(start):
-            if first and start and header.base_offset - self.base_offset != index.offsets[-1]:
-                raise IndexDamaged("the last entry does not point to its batch")
-            first, self.next_offset = False, header.next_offset
+        relative, start = index.tail()
+        for _, header in self.walk(start, self.base_offset + relative):
+            self.next_offset = header.next_offset
         last = last_time_entry(self.sibling(TIME_INDEX).read_bytes())
         if self.size and (last is None or last[1] != self.next_offset - self.base_offset):
             raise IndexDamaged("the time index does not reach the end of the segment")

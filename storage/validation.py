@@ -10,9 +10,8 @@ import google_crc32c
 from .compression import Buffer
 from .errors import CorruptBatch, DuplicateSequence, RecordTooLarge, UnsupportedCompression
 from .producer_state import Duplicate, ProducerState
-from .records import COMPRESSION_MASK, CRC_START, BatchHeader, parse_header
-
-PlacedHeader = tuple[int, BatchHeader]
+from .records import COMPRESSION_MASK, CRC_START, parse_header
+from .segment import PlacedHeader
 
 
 def inspect(payload: Buffer) -> list[PlacedHeader]:

@@ -1,0 +1,60 @@
+"""The data directory: one process at a time, one broker, one cluster."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raylog.storage.directory import DataDirectory, InvalidTopicName, parse_partition_folder, partition_folder
+from raylog.storage.errors import DirectoryInUse, WrongDirectory
+
+
+def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path / "d", cluster_id=None, broker_id=3) as first:
+        identity = (first.cluster_id, first.broker_id, first.directory_id)
+    with DataDirectory.open(tmp_path / "d", cluster_id=identity[0], broker_id=3) as again:
+        assert (again.cluster_id, again.broker_id, again.directory_id) == identity
+
+
+def test_another_broker_or_cluster_is_refused_with_both_names(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path, cluster_id="ours", broker_id=1).close()
+    with pytest.raises(WrongDirectory, match=r"broker.id=1.*broker.id=2"):
+        DataDirectory.open(tmp_path, cluster_id="ours", broker_id=2)
+    with pytest.raises(WrongDirectory, match=r"cluster.id=ours.*cluster.id=theirs"):
+        DataDirectory.open(tmp_path, cluster_id="theirs", broker_id=1)
+    DataDirectory.open(tmp_path, cluster_id="ours", broker_id=1).close()
+
+
+def test_a_second_process_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib; from raylog.storage.directory import DataDirectory as D\n"
+        "d = D.open(pathlib.Path(sys.argv[1]), cluster_id='c', broker_id=1)\n"
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(DirectoryInUse) as caught:
+            DataDirectory.open(tmp_path, cluster_id="c", broker_id=1)
+        assert caught.value.pid == holder.pid
+        assert str(holder.pid) in str(caught.value)
+        holder.kill()
+        holder.wait(timeout=30)
+    DataDirectory.open(tmp_path, cluster_id="c", broker_id=1).close()
+
+
+def test_partition_folders_are_named_and_found(tmp_path: Path) -> None:
+    with DataDirectory.open(tmp_path, cluster_id="c", broker_id=1) as directory:
+        for topic, partition in (("b-1", 0), ("a", 10), ("a", 2)):
+            partition_folder(tmp_path, topic, partition).mkdir()
+        (tmp_path / "a-02").mkdir()
+        assert [found[:2] for found in directory.partition_folders()] == [("a", 2), ("a", 10), ("b-1", 0)]
+    assert parse_partition_folder("no-number-x") is None
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ü", "a b", "x" * 250, "a\n"])
+def test_names_that_cannot_be_folders_are_refused(tmp_path: Path, topic: str) -> None:
+    with pytest.raises(InvalidTopicName):
+        partition_folder(tmp_path, topic, 0)

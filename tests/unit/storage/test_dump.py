@@ -1,0 +1,65 @@
+"""The dump shows what is there and reports damage instead of raising."""
+
+from pathlib import Path
+
+from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, check_indexes, dump_folder, dump_segment
+from raylog.storage.records import encode_batch
+from tests.unit.storage.logs import NOW, batch, open_log
+
+
+def made(folder: Path) -> Path:
+    log = open_log(folder, segment_bytes=1500, index_interval_bytes=1)
+    for number in range(20):
+        log.append_as_leader(encode_batch([b"k"], [b"v%d" % number], [NOW + number], [[("h", b"x")]]), 2, NOW)
+    log.close()
+    return folder / "00000000000000000000.log"
+
+
+def test_every_batch_and_record_is_a_row(tmp_path: Path) -> None:
+    made(tmp_path / "t-0")
+    rows = list(dump_folder(tmp_path / "t-0", records=True))
+    batches = [row for row in rows if isinstance(row, BatchRow)]
+    records = [row for row in rows if isinstance(row, RecordRow)]
+    assert [row.base_offset for row in batches] == [row.offset for row in records] == list(range(20))
+    assert all(row.crc_valid and row.leader_epoch == 2 and row.compression == "none" for row in batches)
+    assert (records[3].key, records[3].value, records[3].headers) == (b"k", b"v3", [("h", b"x")])
+    assert len(rows) == 40
+
+
+def test_damage_is_reported_with_its_position(tmp_path: Path) -> None:
+    path = made(tmp_path / "t-0")
+    data = bytearray(path.read_bytes())
+    rows = [row for row in dump_segment(path) if isinstance(row, BatchRow)]
+    data[rows[2].position + 70] ^= 1
+    data[rows[5].position + 16] = 9
+    path.write_bytes(data)
+    found = list(dump_segment(path, records=True))
+    assert [row.crc_valid for row in found if isinstance(row, BatchRow)] == [True, True, False, True, True]
+    assert isinstance(found[-1], ProblemRow)
+    assert (found[-1].position, "magic 9" in found[-1].reason) == (rows[5].position, True)
+    path.write_bytes(path.read_bytes()[:30])
+    assert [type(row) for row in dump_segment(path)] == [ProblemRow]
+    assert [type(row) for row in dump_segment(tmp_path / "missing.log")] == [ProblemRow]
+
+
+def test_wrong_indexes_are_reported(tmp_path: Path) -> None:
+    path = made(tmp_path / "t-0")
+    assert list(check_indexes(path)) == []
+    index, times = path.with_suffix(".index"), path.with_suffix(".timeindex")
+    data = bytearray(index.read_bytes())
+    data[7] ^= 1
+    index.write_bytes(data)
+    data = bytearray(times.read_bytes())
+    data[7] ^= 1
+    times.write_bytes(data)
+    assert {row.file for row in check_indexes(path)} == {index.name, times.name}
+
+
+def test_a_batch_that_cannot_be_opened_is_a_problem_row(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append_as_leader(batch(b"a", attributes=0x10), 1, NOW)
+    path = log.segments[0].path
+    rows = list(dump_segment(path))
+    assert isinstance(rows[0], BatchRow)
+    assert rows[0].is_transactional
+    log.close()

@@ -13,7 +13,8 @@ steps = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(steps)
 def test_the_history_agrees_with_a_list_of_epochs_by_offset(plan: list[tuple[str, int, int]]) -> None:
-    epochs, twin, current = LeaderEpochHistory(), [], 0
+    epochs, current = LeaderEpochHistory(), 0
+    twin: list[int] = []
     for verb, size, where in plan:
         if verb == "append":
             epochs.assign(current, len(twin))

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from raylog.storage.log import PartitionLog
 from raylog.storage.records import iter_headers
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
 
-CONFIG = {"segment_bytes": 700, "index_interval_bytes": 100}
+CONFIG: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
 calm = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from raylog.storage.log import LogConfig, PartitionLog
 from raylog.storage.records import decode_batch, encode_batch, iter_headers
@@ -11,7 +12,7 @@ TOPIC_ID = "0123456789abcdef"
 NOW = 1_700_000_000_000
 
 
-def batch(*values: bytes, timestamps: list[int] | None = None, **fields: int) -> bytes:
+def batch(*values: bytes, timestamps: list[int] | None = None, **fields: Any) -> bytes:
     """A producer's batch of these values."""
     return encode_batch(None, list(values), timestamps or [NOW] * len(values), **fields)
 
@@ -22,7 +23,7 @@ def produced(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0
     return batch(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
-def open_log(folder: Path, *, topic_id: str = TOPIC_ID, now_ms: int = NOW, **config: int) -> PartitionLog:
+def open_log(folder: Path, *, topic_id: str = TOPIC_ID, now_ms: int = NOW, **config: Any) -> PartitionLog:
     """Create or recover the log in `folder`."""
     return PartitionLog.open(folder, LogConfig(**config), topic_id=topic_id, topic="t", partition=0, now_ms=now_ms)
 

@@ -1,6 +1,7 @@
 """Retention and delete_records: what goes, when, and what is left after a crash."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from raylog.storage.log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, values_of, whole
 
 
-def filled(folder: Path, **config: int) -> PartitionLog:
+def filled(folder: Path, **config: Any) -> PartitionLog:
     log = open_log(folder, segment_bytes=200, **config)
     for number in range(10):
         log.append_as_leader(batch(b"%d" % number, timestamps=[NOW + number]), 1 + number // 4, NOW)

@@ -133,8 +133,12 @@ TOPIC_KEYS: Final = _keys(
         name="message.timestamp.type",
         kind="choice",
         default="CreateTime",
-        choices=("CreateTime", "LogAppendTime"),
-        doc="Whether a record carries the producer's time or the time of its arrival at the broker.",
+        choices=("CreateTime",),
+        refused={
+            "LogAppendTime": "message.timestamp.type=LogAppendTime is not possible in this version; use 'CreateTime' and "
+            "let the producer set timestamp_ms."
+        },
+        doc="`CreateTime`: a record carries the time that its producer gave it.",
     ),
     ConfigKey(
         name="min.insync.replicas",

@@ -82,7 +82,8 @@ class ControllerMachine:
         ledger.begin("start", now_ms)
         image = ledger.image
         if not image.cluster_id:
-            ledger.write(ClusterCreated(cluster_id=self._settings.new_topic_id(), config=self._cluster_config))
+            cluster_id = self._settings.cluster_id or self._settings.new_topic_id()
+            ledger.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
         ledger.write(ControllerStarted(controller_epoch=ControllerEpoch(image.controller_epoch + 1)))
         config = {**image.config, **self._cluster_config}
         if config != image.config:

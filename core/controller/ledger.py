@@ -38,7 +38,9 @@ class ControllerSettings:
     """What the controller goes by. Times are in milliseconds."""
 
     new_topic_id: Callable[[], str]
-    """Gives a fresh 32-character id; also used for the cluster's own id."""
+    """Gives a fresh 32-character id."""
+    cluster_id: str = ""
+    """Identity of a cluster that is created now; empty = a fresh id."""
     session_timeout_ms: int = 3_000
     """A session that was silent for longer is over."""
     registration_grace_ms: int = 6_000

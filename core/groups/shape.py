@@ -1,6 +1,7 @@
-"""Whether a request has the types it should have, checked at the door so that no handler fails halfway through a step.
+"""Whether a request has the types it should have, checked at the door: no handler fails halfway through a step.
 
-Requests come from the network; the shell turns lists into events and need not look inside. Called by ``coordinator.py``.
+Requests come from the network; the shell turns lists into events and need not look inside. Called by
+``coordinator.py``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,205 @@
+"""The shell of a broker: the lock of a data directory, a copy of the metadata, and answers for clients.
+
+Runs in a ``Broker`` actor. It also keeps the replica actors of its directory in line with the metadata
+(``supervisor.py``). Its death disturbs no replica: Ray restarts it, it takes the lock again and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.metadata_answers import coordinator_index, metadata_answer
+from raylog.actors.settings import session_heartbeat_s
+from raylog.actors.specs import BrokerSpec
+from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import record_from_wire
+from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, NotController, RaylogError, from_code
+from raylog.core.ids import NO_INCARNATION
+from raylog.rpc import Connection, RemoteError, Request, RpcError, RpcServer
+from raylog.storage.directory import DataDirectory
+
+logger = logging.getLogger(__name__)
+
+FORWARDED: Final = frozenset({"create_topic", "delete_topic", "alter_topic_config", "describe_cluster"})
+FORWARD_TIMEOUT_S: Final = 10.0
+REGISTER_TIMEOUT_S: Final = 5.0
+PRODUCER_ID_BLOCK: Final = 1000
+
+
+class BrokerServer:
+    """One broker, from taking its directory to shutdown."""
+
+    def __init__(
+        self,
+        spec: BrokerSpec,
+        *,
+        find_controller: FindController,
+        workshop: ReplicaWorkshop,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """``workshop`` makes and ends replica actors; ``on_fatal`` ends the process."""
+        self.spec = spec
+        self.image = MetadataImage()
+        self._incarnation = int(NO_INCARNATION)
+        self._directory: DataDirectory | None = None
+        self._registered = asyncio.Event()
+        self._producer_ids: list[int] = []
+        self._producer_id_lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host)
+        self.endpoint: tuple[str, int] = ("", 0)
+        self._supervisor = ReplicaSupervisor(spec, workshop)
+        self._link = ControllerLink(
+            find_controller,
+            name=f"broker {spec.broker}",
+            secret=spec.secret,
+            register=self._register,
+            handler=self._on_controller_message,
+            heartbeat_s=session_heartbeat_s({}),
+            on_superseded=on_fatal,
+        )
+
+    async def start(self) -> None:
+        """Lock the directory, open the endpoint, look for the controller."""
+        self._directory = DataDirectory.open(
+            self.spec.folder, cluster_id=self.spec.cluster_id, broker_id=self.spec.broker
+        )
+        self.endpoint = await self._server.start()
+        self._supervisor.start()
+        self._link.start()
+
+    async def stop(self) -> None:
+        """Stop answering and let the directory go; the replicas stay."""
+        await self._supervisor.stop()
+        await self._link.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.close()
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    async def wait_registered(self, timeout_s: float) -> None:
+        """Wait until the controller knows this broker; raises TimeoutError."""
+        await asyncio.wait_for(self._registered.wait(), timeout_s)
+
+    def connection_info(self) -> dict[str, object]:
+        """Return what a client in this Ray cluster needs; serves when the controller is being restarted."""
+        brokers = [[one.broker, one.host, one.port] for one in self.image.online_brokers()]
+        host, port = self.endpoint
+        return {
+            "cluster_id": self.image.cluster_id,
+            "secret": self.spec.secret,
+            "brokers": brokers or [[self.spec.broker, host, port]],
+        }
+
+    # ------------------------------------------------------------ controller
+
+    async def _register(self, connection: Connection) -> None:
+        directory = self._directory
+        if directory is None:
+            raise ConnectionResetError("the broker is stopping")
+        host, port = self.endpoint
+        reply = await connection.call(
+            "register_broker",
+            [
+                self.spec.broker,
+                self._incarnation,
+                self.spec.node_id,
+                host,
+                port,
+                directory.directory_id,
+                directory.cluster_id,
+            ],
+            timeout_s=REGISTER_TIMEOUT_S,
+        )
+        incarnation, _, _, version, snapshot = reply.args
+        self._incarnation = incarnation
+        image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
+        self.image = image
+        self._registered.set()
+        self._supervisor.reconcile(image)
+
+    def _on_controller_message(self, request: Request) -> None:
+        if request.method != "metadata_update":
+            request.fail(InvalidRequest(f"A broker knows no message {request.method!r} from the controller."))
+            return
+        from_version, rows = request.args
+        if from_version + len(rows) <= self.image.version:
+            return
+        if from_version != self.image.version:
+            logger.warning(
+                "broker %d: metadata at %d, update from %d", self.spec.broker, self.image.version, from_version
+            )
+            request.connection.close(f"metadata has a gap: at {self.image.version}, update from {from_version}")
+            return
+        for row in rows:
+            self.image.apply(record_from_wire(row))
+        self._supervisor.reconcile(self.image)
+
+    # ------------------------------------------------------------ clients
+
+    def _on_request(self, request: Request) -> None:
+        if request.method == "metadata":
+            self._answer_metadata(request)
+        elif request.method == "init_producer_id":
+            self._spawn(self._init_producer_id(request), request)
+        elif request.method == "find_coordinator":
+            self._find_coordinator(request)
+        elif request.method in FORWARDED:
+            self._spawn(self._forward(request), request)
+        else:
+            request.fail(InvalidRequest(f"A broker knows no method {request.method!r}."))
+
+    def _answer_metadata(self, request: Request) -> None:
+        if not self._registered.is_set():
+            request.fail(NotController("This broker is still waiting for the controller; try again."))
+            return
+        request.reply(metadata_answer(self.image, request.args[0]))
+
+    async def _init_producer_id(self, request: Request) -> None:
+        async with self._producer_id_lock:
+            if not self._producer_ids:
+                reply = await self._link.call("allocate_producer_ids", [PRODUCER_ID_BLOCK], timeout_s=FORWARD_TIMEOUT_S)
+                first, count = reply.args
+                self._producer_ids = list(range(first + count - 1, first - 1, -1))
+            request.reply([self._producer_ids.pop(), 0])
+
+    def _find_coordinator(self, request: Request) -> None:
+        kind, key = request.args
+        index = coordinator_index(self.image, key)
+        found = self.image.coordinators.get((kind, index))
+        if found is not None and found.port:
+            request.reply([index, found.host, found.port])
+        else:
+            self._spawn(self._ensure_coordinator(request, kind, index), request)
+
+    async def _ensure_coordinator(self, request: Request, kind: str, index: int) -> None:
+        await self._link.call("ensure_coordinator", [kind, index], timeout_s=FORWARD_TIMEOUT_S)
+        request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
+
+    async def _forward(self, request: Request) -> None:
+        reply = await self._link.call(request.method, request.args, timeout_s=FORWARD_TIMEOUT_S)
+        request.reply(reply.args, reply.payload)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], request: Request) -> None:
+        task = asyncio.create_task(_answering(work, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
+    try:
+        await work
+    except RemoteError as refusal:
+        request.fail(from_code(refusal.code, refusal.message, refusal.details))
+    except RaylogError as error:
+        request.fail(error)
+    except (RpcError, OSError) as error:
+        request.fail(NotController(f"The controller did not answer ({error}); it is being restarted, try again."))

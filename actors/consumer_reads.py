@@ -1,0 +1,120 @@
+"""Reads for consumers at a leader: long polls that wait for the high watermark, and offset look-ups.
+
+Owned by a replica's shell. Hands out only records below the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raylog.actors.clock import monotonic_ms
+from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, RaylogError
+from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
+from raylog.core.replication.replica import ReplicaMachine
+from raylog.rpc import Request
+from raylog.storage.errors import StorageError
+from raylog.storage.log import PartitionLog
+
+
+@dataclass(slots=True)
+class ParkedFetch:
+    """A consumer's fetch that waits for records or for its deadline."""
+
+    request: Request
+    offset: int
+    max_bytes: int
+    min_bytes: int
+    deadline_ms: int
+
+
+class ConsumerReads:
+    """Answers ``fetch`` and ``list_offsets`` of one partition."""
+
+    def __init__(self, log: PartitionLog, machine: Callable[[], ReplicaMachine | None]) -> None:
+        """``machine`` returns the replica's machine, or None before its first registration."""
+        self._log = log
+        self._machine = machine
+        self._parked: list[ParkedFetch] = []
+
+    def fetch(self, request: Request) -> None:
+        """Answer a consumer's fetch at once when there is something to read, else park it."""
+        _, _, leader_epoch, offset, max_bytes, min_bytes, max_wait_ms, _ = request.args
+        machine = self._leading(request, leader_epoch)
+        if machine is None:
+            return
+        waiting = ParkedFetch(request, offset, max_bytes, min_bytes, monotonic_ms() + max_wait_ms)
+        if not self._try(machine, waiting, expired=max_wait_ms <= 0):
+            self._parked.append(waiting)
+
+    def wake(self) -> None:
+        """Answer every parked fetch that can be answered now; called when the high watermark moved and on each tick."""
+        machine = self._machine()
+        if not self._parked or machine is None:
+            return
+        now = monotonic_ms()
+        self._parked = [one for one in self._parked if not self._try(machine, one, expired=one.deadline_ms <= now)]
+
+    def refuse_all(self) -> None:
+        """Send parked consumers away: this replica leads no more."""
+        parked, self._parked = self._parked, []
+        for one in parked:
+            one.request.fail(NotLeaderOrFollower())
+
+    def list_offsets(self, request: Request) -> None:
+        """Answer where a timestamp, the start, the end or the newest record is."""
+        _, _, leader_epoch, timestamp = request.args
+        machine = self._leading(request, leader_epoch)
+        if machine is None:
+            return
+        epoch = machine.leader_epoch
+        if timestamp == EARLIEST:
+            request.reply([self._log.log_start_offset, -1, epoch])
+            return
+        upper = machine.exposed_high_watermark
+        if upper is None:
+            request.fail(OffsetNotAvailable())
+        elif timestamp == LATEST:
+            request.reply([upper, -1, epoch])
+        else:
+            self._answer_time(request, timestamp, upper, epoch)
+
+    def _answer_time(self, request: Request, timestamp: int, upper: int, epoch: int) -> None:
+        try:
+            if timestamp == MAX_TIMESTAMP:
+                found = self._log.max_timestamp(upper)
+            else:
+                found = self._log.offset_for_timestamp(timestamp, upper)
+        except StorageError as error:
+            request.fail(error)
+            return
+        request.reply([-1, -1, epoch] if found is None else [found[0], found[1], epoch])
+
+    def _leading(self, request: Request, leader_epoch: int) -> ReplicaMachine | None:
+        machine = self._machine()
+        error: RaylogError | None = (
+            NotLeaderOrFollower() if machine is None else machine.consumer_fetch_error(LeaderEpoch(leader_epoch))
+        )
+        if error is not None:
+            request.fail(error)
+            return None
+        return machine
+
+    def _try(self, machine: ReplicaMachine, waiting: ParkedFetch, *, expired: bool) -> bool:
+        exposed = machine.exposed_high_watermark
+        upper = machine.high_watermark
+        try:
+            records = b"" if waiting.offset == upper else self._read(waiting, upper)
+        except StorageError as error:
+            waiting.request.fail(error)
+            return True
+        if not expired and (not records or len(records) < waiting.min_bytes):
+            return False
+        mark = -1 if exposed is None else exposed
+        waiting.request.reply([mark, mark, self._log.log_start_offset], records)
+        return True
+
+    def _read(self, waiting: ParkedFetch, upper: int) -> bytes:
+        if upper < waiting.offset <= self._log.log_end_offset:
+            return b""
+        return self._log.read(waiting.offset, waiting.max_bytes, upper)

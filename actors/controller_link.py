@@ -1,0 +1,141 @@
+"""The connection that a replica, broker or coordinator keeps to the controller.
+
+It finds the controller, connects, registers, sends heartbeats, and does all of it again when the connection breaks.
+Everything else of the actor goes on meanwhile: losing the controller stops no reads and no writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from raylog.core.errors import ConnectionFailed, NotController, StaleBrokerEpoch
+from raylog.rpc import Connection, Handler, RemoteError, Reply, Request, RpcError, connect
+
+logger = logging.getLogger(__name__)
+
+FindController = Callable[[], Awaitable[tuple[str, int]]]
+"""Returns host and port of the controller; raises :class:`ConnectionFailed` when it cannot be found right now."""
+
+RETRY_S: Final = 0.05
+CONNECT_TIMEOUT_S: Final = 2.0
+STALE: Final = StaleBrokerEpoch.code
+
+
+class ControllerLink:
+    """Keeps one registered connection to the controller for as long as it is started."""
+
+    def __init__(
+        self,
+        find: FindController,
+        *,
+        name: str,
+        secret: bytes,
+        register: Callable[[Connection], Awaitable[None]],
+        handler: Handler,
+        heartbeat_s: float,
+        on_superseded: Callable[[str], None],
+    ) -> None:
+        """``register`` speaks first on every new connection; ``handler`` gets what the controller sends afterwards.
+
+        ``on_superseded`` is called when the controller says that a newer life of this process is registered.
+        """
+        self._find = find
+        self._name = name
+        self._secret = secret
+        self._register = register
+        self._handler = handler
+        self._heartbeat_s = heartbeat_s
+        self._on_superseded = on_superseded
+        self._connection: Connection | None = None
+        self._connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._early: list[Request] | None = []
+
+    def start(self) -> None:
+        """Begin to look for the controller; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"controller link of {self._name}")
+
+    async def stop(self) -> None:
+        """Close the connection and end the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.close("stopped")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a registered connection stands at this moment."""
+        return self._connected.is_set()
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Wait until registered; raises :class:`NotController` when that takes longer."""
+        try:
+            await asyncio.wait_for(self._connected.wait(), timeout_s)
+        except TimeoutError:
+            raise NotController(
+                f"The controller could not be reached within {timeout_s:.1f} s; it is being restarted, try again."
+            ) from None
+
+    async def call(self, method: str, args: object, *, timeout_s: float) -> Reply:
+        """Call the controller; waits for the connection within the same deadline.
+
+        Raises :class:`RemoteError` for its refusals, other :class:`RpcError` when the outcome is unknown.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        await self.wait_connected(timeout_s)
+        connection = self._connection
+        if connection is None:
+            raise NotController("The connection to the controller broke; try again.")
+        return await connection.call(method, args, timeout_s=max(0.001, deadline - loop.time()))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._connect_once()
+            except RemoteError as refusal:
+                if refusal.code == STALE:
+                    self._on_superseded(refusal.message)
+                    return
+                logger.warning("%s: the controller refused the registration: %s", self._name, refusal)
+            except (RpcError, ConnectionFailed, OSError) as error:
+                logger.debug("%s: no controller: %s", self._name, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _connect_once(self) -> None:
+        host, port = await self._find()
+        self._early = []
+        connection = await connect(host, port, secret=self._secret, handler=self._receive, timeout_s=CONNECT_TIMEOUT_S)
+        closed = asyncio.Event()
+        connection.on_close(lambda _: closed.set())
+        try:
+            await self._register(connection)
+            early, self._early = self._early, None
+            for request in early or []:
+                self._handler(request)
+            self._connection = connection
+            self._connected.set()
+            await self._beat_until(connection, closed)
+        finally:
+            self._connected.clear()
+            self._connection = None
+            connection.close("link ended")
+
+    def _receive(self, request: Request) -> None:
+        """Hand on what the controller sends; what comes before the answer to the registration waits for it."""
+        if self._early is None:
+            self._handler(request)
+        else:
+            self._early.append(request)
+
+    async def _beat_until(self, connection: Connection, closed: asyncio.Event) -> None:
+        while not closed.is_set():
+            connection.notify("heartbeat")
+            try:
+                await asyncio.wait_for(closed.wait(), self._heartbeat_s)
+            except TimeoutError:
+                continue

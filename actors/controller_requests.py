@@ -1,0 +1,144 @@
+"""Requests on the wire turned into events of the controller's machine. Used by its shell; keeps no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raylog.core.controller import events as ev
+from raylog.core.errors import InvalidRequest
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.rpc import Request
+
+
+def event_for(request: Request, session: int, number: int, now_ms: int) -> ev.Event:
+    """Return the event for a request on ``session``; ``number`` is what the machine will answer to.
+
+    Raises :class:`InvalidRequest` for a method that the controller does not know and for arguments of the wrong shape.
+    """
+    build = _BUILDERS.get(request.method)
+    if build is None:
+        raise InvalidRequest(f"The controller knows no method {request.method!r}.")
+    try:
+        return build(session, number, now_ms, request.args)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"The arguments of {request.method!r} do not fit: {error}") from None
+
+
+def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    broker, incarnation, node_id, host, port, directory_id, cluster_id = args
+    return ev.BrokerRegistrationReceived(
+        cause="register_broker",
+        now_ms=now_ms,
+        session=session,
+        request=number,
+        broker=BrokerId(broker),
+        incarnation=Incarnation(incarnation),
+        node_id=node_id,
+        host=host,
+        port=port,
+        directory_id=directory_id,
+        cluster_id=cluster_id,
+    )
+
+
+def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic_id, topic, partition, broker, incarnation, host, port, log_lost = args
+    return ev.ReplicaRegistrationReceived(
+        cause="register_replica",
+        now_ms=now_ms,
+        session=session,
+        request=number,
+        topic_id=topic_id,
+        partition=TopicPartition(topic, partition),
+        broker=BrokerId(broker),
+        incarnation=Incarnation(incarnation),
+        host=host,
+        port=port,
+        log_lost=log_lost,
+    )
+
+
+def _register_coordinator(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    kind, index, epoch, host, port = args
+    return ev.CoordinatorRegistrationReceived(
+        cause="register_coordinator",
+        now_ms=now_ms,
+        session=session,
+        request=number,
+        kind=kind,
+        index=index,
+        epoch=epoch,
+        host=host,
+        port=port,
+    )
+
+
+def _alter_partition(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic_id, topic, partition, broker, incarnation, leader_epoch, partition_epoch, isr = args
+    return ev.IsrChangeReceived(
+        cause="alter_partition",
+        now_ms=now_ms,
+        session=session,
+        request=number,
+        topic_id=topic_id,
+        partition=TopicPartition(topic, partition),
+        broker=BrokerId(broker),
+        incarnation=Incarnation(incarnation),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        partition_epoch=PartitionEpoch(partition_epoch),
+        isr=tuple((BrokerId(member), Incarnation(life)) for member, life in isr),
+    )
+
+
+def _create_topic(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic, partitions, replication_factor, assignment, config, validate_only, _ = args
+    return ev.CreateTopicReceived(
+        cause="create_topic",
+        now_ms=now_ms,
+        request=number,
+        topic=topic,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        assignment=assignment,
+        config=config,
+        validate_only=validate_only,
+    )
+
+
+def _delete_topic(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.DeleteTopicReceived(cause="delete_topic", now_ms=now_ms, request=number, topic=args[0])
+
+
+def _alter_topic_config(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic, changed, deleted = args
+    return ev.AlterTopicConfigReceived(
+        cause="alter_topic_config", now_ms=now_ms, request=number, topic=topic, set=changed, delete=deleted
+    )
+
+
+def _allocate_producer_ids(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.ProducerIdsRequested(cause="allocate_producer_ids", now_ms=now_ms, request=number, count=args[0])
+
+
+def _ensure_coordinator(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    kind, index = args
+    return ev.CoordinatorRequested(cause="ensure_coordinator", now_ms=now_ms, request=number, kind=kind, index=index)
+
+
+def _describe_cluster(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.DescribeClusterReceived(cause="describe_cluster", now_ms=now_ms, request=number)
+
+
+_BUILDERS: dict[str, Callable[[int, int, int, Sequence[Any]], ev.Event]] = {
+    "register_broker": _register_broker,
+    "register_replica": _register_replica,
+    "register_coordinator": _register_coordinator,
+    "alter_partition": _alter_partition,
+    "create_topic": _create_topic,
+    "delete_topic": _delete_topic,
+    "alter_topic_config": _alter_topic_config,
+    "allocate_producer_ids": _allocate_producer_ids,
+    "ensure_coordinator": _ensure_coordinator,
+    "describe_cluster": _describe_cluster,
+}

@@ -1,0 +1,234 @@
+"""The shell of the controller: its metadata log, its machine, its endpoint, the sessions of all other actors.
+
+Runs in the ``Controller`` actor (``ray_actors.py``). A session is a connection: when it breaks, the machine is told at
+once, which is how a killed leader is replaced within milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.controller_requests import event_for
+from raylog.actors.flusher import Flusher
+from raylog.actors.metadata_answers import cluster_answer, metadata_answer
+from raylog.actors.metadata_log import MetadataLog
+from raylog.actors.settings import controller_settings
+from raylog.actors.specs import ControllerSpec
+from raylog.core.controller import events as ctl
+from raylog.core.controller.controller import ControllerMachine
+from raylog.core.controller.image import MetadataImage
+from raylog.core.errors import InconsistentClusterId, NotController
+from raylog.core.outbox import Outbox
+from raylog.rpc import Connection, Request, RpcServer
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+
+
+class ControllerServer:
+    """The controller, from replaying its log to shutdown."""
+
+    def __init__(
+        self,
+        spec: ControllerSpec,
+        *,
+        start_coordinator: Callable[[str, int], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process."""
+        self.spec = spec
+        self._start_coordinator = start_coordinator
+        self._on_fatal = on_fatal
+        self._metadata: MetadataLog | None = None
+        self._machine: ControllerMachine | None = None
+        self._connections: dict[int, Connection] = {}
+        self._sessions: dict[Connection, int] = {}
+        self._requests: dict[int, Request] = {}
+        self._next_number = 1
+        self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()
+        self._tick_task: asyncio.Task[None] | None = None
+        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
+        self.endpoint: tuple[str, int] = ("", 0)
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Replay the metadata log, begin a new controller epoch, open the endpoint."""
+        self._metadata = await asyncio.get_running_loop().run_in_executor(None, MetadataLog.open, self.spec.folder)
+        image = self._metadata.replay()
+        if image.cluster_id not in ("", self.spec.cluster_id):
+            raise InconsistentClusterId(
+                f"{self.spec.folder} holds the metadata of cluster {image.cluster_id}, not of {self.spec.cluster_id}; "
+                "start with the data directory that belongs to this cluster."
+            )
+        self._machine = ControllerMachine(
+            image,
+            settings=controller_settings(
+                self.spec.cluster_config,
+                cluster_id=self.spec.cluster_id,
+                new_topic_id=lambda: uuid.uuid4().hex,
+            ),
+            now_ms=monotonic_ms(),
+            cluster_config=self.spec.cluster_config,
+        )
+        self._flusher = Flusher(
+            self._metadata.log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name="controller"
+        )
+        self._flusher.start()
+        self._perform(self._machine.start(monotonic_ms()))
+        self.endpoint = await self._server.start()
+        self._tick_task = asyncio.create_task(self._tick_forever(), name="controller ticks")
+        for kind, index in sorted(image.coordinators):
+            self._start_coordinator(kind, index)
+        logger.info("controller ready at version %d on port %d", image.version, self.endpoint[1])
+
+    async def stop(self) -> None:
+        """Close the endpoint first, so that nobody is fenced for leaving, then the log."""
+        self._machine = None
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
+        await self._server.close()
+        if self._metadata is not None:
+            await self._flusher.stop()
+            self._metadata.log.close()
+            self._metadata = None
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as decided so far; raises :class:`NotController` before the start and after the stop."""
+        return self._running().image
+
+    def connection_info(self) -> dict[str, object]:
+        """Return what a client in this Ray cluster needs: cluster id, secret and the brokers' endpoints."""
+        image = self.image
+        brokers = [[one.broker, one.host, one.port] for one in image.online_brokers()]
+        return {"cluster_id": image.cluster_id, "secret": self.spec.secret, "brokers": brokers}
+
+    def status(self) -> dict[str, object]:
+        """Return brokers, topics and leaders as plain values."""
+        return cluster_answer(self.image)
+
+    # ------------------------------------------------------------ sessions
+
+    def _on_connect(self, connection: Connection) -> None:
+        session = self._next_number
+        self._next_number += 1
+        self._connections[session] = connection
+        self._sessions[connection] = session
+        connection.on_close(self._on_disconnect)
+
+    def _on_disconnect(self, connection: Connection) -> None:
+        session = self._sessions.pop(connection, None)
+        if session is None:
+            return
+        self._connections.pop(session, None)
+        if self._machine is not None:
+            self._feed(ctl.SessionLost(cause="connection lost", now_ms=monotonic_ms(), session=session))
+
+    # ------------------------------------------------------------ events in
+
+    def _running(self) -> ControllerMachine:
+        if self._machine is None:
+            raise NotController("The controller is not running.")
+        return self._machine
+
+    def _feed(self, event: ctl.Event) -> None:
+        self._perform(self._running().step(event))
+
+    def _on_request(self, request: Request) -> None:
+        session = self._sessions.get(request.connection)
+        if session is None:
+            return
+        machine = self._running()
+        if request.method == "heartbeat":
+            self._feed(ctl.SessionHeard(cause="heartbeat", now_ms=monotonic_ms(), session=session))
+            return
+        if request.method == "metadata":
+            request.reply(metadata_answer(machine.image, request.args[0]))
+            return
+        number = self._next_number
+        self._next_number += 1
+        event = event_for(request, session, number, monotonic_ms())
+        self._requests[number] = request
+        self._feed(event)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._feed(ctl.Tick(cause="tick", now_ms=monotonic_ms()))
+
+    # ------------------------------------------------------------ effects out
+
+    def _perform(self, outbox: Outbox[ctl.Effect]) -> None:
+        try:
+            for effect in outbox.now:
+                self._carry_out(effect)
+            if outbox.after_sync:
+                self._wait_for_disk(outbox.after_sync)
+        except Exception as defect:  # a defect or a failing disk: the controller ends and is restarted from its log
+            self._on_fatal(f"the controller could not carry out a decision: {defect!r}")
+            raise
+
+    def _log(self) -> MetadataLog:
+        if self._metadata is None:
+            raise NotController("The controller's log is closed.")
+        return self._metadata
+
+    def _wait_for_disk(self, effects: list[ctl.Effect]) -> None:
+        log = self._log().log
+        if log.synced_end_offset >= log.log_end_offset and not self._after_sync:
+            for effect in effects:
+                self._carry_out(effect)
+        else:
+            self._after_sync.append((log.log_end_offset, effects))
+            self._flusher.kick()
+
+    def _on_synced(self, end: int) -> None:
+        while self._after_sync and self._after_sync[0][0] <= end:
+            for effect in self._after_sync.popleft()[1]:
+                self._carry_out(effect)
+
+    def _on_sync_failed(self, error: BaseException) -> None:
+        self._on_fatal(f"the controller's disk refused to sync: {error!r}")
+
+    def _carry_out(self, effect: ctl.Effect) -> None:
+        match effect:
+            case ctl.WriteRecords():
+                self._log().append(effect.records, self._running().image.controller_epoch)
+            case ctl.Reply():
+                request = self._requests.pop(effect.request, None)
+                if effect.warning:
+                    logger.warning("%s", effect.warning)
+                if request is not None:
+                    request.reply(effect.result)
+            case ctl.Refuse():
+                request = self._requests.pop(effect.request, None)
+                if request is not None:
+                    request.fail(effect.error)
+            case ctl.PublishMetadata():
+                wire = [effect.from_version, [record.to_wire() for record in effect.records]]
+                for session in effect.sessions:
+                    self._notify(session, "metadata_update", wire)
+            case ctl.SendPartitionState():
+                self._notify(effect.session, "partition_state", [effect.incarnation, effect.state.to_wire()])
+            case ctl.StopReplica():
+                self._notify(effect.session, "stop_replica", [effect.reason])
+            case ctl.CloseSession():
+                connection = self._connections.get(effect.session)
+                if connection is not None:
+                    connection.close(effect.reason)
+            case ctl.StartCoordinator():
+                self._start_coordinator(effect.kind, effect.index)
+
+    def _notify(self, session: int, method: str, args: list[object]) -> None:
+        connection = self._connections.get(session)
+        if connection is not None and not connection.is_closed:
+            connection.notify(method, args)

@@ -1,0 +1,108 @@
+"""The connection on which a follower fetches from its leader. Owned by a replica's shell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from raylog.core.ids import NO_EPOCH
+from raylog.core.replication.events import SendFetch
+from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
+
+CONNECT_TIMEOUT_S: Final = 1.0
+MAX_WAIT_MS: Final = 500
+MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
+LINK_BROKEN: Final = 1001
+
+
+class FollowerLink:
+    """Sends one fetch at a time to the leader's endpoint and reports its outcome."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: str,
+        partition: int,
+        broker: int,
+        secret: bytes,
+        on_answer: Callable[[SendFetch, Reply], None],
+        on_failure: Callable[[SendFetch, int, int], None],
+        fetch_timeout_s: float,
+    ) -> None:
+        """``on_failure`` gets the fetch, Kafka's error number and the leader's log start offset (0 = not told)."""
+        self._topic_id = topic_id
+        self._partition = partition
+        self._broker = broker
+        self._secret = secret
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+        self._fetch_timeout_s = fetch_timeout_s
+        self._endpoint: tuple[str, int] | None = None
+        self._connection: Connection | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
+        """Send a fetch to the leader at ``endpoint``; the outcome comes through the callbacks, never from here."""
+        if endpoint != self._endpoint:
+            self.disconnect()
+            self._endpoint = endpoint
+        task = asyncio.create_task(self._fetch(fetch, endpoint), name=f"fetch {fetch.request}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def disconnect(self) -> None:
+        """Close the connection to the leader that was; its outstanding fetch fails."""
+        if self._connection is not None:
+            self._connection.close("the leader changed")
+            self._connection = None
+        self._endpoint = None
+
+    async def stop(self) -> None:
+        """Close the connection and end every task."""
+        self.disconnect()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _fetch(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
+        if endpoint is None:
+            await asyncio.sleep(0)
+            self._on_failure(fetch, LINK_BROKEN, 0)
+            return
+        try:
+            connection = await self._connected(endpoint)
+            reply = await connection.call(
+                "replica_fetch",
+                [
+                    self._topic_id,
+                    self._partition,
+                    fetch.leader_epoch,
+                    self._broker,
+                    fetch.incarnation,
+                    fetch.fetch_offset,
+                    fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
+                    MAX_FETCH_BYTES,
+                    MAX_WAIT_MS,
+                ],
+                timeout_s=self._fetch_timeout_s,
+            )
+        except RemoteError as refusal:
+            start = refusal.details.get("log_start_offset", 0)
+            self._on_failure(fetch, refusal.code, start if isinstance(start, int) else 0)
+        except (RpcError, OSError):
+            self._on_failure(fetch, LINK_BROKEN, 0)
+        else:
+            self._on_answer(fetch, reply)
+
+    async def _connected(self, endpoint: tuple[str, int]) -> Connection:
+        standing = self._connection
+        if standing is not None and not standing.is_closed:
+            return standing
+        host, port = endpoint
+        connection = await connect(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
+        if endpoint != self._endpoint:
+            connection.close("the leader changed while connecting")
+            raise ConnectionResetError("the leader changed while connecting")
+        self._connection = connection
+        return connection

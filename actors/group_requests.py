@@ -1,0 +1,125 @@
+"""Requests on the wire turned into events of the group coordinator's machine. Used by its shell; keeps no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raylog.core.errors import InvalidRequest
+from raylog.core.groups import events as ev
+from raylog.rpc import Request
+
+
+def event_for(request: Request, number: int, now_ms: int) -> ev.Event:
+    """Return the event for a request; ``number`` is what the machine will answer to.
+
+    Raises :class:`InvalidRequest` for a method that a coordinator does not know and for arguments of the wrong shape.
+    """
+    build = _BUILDERS.get(request.method)
+    if build is None:
+        raise InvalidRequest(f"A group coordinator knows no method {request.method!r}.")
+    try:
+        return build(number, now_ms, request.args or [])
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"The arguments of {request.method!r} do not fit: {error}") from None
+
+
+def _join(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    group, member, instance, client, session_ms, rebalance_ms, kind, protocols = args
+    return ev.JoinReceived(
+        cause="join_group",
+        now_ms=now_ms,
+        request=number,
+        group=group,
+        member_id=member,
+        instance_id=instance,
+        client_id=client,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms,
+        protocol_type=kind,
+        protocols=[(name, bytes(metadata)) for name, metadata in protocols],
+    )
+
+
+def _sync(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    group, generation, member, instance, assignments = args
+    return ev.SyncReceived(
+        cause="sync_group",
+        now_ms=now_ms,
+        request=number,
+        group=group,
+        generation=generation,
+        member_id=member,
+        instance_id=instance,
+        assignments={one: bytes(assignment) for one, assignment in assignments},
+    )
+
+
+def _heartbeat(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    group, generation, member, instance = args
+    return ev.HeartbeatReceived(
+        cause="heartbeat",
+        now_ms=now_ms,
+        request=number,
+        group=group,
+        generation=generation,
+        member_id=member,
+        instance_id=instance,
+    )
+
+
+def _leave(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    group, members = args
+    return ev.LeaveReceived(
+        cause="leave_group",
+        now_ms=now_ms,
+        request=number,
+        group=group,
+        members=[(member, instance) for member, instance in members],
+    )
+
+
+def _offset_commit(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    group, generation, member, offsets = args
+    return ev.OffsetCommitReceived(
+        cause="offset_commit",
+        now_ms=now_ms,
+        request=number,
+        group=group,
+        generation=generation,
+        member_id=member,
+        offsets=[
+            (topic_id, topic, part, offset, epoch, note) for topic_id, topic, part, offset, epoch, note in offsets
+        ],
+    )
+
+
+def _offset_fetch(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    group, partitions = args
+    asked = None if partitions is None else [(topic_id, topic, part) for topic_id, topic, part in partitions]
+    return ev.OffsetFetchReceived(cause="offset_fetch", now_ms=now_ms, request=number, group=group, partitions=asked)
+
+
+def _list(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.ListGroupsReceived(cause="list_groups", now_ms=now_ms, request=number)
+
+
+def _describe(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.DescribeGroupReceived(cause="describe_group", now_ms=now_ms, request=number, group=args[0])
+
+
+def _delete(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.DeleteGroupReceived(cause="delete_group", now_ms=now_ms, request=number, group=args[0])
+
+
+_BUILDERS: dict[str, Callable[[int, int, Sequence[Any]], ev.Event]] = {
+    "join_group": _join,
+    "sync_group": _sync,
+    "heartbeat": _heartbeat,
+    "leave_group": _leave,
+    "offset_commit": _offset_commit,
+    "offset_fetch": _offset_fetch,
+    "list_groups": _list,
+    "describe_group": _describe,
+    "delete_group": _delete,
+}

@@ -1,0 +1,78 @@
+"""The metadata image as answers on the wire. Pure; used by the broker, and by the controller for coordinators."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.core.config import ClusterConfig
+from raylog.core.controller.image import MetadataImage, TopicImage
+from raylog.core.errors import UnknownTopicOrPartition
+from raylog.core.replication.state import PartitionState
+
+
+def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> list[object]:
+    """Return the answer to ``metadata``: [cluster id, version, brokers, topics]; None asks for all topics."""
+    brokers = [[one.broker, one.host, one.port, one.node_id] for one in image.online_brokers()]
+    wanted = sorted(image.topics) if names is None else names
+    topics = [_topic_answer(image.topics.get(name), name) for name in wanted]
+    return [image.cluster_id, image.version, brokers, topics]
+
+
+def coordinator_index(image: MetadataImage, group: str) -> int:
+    """Return the partition of the offsets topic, hence the coordinator, that a group belongs to."""
+    topic = image.topic(OFFSETS_TOPIC)
+    if topic is not None:
+        count = len(topic.partitions)
+    else:
+        count = ClusterConfig.from_dict(image.config).offsets_topic_num_partitions
+    return zlib.crc32(group.encode()) % count
+
+
+def cluster_answer(image: MetadataImage) -> dict[str, object]:
+    """Return brokers, topics and their partitions as plain values, for ``status`` and ``describe_cluster``."""
+    return {
+        "cluster_id": image.cluster_id,
+        "controller_epoch": image.controller_epoch,
+        "version": image.version,
+        "brokers": [
+            {"broker": one.broker, "host": one.host, "port": one.port, "node_id": one.node_id, "online": one.online}
+            for _, one in sorted(image.brokers.items())
+        ],
+        "topics": {
+            name: [_partition_status(state) for state in topic.partitions] for name, topic in image.topics.items()
+        },
+    }
+
+
+def _topic_answer(topic: TopicImage | None, name: str) -> list[object]:
+    if topic is None:
+        return [UnknownTopicOrPartition.code, "", name, False, [], {}]
+    partitions = [_partition_answer(state) for state in topic.partitions]
+    return [0, topic.topic_id, name, name.startswith("__"), partitions, dict(topic.config)]
+
+
+def _partition_answer(state: PartitionState) -> list[object]:
+    place = state.place(state.leader)
+    return [
+        state.partition.partition,
+        state.leader,
+        state.leader_epoch,
+        "" if place is None else place.host,
+        0 if place is None else place.port,
+        list(state.replicas),
+        list(state.isr),
+        [[one.broker, one.host, one.port] for one in state.places],
+    ]
+
+
+def _partition_status(state: PartitionState) -> dict[str, object]:
+    return {
+        "partition": state.partition.partition,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replicas": list(state.replicas),
+        "isr": list(state.isr),
+        "online": [one.broker for one in state.places if one.port],
+    }

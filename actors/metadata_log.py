@@ -1,0 +1,74 @@
+"""The metadata log on disk: what the controller decided, in order. Owned by the controller's shell.
+
+It is a partition log like any other: one batch per decision, one record per metadata record (msgpack).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from raylog.actors.clock import wall_ms
+from raylog.actors.naming import METADATA_TOPIC
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import MetadataRecord, record_from_wire
+from raylog.storage.directory import partition_folder
+from raylog.storage.log import LogConfig, PartitionLog
+from raylog.storage.records import decode_batch, encode_batch, iter_headers
+
+READ_BYTES: Final = 4 * 1024 * 1024
+METADATA_TOPIC_ID: Final = "0" * 32
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder()
+
+
+class MetadataLog:
+    """Append-only list of metadata records; its end is the version of the image that replays it."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        """Wrap an opened log."""
+        self.log = log
+
+    @classmethod
+    def open(cls, folder: Path) -> MetadataLog:
+        """Open or recover the log below ``folder``; raises :class:`raylog.storage.errors.LogDamaged`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(
+            PartitionLog.open(
+                partition_folder(folder, METADATA_TOPIC, 0),
+                LogConfig(),
+                topic_id=METADATA_TOPIC_ID,
+                topic=METADATA_TOPIC,
+                partition=0,
+                now_ms=wall_ms(),
+            )
+        )
+
+    def replay(self) -> MetadataImage:
+        """Return the image that all records together make."""
+        image = MetadataImage()
+        for record in self.records():
+            image.apply(record)
+        return image
+
+    def records(self) -> Iterator[MetadataRecord]:
+        """Yield every record in order."""
+        offset, end = self.log.log_start_offset, self.log.log_end_offset
+        while offset < end:
+            payload = self.log.read(offset, READ_BYTES, end)
+            for position, header in iter_headers(payload):
+                for value in decode_batch(payload, position, header).values or []:
+                    yield record_from_wire(_decoder.decode(value or b""))
+                offset = header.next_offset
+
+    def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
+        """Append records as one batch, all or none; not durable before ``log.sync()`` has returned."""
+        now = wall_ms()
+        values: list[bytes | None] = [_encoder.encode(record.to_wire()) for record in records]
+        self.log.append_as_leader(
+            encode_batch(None, values, [now] * len(values)), leader_epoch=controller_epoch, now_ms=now
+        )

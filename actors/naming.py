@@ -1,0 +1,40 @@
+"""Names under which the actors stand in Ray, and the folders they own. Used by the shells and ``raylog.cluster``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+NAMESPACE: Final = "raylog"
+"""Ray namespace of every Raylog actor; one cluster per Ray cluster."""
+
+CONTROLLER: Final = "controller"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+METADATA_TOPIC: Final = "__cluster_metadata"
+RESOURCE: Final = "raylog"
+"""Custom Ray resource: every node that offers it gets one broker."""
+
+
+def broker_name(broker: int) -> str:
+    """Return the actor name of a broker."""
+    return f"broker-{broker}"
+
+
+def replica_name(topic: str, partition: int, broker: int, topic_id: str) -> str:
+    """Return the actor name of a partition replica; the topic id keeps a re-created topic apart from its namesake."""
+    return f"replica:{topic}-{partition}:broker-{broker}:{topic_id[:8]}"
+
+
+def coordinator_name(kind: str, index: int) -> str:
+    """Return the actor name of a coordinator."""
+    return f"{kind}-coordinator-{index}"
+
+
+def broker_folder(data_dir: Path, broker: int) -> Path:
+    """Return the data directory of one broker below the cluster's data directory."""
+    return data_dir / f"broker-{broker}"
+
+
+def controller_folder(data_dir: Path) -> Path:
+    """Return the folder of the metadata log below the cluster's data directory."""
+    return data_dir / "controller"

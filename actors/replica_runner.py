@@ -1,0 +1,295 @@
+"""Runs a replica's machine on its log: events in, effects carried out at once and in order.
+
+Owned by the replica's shell (``replica_server.py``), which turns requests, replies and time into events. What an effect
+needs beyond the log (the link to the leader, the controller) is done through the hands it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raylog.actors.clock import monotonic_ms, wall_ms
+from raylog.actors.consumer_reads import ConsumerReads
+from raylog.actors.flusher import Flusher
+from raylog.actors.settings import FlushPolicy
+from raylog.core.errors import RaylogError
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.replication import events as ev
+from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.rpc import Request
+from raylog.storage.errors import StorageError
+from raylog.storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 7
+"""Place of ``max_bytes`` in the arguments of ``replica_fetch``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """What the runner cannot do itself."""
+
+    send_fetch: Callable[[ev.SendFetch], None]
+    propose_isr: Callable[[ev.ProposeIsr], None]
+    role_changed: Callable[[ev.RoleChanged], None]
+    fatal: Callable[[str], None]
+    """Must end the process: the disk failed or a defect showed."""
+
+
+class ReplicaRunner:
+    """A partition log with the machine that decides what happens to it."""
+
+    def __init__(self, partition: TopicPartition, log: PartitionLog, *, flush: FlushPolicy, hands: Hands) -> None:
+        """``flush`` says when what was appended counts as durable."""
+        self.partition = partition
+        self.log = log
+        self.machine: ReplicaMachine | None = None
+        self.reads = ConsumerReads(log, lambda: self.machine)
+        self._flush = flush
+        self._flush_due_ms = 0
+        self._unflushed = 0
+        self._hands = hands
+        self._flusher = Flusher(log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name=str(partition))
+        self._next_request = 1
+        self._requests: dict[int, Request] = {}
+        self._fetched: dict[int, memoryview] = {}
+        self._after_sync: deque[tuple[int, list[ev.Effect]]] = deque()
+
+    def start(self) -> None:
+        """Begin to sync; there is no machine before :meth:`begin_life`."""
+        self._flusher.start()
+
+    async def stop(self) -> None:
+        """End the syncing; the log stays open."""
+        await self._flusher.stop()
+
+    def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
+        """Make the machine, once the controller has granted this life its incarnation."""
+        log = self.log
+        self.machine = ReplicaMachine(
+            partition=self.partition,
+            broker=BrokerId(broker),
+            incarnation=incarnation,
+            settings=settings,
+            log=LogSummary(
+                log_start_offset=Offset(log.log_start_offset),
+                log_end_offset=Offset(log.log_end_offset),
+                durable_end_offset=Offset(log.synced_end_offset),
+                epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
+            ),
+        )
+
+    # ------------------------------------------------------------ events in
+
+    def remember(self, request: Request) -> int:
+        """Return the number under which the machine will answer a request."""
+        number = self._next_request
+        self._next_request += 1
+        self._requests[number] = request
+        return number
+
+    def forget(self, number: int) -> None:
+        """Drop a request that nobody waits for (acks=0)."""
+        self._requests.pop(number, None)
+
+    def feed_fetched(self, event: ev.FetchAnswered, records: memoryview) -> None:
+        """Feed a leader's answer together with the records that came with it."""
+        self._fetched[event.request] = records
+        self.feed(event)
+        self._fetched.pop(event.request, None)
+
+    def feed(self, event: ev.Event) -> None:
+        """Take one event and carry out what follows from it. Ignored before the first registration."""
+        machine = self.machine
+        if machine is None:
+            return
+        try:
+            outbox = machine.step(event)
+            for effect in outbox.now:
+                self._carry_out(effect)
+            if outbox.after_sync:
+                self._wait_for_disk(outbox.after_sync)
+        except Exception as defect:  # a defect or a failing disk: a replica that cannot go on ends, and Ray restarts it
+            self._hands.fatal(f"{self.partition}: {type(event).__name__} could not be carried out: {defect!r}")
+            raise
+
+    def tick(self) -> None:
+        """Let the machine and the parked consumers look at the clock."""
+        now = monotonic_ms()
+        self.feed(ev.Tick(cause="tick", now_ms=now))
+        self.reads.wake()
+        if self._unflushed and now >= self._flush_due_ms:
+            self._unflushed = 0
+            self._flusher.kick()
+
+    def apply_retention(self) -> None:
+        """Remove what the topic's configuration no longer keeps."""
+        machine = self.machine
+        if machine is None:
+            return
+        before = self.log.log_start_offset
+        self.log.apply_retention(wall_ms(), machine.high_watermark)
+        self.log.purge_deleted(wall_ms())
+        if self.log.log_start_offset != before:
+            self.feed(
+                ev.LogStartAdvanced(
+                    cause="retention",
+                    now_ms=monotonic_ms(),
+                    log_start_offset=Offset(self.log.log_start_offset),
+                )
+            )
+
+    # ------------------------------------------------------------ effects out
+
+    def _on_synced(self, end: int) -> None:
+        self.feed(ev.Synced(cause="sync", now_ms=monotonic_ms(), end_offset=Offset(end)))
+        self._release_synced()
+
+    def _on_sync_failed(self, error: BaseException) -> None:
+        self._hands.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
+
+    def _wait_for_disk(self, effects: list[ev.Effect]) -> None:
+        end = self.log.log_end_offset
+        if not self._flush.before_acknowledging or self.log.synced_end_offset >= end:
+            for effect in effects:
+                self._carry_out(effect)
+        else:
+            self._after_sync.append((end, effects))
+            self._flusher.kick()
+
+    def _release_synced(self) -> None:
+        waiting = self._after_sync
+        durable = self.log.synced_end_offset
+        everything = durable >= self.log.log_end_offset
+        while waiting and (everything or waiting[0][0] <= durable):
+            for effect in waiting.popleft()[1]:
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.AppendBatches():
+                self._append_batches(effect)
+            case ev.AppendFetched():
+                self._append_fetched(effect)
+            case ev.AnswerProduce():
+                self._answer(effect.request, [effect.first_offset, self.log.log_start_offset])
+            case ev.AnswerFetch():
+                self._answer_fetch(effect)
+            case ev.AnswerDiverging():
+                self._answer(
+                    effect.request,
+                    [
+                        effect.leader_epoch,
+                        effect.high_watermark,
+                        effect.log_start_offset,
+                        [effect.epoch, effect.end_offset],
+                    ],
+                )
+            case ev.SendFetch():
+                self._hands.send_fetch(effect)
+            case ev.RefuseRequest():
+                self._refuse(effect.request, effect.error)
+            case ev.HighWatermarkAdvanced():
+                self.reads.wake()
+            case ev.AssignLeaderEpoch():
+                self.log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+            case ev.TruncateLog() | ev.ResetLog():
+                self._cut(effect)
+            case ev.ProposeIsr():
+                self._hands.propose_isr(effect)
+            case ev.RoleChanged():
+                if not effect.leading:
+                    self.reads.refuse_all()
+                self._hands.role_changed(effect)
+
+    def _append_batches(self, effect: ev.AppendBatches) -> None:
+        request = self._requests[effect.request]
+        try:
+            done = self.log.append_as_leader(request.payload, effect.leader_epoch, wall_ms())
+        except StorageError as error:
+            del self._requests[effect.request]
+            request.fail(error)
+            self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=effect.request))
+            return
+        self.feed(
+            ev.LeaderAppended(
+                cause="append",
+                now_ms=monotonic_ms(),
+                request=effect.request,
+                first_offset=Offset(done.first_offset),
+                end_offset=Offset(done.end_offset),
+                duplicate=done.duplicate,
+            )
+        )
+        self._appended(done.end_offset - done.first_offset)
+
+    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+        try:
+            done = self.log.append_as_follower(self._fetched.pop(effect.request))
+        except StorageError as error:
+            logger.warning("%s: fetched records were not appended: %s", self.partition, error)
+            self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=effect.request))
+            return
+        self.feed(
+            ev.FollowerAppended(
+                cause="append",
+                now_ms=monotonic_ms(),
+                request=effect.request,
+                end_offset=Offset(done.end_offset),
+                epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
+            )
+        )
+        self._appended(done.end_offset - done.first_offset)
+
+    def _appended(self, records: int) -> None:
+        if self._flush.before_acknowledging:
+            self._flusher.kick()
+            return
+        if not self._unflushed:
+            self._flush_due_ms = monotonic_ms() + self._flush.ms
+        self._unflushed += records
+        if self._unflushed >= self._flush.messages:
+            self._unflushed = 0
+            self._flusher.kick()
+        end = Offset(self.log.log_end_offset)
+        self.feed(ev.Synced(cause="page cache", now_ms=monotonic_ms(), end_offset=end))
+
+    def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is None:
+            return
+        max_bytes = request.args[MAX_BYTES]
+        try:
+            records = (
+                self.log.read(effect.fetch_offset, max_bytes, effect.upper)
+                if effect.fetch_offset < effect.upper
+                else b""
+            )
+        except StorageError as error:
+            request.fail(error)
+            return
+        request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None], records)
+
+    def _answer(self, number: int, result: list[object]) -> None:
+        request = self._requests.pop(number, None)
+        if request is not None:
+            request.reply(result)
+
+    def _refuse(self, number: int, error: RaylogError) -> None:
+        request = self._requests.pop(number, None)
+        if request is not None:
+            request.fail(error)
+
+    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+        with self._flusher.exclusive:
+            if isinstance(effect, ev.TruncateLog):
+                logger.info("%s: truncating to %d", self.partition, effect.to)
+                self.log.truncate_to(effect.to)
+            else:
+                logger.info("%s: starting anew at %d", self.partition, effect.start_offset)
+                self.log.truncate_fully_and_start_at(effect.start_offset)
+        self._release_synced()

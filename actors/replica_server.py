@@ -1,0 +1,349 @@
+"""The shell of one partition replica: its endpoint, its links to controller and leader, its clock.
+
+Runs in a ``Replica`` actor (``ray_actors.py``). Requests, replies and time become events here, in arrival order; the
+runner (``replica_runner.py``) feeds them to the machine and carries out what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.follower_link import FollowerLink
+from raylog.actors.replica_log import OpenedLog, open_replica_log
+from raylog.actors.replica_runner import Hands, ReplicaRunner
+from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
+from raylog.actors.specs import ReplicaSpec
+from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId
+from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.replication import events as ev
+from raylog.core.replication.state import PartitionState
+from raylog.rpc import Connection, RemoteError, Reply, Request, RpcError, RpcServer
+from raylog.storage.errors import StorageError
+from raylog.storage.records import iter_headers
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.05
+RETENTION_CHECK_MS: Final = 300_000
+REGISTER_TIMEOUT_S: Final = 5.0
+PROPOSE_TIMEOUT_S: Final = 5.0
+LINK_BROKEN: Final = 1001
+
+
+class ReplicaServer:
+    """One partition replica, from recovery to shutdown."""
+
+    def __init__(self, spec: ReplicaSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]) -> None:
+        """``on_fatal`` must end the process: the disk failed, or a newer life of this replica is registered."""
+        self.spec = spec
+        self.partition = TopicPartition(spec.topic, spec.partition)
+        self._on_fatal = on_fatal
+        self._settings = replication_settings(spec.topic_config, spec.cluster_config, spec.replication_factor)
+        self._incarnation = NO_INCARNATION
+        self._opened: OpenedLog | None = None
+        self._runner: ReplicaRunner | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host)
+        self.endpoint: tuple[str, int] = ("", 0)
+        self._link = ControllerLink(
+            find_controller,
+            name=str(self.partition),
+            secret=spec.secret,
+            register=self._register,
+            handler=self._on_controller_message,
+            heartbeat_s=session_heartbeat_s(spec.cluster_config),
+            on_superseded=on_fatal,
+        )
+        self._leader = FollowerLink(
+            topic_id=spec.topic_id,
+            partition=spec.partition,
+            broker=spec.broker,
+            secret=spec.secret,
+            on_answer=self._on_fetch_answer,
+            on_failure=self._on_fetch_failure,
+            fetch_timeout_s=self._settings.fetch_timeout_ms / 1000,
+        )
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Recover the log, open the endpoint, look for the controller. Returns when the log is open."""
+        config, flush = topic_settings(self.spec.topic_config)
+        loop = asyncio.get_running_loop()
+        opened = await loop.run_in_executor(None, open_replica_log, self.spec, config)
+        self._opened = opened
+        self._runner = ReplicaRunner(
+            self.partition,
+            opened.log,
+            flush=flush,
+            hands=Hands(
+                send_fetch=self._send_fetch,
+                propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
+                role_changed=self._role_changed,
+                fatal=self._on_fatal,
+            ),
+        )
+        self._runner.start()
+        self.endpoint = await self._server.start()
+        self._link.start()
+        self._spawn(self._tick_forever(self._runner), "ticks")
+
+    async def stop(self) -> None:
+        """Stop serving, write what is left, release the folder."""
+        await self._link.stop()
+        await self._server.close()
+        await self._leader.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.stop()
+        if self._opened is not None:
+            self._opened.log.close()
+            self._opened.lock.release()
+            self._opened = None
+
+    def status(self) -> dict[str, object]:
+        """Return what an operator wants to know of this replica."""
+        runner = self._running()
+        log, machine = runner.log, runner.machine
+        return {
+            "topic": self.spec.topic,
+            "partition": self.spec.partition,
+            "broker": self.spec.broker,
+            "role": "starting" if machine is None else machine.role,
+            "leader_epoch": -1 if machine is None else machine.leader_epoch,
+            "high_watermark": -1 if machine is None else machine.high_watermark,
+            "isr": [] if machine is None else list(machine.isr),
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+            "synced_end_offset": log.synced_end_offset,
+            "size_bytes": log.size_bytes,
+            "incarnation": self._incarnation,
+            "pid": os.getpid(),
+            "controller_connected": self._link.is_connected,
+        }
+
+    def _running(self) -> ReplicaRunner:
+        if self._runner is None:
+            raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is still recovering its log.")
+        return self._runner
+
+    # ------------------------------------------------------------ clients and followers
+
+    def _on_request(self, request: Request) -> None:
+        runner = self._running()
+        if request.method == "replica_status":
+            request.reply(self.status())
+            return
+        shape = _NUMBERS_BEHIND_PARTITION.get(request.method)
+        if shape is None:
+            raise InvalidRequest(f"A replica knows no method {request.method!r}.")
+        numbers = _numbers(request.args, shape)
+        if request.args[:2] != [self.spec.topic_id, self.spec.partition]:
+            raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
+        if runner.machine is None:
+            raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
+        if request.method == "produce":
+            self._on_produce(runner, request, numbers)
+        elif request.method == "replica_fetch":
+            self._on_replica_fetch(runner, request, numbers)
+        elif request.method == "fetch":
+            runner.reads.fetch(request)
+        else:
+            runner.reads.list_offsets(request)
+
+    def _on_produce(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
+        leader_epoch, acks, timeout_ms = numbers
+        if acks not in (-1, 0, 1):
+            raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
+        now = monotonic_ms()
+        number = runner.remember(request)
+        runner.feed(
+            ev.ProduceReceived(
+                cause="produce",
+                now_ms=now,
+                request=number,
+                acks=acks,
+                leader_epoch=LeaderEpoch(leader_epoch),
+                deadline_ms=now + timeout_ms,
+            )
+        )
+        if acks == 0:
+            runner.forget(number)
+
+    def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
+        leader_epoch, broker, incarnation, offset, last_epoch, _, max_wait_ms = numbers
+        now = monotonic_ms()
+        runner.feed(
+            ev.FetchReceived(
+                cause="replica_fetch",
+                now_ms=now,
+                request=runner.remember(request),
+                follower=BrokerId(broker),
+                incarnation=Incarnation(incarnation),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                fetch_offset=Offset(offset),
+                last_fetched_epoch=LeaderEpoch(last_epoch),
+                deadline_ms=now + max_wait_ms,
+            )
+        )
+
+    # ------------------------------------------------------------ the leader we follow
+
+    def _send_fetch(self, effect: ev.SendFetch) -> None:
+        machine = self._running().machine
+        state = None if machine is None else machine.state
+        place = None if state is None else state.place(effect.leader)
+        endpoint = None if place is None or place.port == 0 else (place.host, place.port)
+        self._leader.send(effect, endpoint)
+
+    def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
+        leader_epoch, high_watermark, log_start, diverging = reply.args
+        end = fetch.fetch_offset
+        try:
+            for _, header in iter_headers(reply.payload):
+                end = Offset(header.next_offset)
+        except StorageError as error:
+            logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
+            self._on_fetch_failure(fetch, error.code, 0)
+            return
+        self._running().feed_fetched(
+            ev.FetchAnswered(
+                cause="fetch answer",
+                now_ms=monotonic_ms(),
+                request=fetch.request,
+                leader_epoch=LeaderEpoch(leader_epoch),
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(log_start),
+                end_offset=end,
+                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
+            ),
+            reply.payload,
+        )
+
+    def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
+        self._running().feed(
+            ev.FetchFailed(
+                cause="fetch failure",
+                now_ms=monotonic_ms(),
+                request=fetch.request,
+                error_code=code,
+                log_start_offset=Offset(log_start),
+            )
+        )
+
+    def _role_changed(self, effect: ev.RoleChanged) -> None:
+        logger.info("%s: leader %d in epoch %d", self.partition, effect.leader, effect.leader_epoch)
+        if effect.leading:
+            self._leader.disconnect()
+
+    # ------------------------------------------------------------ controller
+
+    async def _register(self, connection: Connection) -> None:
+        runner, opened = self._running(), self._opened
+        host, port = self.endpoint
+        reply = await connection.call(
+            "register_replica",
+            [
+                self.spec.topic_id,
+                self.spec.topic,
+                self.spec.partition,
+                self.spec.broker,
+                self._incarnation,
+                host,
+                port,
+                opened is not None and opened.log_lost,
+            ],
+            timeout_s=REGISTER_TIMEOUT_S,
+        )
+        incarnation, state = reply.args
+        if runner.machine is None:
+            self._incarnation = Incarnation(incarnation)
+            runner.begin_life(self.spec.broker, self._incarnation, self._settings)
+        self._on_state(incarnation, state)
+
+    def _on_controller_message(self, request: Request) -> None:
+        if request.method == "partition_state":
+            incarnation, state = request.args
+            self._on_state(incarnation, state)
+        elif request.method == "stop_replica":
+            self._on_fatal(f"{self.partition}: the controller ended this replica: {request.args[0]}")
+        else:
+            raise InvalidRequest(f"A replica knows no message {request.method!r} from the controller.")
+
+    def _on_state(self, incarnation: int, wire: list[object]) -> None:
+        self._running().feed(
+            ev.StateReceived(
+                cause="controller",
+                now_ms=monotonic_ms(),
+                incarnation=Incarnation(incarnation),
+                state=PartitionState.from_wire(wire),
+            )
+        )
+
+    async def _propose(self, effect: ev.ProposeIsr) -> None:
+        state: PartitionState | None = None
+        try:
+            reply = await self._link.call(
+                "alter_partition",
+                [
+                    self.spec.topic_id,
+                    self.spec.topic,
+                    self.spec.partition,
+                    self.spec.broker,
+                    self._incarnation,
+                    effect.leader_epoch,
+                    effect.partition_epoch,
+                    [[broker, incarnation] for broker, incarnation in effect.isr],
+                ],
+                timeout_s=PROPOSE_TIMEOUT_S,
+            )
+            code, state = 0, PartitionState.from_wire(reply.args[0])
+        except RemoteError as refusal:
+            code = refusal.code
+        except (RpcError, RaylogError):
+            code = LINK_BROKEN
+        self._running().feed(
+            ev.IsrChangeAnswered(
+                cause="controller", now_ms=monotonic_ms(), request=effect.request, error_code=code, state=state
+            )
+        )
+
+    # ------------------------------------------------------------ time and tasks
+
+    async def _tick_forever(self, runner: ReplicaRunner) -> None:
+        retention_due_ms = monotonic_ms() + RETENTION_CHECK_MS
+        while True:
+            await asyncio.sleep(TICK_S)
+            runner.tick()
+            if monotonic_ms() >= retention_due_ms:
+                retention_due_ms = monotonic_ms() + RETENTION_CHECK_MS
+                runner.apply_retention()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"{self.partition} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._on_fatal(f"{self.partition}: {task.get_name()} failed: {task.exception()!r}")
+
+
+_NUMBERS_BEHIND_PARTITION: Final = {"produce": 3, "fetch": 6, "list_offsets": 2, "replica_fetch": 7}
+"""How many whole numbers follow topic id and partition in the arguments of each method."""
+
+
+def _numbers(args: Sequence[object], count: int) -> list[int]:
+    numbers = [value for value in args[2:] if isinstance(value, int)]
+    if len(args) != count + 2 or len(numbers) != count:
+        raise InvalidRequest(f"Expected topic id, partition and {count} whole numbers, got {list(args)!r:.200}.")
+    return numbers

@@ -1,0 +1,85 @@
+"""Topic and cluster configuration turned into the settings of logs and machines. Pure; used by the shells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from raylog.core.config import ClusterConfig, TopicConfig
+from raylog.core.controller.ledger import ControllerSettings
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.replication.replica import ReplicationSettings
+from raylog.storage.log import LogConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushPolicy:
+    """When appended records are brought to disk: Kafka's ``flush.messages`` and ``flush.ms``."""
+
+    messages: int
+    ms: int
+
+    @property
+    def before_acknowledging(self) -> bool:
+        """Whether nothing may be acknowledged before it is on disk."""
+        return self.messages == 1
+
+
+def topic_settings(topic: Mapping[str, str]) -> tuple[LogConfig, FlushPolicy]:
+    """Return how a topic's segments are written, kept and brought to disk."""
+    config = TopicConfig.from_dict(topic)
+    log = LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        max_message_bytes=config.max_message_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+    )
+    return log, FlushPolicy(messages=config.flush_messages, ms=config.flush_ms)
+
+
+def replication_settings(
+    topic: Mapping[str, str], cluster: Mapping[str, str], replication_factor: int
+) -> ReplicationSettings:
+    """Return the settings of one replica's machine."""
+    config = TopicConfig.from_dict(topic)
+    return ReplicationSettings(
+        min_insync_replicas=config.min_insync(replication_factor),
+        replica_lag_time_max_ms=ClusterConfig.from_dict(cluster).replica_lag_time_max_ms,
+    )
+
+
+def session_heartbeat_s(cluster: Mapping[str, str]) -> float:
+    """Return how often an actor tells the controller that it lives, in seconds."""
+    return ClusterConfig.from_dict(cluster).broker_heartbeat_interval_ms / 1000
+
+
+def controller_settings(
+    cluster: Mapping[str, str], *, cluster_id: str, new_topic_id: Callable[[], str]
+) -> ControllerSettings:
+    """Return the settings of the controller's machine."""
+    timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms
+    return ControllerSettings(
+        new_topic_id=new_topic_id,
+        cluster_id=cluster_id,
+        session_timeout_ms=timeout_ms,
+        registration_grace_ms=2 * timeout_ms,
+        default_partitions=ClusterConfig.from_dict(cluster).num_partitions,
+        default_replication_factor=ClusterConfig.from_dict(cluster).default_replication_factor,
+        offsets_topic_partitions=ClusterConfig.from_dict(cluster).offsets_topic_num_partitions,
+        offsets_topic_replication_factor=ClusterConfig.from_dict(cluster).offsets_topic_replication_factor,
+    )
+
+
+def group_settings(cluster: Mapping[str, str]) -> GroupSettings:
+    """Return the settings of a group coordinator's machine."""
+    return GroupSettings(
+        initial_rebalance_delay_ms=ClusterConfig.from_dict(cluster).group_initial_rebalance_delay_ms,
+        min_session_timeout_ms=ClusterConfig.from_dict(cluster).group_min_session_timeout_ms,
+        max_session_timeout_ms=ClusterConfig.from_dict(cluster).group_max_session_timeout_ms,
+        group_max_size=ClusterConfig.from_dict(cluster).group_max_size,
+        offsets_retention_ms=ClusterConfig.from_dict(cluster).offsets_retention_minutes * 60_000,
+        offsets_retention_check_ms=ClusterConfig.from_dict(cluster).offsets_retention_check_interval_ms,
+    )

@@ -1,0 +1,58 @@
+"""What an actor is told when it is made: plain values that Ray can pickle. Made by brokers and ``raylog.cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSpec:
+    """The controller: where its metadata log lies and what the cluster was started with."""
+
+    folder: Path
+    secret: bytes
+    cluster_id: str
+    cluster_config: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSpec:
+    """One broker: its id and the data directory that it locks."""
+
+    broker: int
+    folder: Path
+    secret: bytes
+    cluster_id: str
+    node_id: str
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """One partition replica: which partition, on which broker, in which folder, with which configuration."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    broker: int
+    data_directory: Path
+    """The broker's data directory; the partition's folder lies below it."""
+    secret: bytes
+    replication_factor: int
+    topic_config: Mapping[str, str]
+    cluster_config: Mapping[str, str]
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSpec:
+    """One group coordinator: the partition of the offsets topic that it answers for."""
+
+    kind: str
+    index: int
+    secret: bytes
+    cluster_config: Mapping[str, str]
+    host: str = "127.0.0.1"

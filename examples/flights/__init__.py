@@ -1,0 +1,1 @@
+"""The main job of Raylog on real data: the 336,776 flights that left New York City in 2013. Run by ``make demo``."""

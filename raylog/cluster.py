@@ -1,0 +1,409 @@
+"""Start a Raylog cluster on Ray, connect to one that runs, stop it. Called by users and by the command line.
+
+Imports Ray when a function is called, not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from raylog.core.config import validate_cluster_config
+from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+CALL_TIMEOUT_S: Final = 15.0
+DEFAULT_DATA_DIR: Final = "raylog-data"
+DEFAULT_TIMEOUT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """Where one broker will run: its id, its node and its data directory."""
+
+    broker: int
+    node_id: str
+    host: str
+    folder: Path
+
+
+class Cluster:
+    """A running Raylog cluster, as a handle for people: ``status()``, ``stop()``; a context manager that stops it."""
+
+    def __init__(self, *, owns_ray: bool) -> None:
+        """Use :func:`start` or :func:`connect`; ``owns_ray`` says whether ``stop`` shuts Ray down as well."""
+        self._owns_ray = owns_ray
+        self._stopped = False
+
+    def status(self) -> dict[str, Any]:
+        """Return cluster id, brokers, topics, leaders and in-sync replicas as plain values.
+
+        Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds.
+        """
+        return _status(CALL_TIMEOUT_S)
+
+    def bootstrap(self) -> str:
+        """Return ``host:port[,host:port...]`` of the brokers, for clients without Ray (with :meth:`secret`)."""
+        brokers = [one for one in self.status()["brokers"] if one["online"]]
+        return ",".join(f"{one['host']}:{one['port']}" for one in brokers)
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Return role, offsets and process id of every replica that answers within 15 seconds."""
+        import ray
+
+        from raylog.actors.naming import NAMESPACE
+
+        names = [
+            one["name"]
+            for one in ray.util.list_named_actors(all_namespaces=True)
+            if one["namespace"] == NAMESPACE and one["name"].startswith("replica:")
+        ]
+        asked = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
+        found = []
+        for answer in answered:
+            try:
+                found.append(ray.get(answer))
+            except ray.exceptions.RayError as error:
+                logger.info("a replica did not answer: %s", error)
+        return sorted(found, key=lambda one: (one["topic"], one["partition"], one["broker"]))
+
+    def secret(self) -> str:
+        """Return the cluster's secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
+        import ray
+
+        info = ray.get(_controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
+        secret: bytes = info["secret"]
+        return secret.hex()
+
+    def stop(self, timeout_s: float = 60.0) -> None:
+        """Stop every actor of the cluster: the controller first, so that nobody is fenced for leaving.
+
+        Data stays on disk; :func:`start` on the same directory brings everything back. Does nothing the second time.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        import ray
+
+        stop_actors(timeout_s)
+        if self._owns_ray:
+            ray.shutdown()
+
+    def __enter__(self) -> Self:
+        """Return the cluster itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the cluster."""
+        self.stop()
+
+
+def start(
+    data_dir: str | os.PathLike[str] = DEFAULT_DATA_DIR,
+    *,
+    brokers: int | None = None,
+    config: Mapping[str, object] | None = None,
+    address: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Cluster:
+    """Start a cluster, or bring one back from its data directory, and wait until it serves.
+
+    On a Ray cluster whose nodes offer the custom resource ``raylog`` there is one broker per such node, each with
+    ``data_dir`` on its own disk. Otherwise ``brokers`` (default: as many as the directory has, at least 1) embedded
+    brokers run on this machine, with a folder each below ``data_dir``. Ray is started when none runs, and is then shut
+    down by :meth:`Cluster.stop`.
+
+    ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``. ``address`` is passed to ``ray.init``.
+
+    Raises :class:`InvalidConfig` for unknown keys, :class:`DataDirectoryError` when another cluster uses the directory,
+    :class:`StartFailed` when the cluster does not serve within ``timeout_s`` seconds.
+    """
+    settings = validate_cluster_config({} if config is None else config)
+    if brokers is not None and brokers < 1:
+        raise StartFailed(f"brokers={brokers}: a cluster needs at least one broker.")
+    root = Path(data_dir).absolute()
+    owns_ray = _ensure_ray(address)
+    deadline = time.monotonic() + timeout_s
+    seats = _seats(root, brokers)
+    _check_directories(root, seats)
+    _make_actors(root, seats, settings)
+    _wait_until_serving(seats, deadline, timeout_s)
+    return Cluster(owns_ray=owns_ray)
+
+
+def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> None:
+    from raylog.actors import ray_actors
+    from raylog.actors.naming import controller_folder
+    from raylog.actors.specs import BrokerSpec, ControllerSpec
+
+    secret = _kept(root, "secret")
+    cluster_id = _kept(root, "cluster-id")
+    ray_actors.make_controller(
+        ControllerSpec(
+            folder=controller_folder(root),
+            secret=bytes.fromhex(secret),
+            cluster_id=cluster_id[:32],
+            cluster_config=settings,
+            host=seats[0].host,
+        ),
+        node_id=_this_node(),
+    )
+    for seat in seats:
+        ray_actors.make_broker(
+            BrokerSpec(
+                broker=seat.broker,
+                folder=seat.folder,
+                secret=bytes.fromhex(secret),
+                cluster_id=cluster_id[:32],
+                node_id=seat.node_id,
+                host=seat.host,
+            )
+        )
+
+
+def _check_directories(root: Path, seats: list[_Seat]) -> None:
+    """Raise before anything is started when another cluster holds one of the directories on this machine."""
+    from raylog.storage.directory import DataDirectory
+    from raylog.storage.errors import StorageError
+
+    if _controller_folder() == str(root):
+        return
+    if _controller_folder() is not None:
+        raise StartFailed(
+            f"A Raylog cluster with its data in {_controller_folder()} runs in this Ray cluster already; use "
+            "raylog.connect(), or stop it first."
+        )
+    for seat in seats:
+        if seat.node_id == _this_node() and seat.folder.exists():
+            try:
+                DataDirectory.open(seat.folder, cluster_id=None, broker_id=seat.broker).close()
+            except StorageError as error:
+                raise DataDirectoryError(str(error)) from None
+
+
+def _controller_folder() -> str | None:
+    """Return the data directory of the cluster that runs in this Ray cluster, None when none runs."""
+    import ray
+
+    try:
+        folder: str = ray.get(_controller().folder.remote(), timeout=CALL_TIMEOUT_S)
+    except (NoClusterFound, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        return None
+    return folder
+
+
+def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:
+    """Return a handle to the cluster that runs in the Ray cluster at ``address`` (default: this session's, or "auto").
+
+    Raises :class:`NoClusterFound` when there is none.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address or "auto", namespace=None, log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise NoClusterFound(
+                f"No Ray cluster answers ({error}); run `raylog start`, or call raylog.start()."
+            ) from None
+    _status(timeout_s)
+    return Cluster(owns_ray=False)
+
+
+def stop_actors(timeout_s: float) -> None:
+    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they are gone."""
+    import ray
+
+    from raylog.actors.naming import CONTROLLER, NAMESPACE
+
+    names = sorted(
+        one["name"] for one in ray.util.list_named_actors(all_namespaces=True) if one["namespace"] == NAMESPACE
+    )
+    first = [name for name in names if name == CONTROLLER]
+    brokers = [name for name in names if name.startswith("broker-")]
+    others = [name for name in names if name not in first and name not in brokers]
+    deadline = time.monotonic() + timeout_s
+    for group in (first, brokers, others):
+        _end(group, deadline)
+
+
+def _end(names: list[str], deadline: float) -> None:
+    import ray
+
+    from raylog.actors.naming import NAMESPACE
+
+    handles = {}
+    for name in names:
+        try:
+            handles[name] = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            continue
+    stops = [handle.stop.remote() for handle in handles.values()]
+    if stops:
+        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, deadline - time.monotonic()))
+    for handle in handles.values():
+        ray.kill(handle, no_restart=True)
+    for name in handles:
+        _wait_for(lambda name=name: not _exists(name), deadline, f"actor {name} did not end")  # type: ignore[misc]
+
+
+def _exists(name: str) -> bool:
+    import ray
+
+    from raylog.actors.naming import NAMESPACE
+
+    try:
+        ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return True
+
+
+def _ensure_ray(address: str | None) -> bool:
+    """Join or start Ray; returns whether it was started here."""
+    import ray
+
+    if ray.is_initialized():
+        return False
+    if address is None and os.environ.get("RAY_ADDRESS") is None:
+        from raylog.spark.java import put_on_path_for_ray
+
+        try:
+            ray.init(address="auto", log_to_driver=False)
+        except ConnectionError:
+            put_on_path_for_ray()
+            ray.init(address="local", include_dashboard=False, log_to_driver=False)
+            return True
+        return False
+    ray.init(address=address, log_to_driver=False)
+    return False
+
+
+def _this_node() -> str:
+    import ray
+
+    node_id: str = ray.get_runtime_context().get_node_id()
+    return node_id
+
+
+def _seats(root: Path, brokers: int | None) -> list[_Seat]:
+    import ray
+
+    from raylog.actors.naming import RESOURCE, broker_folder
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    offering = [node for node in nodes if node["Resources"].get(RESOURCE)]
+    if offering:
+        if brokers is not None and brokers != len(offering):
+            raise StartFailed(
+                f"brokers={brokers}, but {len(offering)} nodes offer the resource 'raylog', and each gets one broker; "
+                "leave the argument out."
+            )
+        offering.sort(key=lambda node: str(node["NodeManagerAddress"]))
+        return [
+            _Seat(broker=number, node_id=node["NodeID"], host=node["NodeManagerAddress"], folder=root)
+            for number, node in enumerate(offering, start=1)
+        ]
+    known = len(list(root.glob("broker-*"))) if root.is_dir() else 0
+    count = brokers if brokers is not None else max(known, 1)
+    if count < known:
+        raise StartFailed(
+            f"{root} holds the data of {known} brokers; start it with brokers={known}, or leave the argument out."
+        )
+    here = _this_node()
+    return [
+        _Seat(broker=number, node_id=here, host="127.0.0.1", folder=broker_folder(root, number))
+        for number in range(1, count + 1)
+    ]
+
+
+def _kept(root: Path, name: str) -> str:
+    """Return 64 random hexadecimal digits, made at the first start and kept in a file that only its owner may read."""
+    path = root / name
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            fresh = path.with_name(f"{name}.{os.getpid()}")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(32))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise DataDirectoryError(f"{root} cannot be used as a data directory: {error}") from None
+
+
+def _controller() -> Any:
+    import ray
+
+    from raylog.actors.naming import CONTROLLER, NAMESPACE
+
+    try:
+        return ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+    except ValueError:
+        raise NoClusterFound from None
+
+
+def _status(timeout_s: float) -> dict[str, Any]:
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            found: dict[str, Any] = ray.get(
+                _controller().status.remote(), timeout=max(0.1, deadline - time.monotonic())
+            )
+            return found
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            if time.monotonic() >= deadline:
+                raise NoClusterFound(
+                    f"The controller did not answer within {timeout_s:.0f} s ({type(error).__name__}); it is being "
+                    "restarted, or the cluster is gone: see `raylog status`."
+                ) from None
+            time.sleep(POLL_S)
+
+
+def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -> None:
+    wanted = {seat.broker for seat in seats}
+    problem = "no status yet"
+
+    def serving() -> bool:
+        nonlocal problem
+        status = _status(max(0.1, deadline - time.monotonic()))
+        online = {one["broker"] for one in status["brokers"] if one["online"]}
+        leaderless = [
+            f"{topic}-{one['partition']}"
+            for topic, partitions in status["topics"].items()
+            for one in partitions
+            if one["leader"] < 0
+        ]
+        problem = f"brokers online: {sorted(online)} of {sorted(wanted)}; partitions without a leader: {leaderless}"
+        return wanted <= online and not leaderless
+
+    try:
+        _wait_for(serving, deadline, "")
+    except StartFailed:
+        raise StartFailed(f"The cluster does not serve after {timeout_s:.0f} s: {problem}.") from None
+
+
+def _wait_for(condition: Callable[[], bool], deadline: float, complaint: str) -> None:
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise StartFailed(complaint)
+        time.sleep(POLL_S)

@@ -1,0 +1,153 @@
+"""A whole cluster in one process and one event loop: the real shells, sockets and files, without Ray.
+
+For tests that want many clusters quickly. What only Ray and separate processes can show (SIGKILL, restarts in place)
+is tested in ``test_ray_cluster.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from raylog.actors.broker_server import BrokerServer
+from raylog.actors.controller_server import ControllerServer
+from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+from raylog.actors.naming import replica_name
+from raylog.actors.replica_server import ReplicaServer
+from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.core.errors import ConnectionFailed
+
+SECRET = b"a secret for tests"
+CLUSTER_ID = "c" * 32
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 15.0, what: str = "") -> None:
+    """Wait until the condition holds; AssertionError after the deadline."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"did not happen within {timeout_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class LocalCluster:
+    """Controller, brokers, replicas and coordinators as objects; each can be stopped and started alone."""
+
+    root: Path
+    brokers: int = 3
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.controller: ControllerServer | None = None
+        self.broker_servers: dict[int, BrokerServer] = {}
+        self.replicas: dict[str, ReplicaServer] = {}
+        self.coordinators: dict[tuple[str, int], GroupCoordinatorServer] = {}
+        self.fatal: list[str] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start controller and brokers and wait until the brokers are registered."""
+        await self.start_controller()
+        for broker in range(1, self.brokers + 1):
+            await self.start_broker(broker)
+        for server in self.broker_servers.values():
+            await server.wait_registered(10)
+
+    async def start_controller(self) -> None:
+        """Start the controller on its log."""
+        self.controller = ControllerServer(
+            ControllerSpec(
+                folder=self.root / "controller", secret=SECRET, cluster_id=CLUSTER_ID, cluster_config=self.config
+            ),
+            start_coordinator=self._start_coordinator,
+            on_fatal=self.fatal.append,
+        )
+        await self.controller.start()
+
+    async def stop_controller(self) -> None:
+        """Stop the controller; everything else goes on."""
+        assert self.controller is not None
+        controller, self.controller = self.controller, None
+        await controller.stop()
+
+    async def start_broker(self, broker: int) -> None:
+        """Start one broker on its directory."""
+        spec = BrokerSpec(
+            broker=broker, folder=self.root / f"broker-{broker}", secret=SECRET, cluster_id=CLUSTER_ID, node_id="here"
+        )
+        server = BrokerServer(spec, find_controller=self.find_controller, workshop=self, on_fatal=self.fatal.append)
+        self.broker_servers[broker] = server
+        await server.start()
+
+    async def find_controller(self) -> tuple[str, int]:
+        """Return where the controller listens."""
+        if self.controller is None or not self.controller.endpoint[1]:
+            raise ConnectionFailed("no controller")
+        return self.controller.endpoint
+
+    async def ensure(self, spec: ReplicaSpec) -> None:
+        """Make a replica unless it runs (the supervisor's workshop)."""
+        name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
+        if name not in self.replicas:
+            server = ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
+            self.replicas[name] = server
+            await server.start()
+
+    async def end(self, name: str) -> None:
+        """End a replica (the supervisor's workshop)."""
+        server = self.replicas.pop(name, None)
+        if server is not None:
+            await server.stop()
+
+    def replica(self, topic: str, partition: int, broker: int) -> ReplicaServer:
+        """Return the running replica of a partition on a broker."""
+        for server in self.replicas.values():
+            if (server.spec.topic, server.spec.partition, server.spec.broker) == (topic, partition, broker):
+                return server
+        raise KeyError((topic, partition, broker))
+
+    async def stop_replica(self, topic: str, partition: int, broker: int) -> ReplicaSpec:
+        """Stop one replica; its supervisor makes it again after a while, or the test does with ``ensure``."""
+        server = self.replica(topic, partition, broker)
+        spec = server.spec
+        await self.end(replica_name(topic, partition, broker, spec.topic_id))
+        return spec
+
+    def bootstrap(self) -> str:
+        """Return the brokers' endpoints as clients take them."""
+        return ",".join(f"{server.endpoint[0]}:{server.endpoint[1]}" for server in self.broker_servers.values())
+
+    def _start_coordinator(self, kind: str, index: int) -> None:
+        if (kind, index) in self.coordinators:
+            return
+        spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config)
+        server = GroupCoordinatorServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
+        self.coordinators[(kind, index)] = server
+        self._spawn(server.start())
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Stop everything in the order of ``raylog.stop``: controller, brokers, coordinators, replicas."""
+        if self.controller is not None:
+            await self.stop_controller()
+        for server in self.broker_servers.values():
+            await server.stop()
+        for coordinator in self.coordinators.values():
+            await coordinator.stop()
+        for replica in self.replicas.values():
+            await replica.stop()
+        self.broker_servers, self.coordinators, self.replicas = {}, {}, {}

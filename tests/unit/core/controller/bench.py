@@ -1,0 +1,349 @@
+"""A bare controller on a bench: sessions, clock and log are plain values. Shared by the unit and the property tests.
+
+After every step the bench checks what must always hold: the machine's own claims; only ``WriteRecords`` leaves before
+the sync; the log replayed into a fresh image equals the machine's image, and so does its snapshot; each prefix of the
+step's records is a legal image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from raylog.core.controller import (
+    BrokerRegistrationReceived,
+    CloseSession,
+    ControllerMachine,
+    ControllerSettings,
+    CoordinatorRegistrationReceived,
+    CoordinatorRequested,
+    CreateTopicReceived,
+    Effect,
+    Event,
+    IsrChangeReceived,
+    MetadataImage,
+    MetadataRecord,
+    ProducerIdsRequested,
+    PublishMetadata,
+    Refuse,
+    ReplicaRegistrationReceived,
+    Reply,
+    SendPartitionState,
+    SessionHeard,
+    SessionLost,
+    StopReplica,
+    Tick,
+    WriteRecords,
+    record_from_wire,
+)
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.core.outbox import Outbox
+from raylog.core.replication.state import PartitionState
+
+T0 = TopicPartition("flights", 0)
+TIMEOUT_MS = 3_000
+GRACE_MS = 6_000
+WAIT_MS = 2_000
+
+
+@dataclass(slots=True)
+class Bench:
+    """One controller, or a row of its lives, and everything it ever said."""
+
+    log: list[MetadataRecord] = field(default_factory=list)
+    now: int = 1_000
+    silent: set[int] = field(default_factory=set)
+    """Sessions that send no heartbeats while time passes."""
+    effects: list[Effect] = field(default_factory=list)
+    """Effects of the last step that wait for the sync."""
+    sessions: dict[object, int] = field(default_factory=dict)
+    """The last session of ("broker", 1), (T0, 1), ("group", 0), ..."""
+    lives: dict[object, int] = field(default_factory=dict)
+    """Incarnation or epoch granted last."""
+    leaders: dict[tuple[str, TopicPartition, int], tuple[int, int]] = field(default_factory=dict)
+    """Who led which epoch: (topic id, partition, leader epoch) -> (broker, incarnation)."""
+    closed: set[int] = field(default_factory=set)
+    _last: int = 0
+    _ids: int = 0
+    _machine: ControllerMachine | None = None
+
+    # ------------------------------------------------------------ the controller
+
+    @property
+    def machine(self) -> ControllerMachine:
+        assert self._machine is not None, "the bench was started"
+        return self._machine
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.machine.image
+
+    def start(self, config: dict[str, str] | None = None, *, lose: int = 0) -> Bench:
+        """Begin the first or the next life of the controller; ``lose`` cuts that many records off the log before."""
+        if lose:
+            del self.log[-lose:]
+        image = MetadataImage()
+        for record in self.log:
+            image.apply(record)
+        settings = ControllerSettings(
+            new_topic_id=self._new_id,
+            session_timeout_ms=TIMEOUT_MS,
+            registration_grace_ms=GRACE_MS,
+            initial_leader_wait_ms=WAIT_MS,
+            default_replication_factor=2,
+            default_partitions=2,
+        )
+        self._machine = ControllerMachine(image, settings=settings, now_ms=self.now, cluster_config=config)
+        self.sessions.clear()
+        self._take(self.machine.start(self.now))
+        return self
+
+    def step(self, event: Event) -> list[Effect]:
+        return self._take(self.machine.step(event))
+
+    def _take(self, out: Outbox[Effect]) -> list[Effect]:
+        prefix = MetadataImage()
+        for record in self.log:
+            prefix.apply(record)
+        for effect in out.now:
+            assert isinstance(effect, WriteRecords), f"{effect} leaves before the sync"
+            for record in effect.records:
+                read = record_from_wire(record.to_wire())
+                assert read == record, "a record survives the wire"
+                prefix.apply(read)
+                prefix.validate()
+                self.log.append(record)
+        assert prefix == self.image, "the log adds up to the image"
+        assert MetadataImage.restore(self.image.version, self.image.to_records()) == self.image, "so does the snapshot"
+        self.machine.validate()
+        for state in self.image.partitions():
+            if state.leader >= 0:
+                place = state.place(state.leader)
+                assert place is not None
+                led = self.leaders.setdefault(
+                    (state.topic_id, state.partition, state.leader_epoch), (state.leader, place.incarnation)
+                )
+                assert led == (state.leader, place.incarnation), f"{state.partition} has one leader an epoch"
+        assert not any(isinstance(effect, WriteRecords) for effect in out.after_sync)
+        self.effects = out.after_sync
+        for effect in self.effects:
+            if isinstance(effect, (CloseSession, StopReplica)):
+                self.closed.add(effect.session)
+            if isinstance(effect, SendPartitionState):
+                self.image_has(effect.state)
+        return self.effects
+
+    def image_has(self, state: PartitionState) -> None:
+        assert self.image.partition(state.partition) == state, "a sent state is the committed one"
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self._ids:032x}"
+
+    def number(self) -> int:
+        self._last += 1
+        return self._last
+
+    # ------------------------------------------------------------ what comes in
+
+    def broker(
+        self,
+        broker: int,
+        *,
+        incarnation: int = -1,
+        node: str = "",
+        directory: str = "",
+        cluster: str = "",
+        session: int | None = None,
+    ) -> list[object]:
+        number = self.number() if session is None else session
+        result = self.ask(
+            BrokerRegistrationReceived(
+                cause="test",
+                now_ms=self.now,
+                session=number,
+                request=self.number(),
+                broker=BrokerId(broker),
+                incarnation=Incarnation(incarnation),
+                node_id=node or f"node-{broker}",
+                host="host",
+                port=9000 + broker,
+                directory_id=directory or f"directory-{broker}",
+                cluster_id=cluster,
+            )
+        )
+        self._entered(("broker", broker), number, result)
+        return result
+
+    def replica(
+        self,
+        broker: int,
+        partition: TopicPartition = T0,
+        *,
+        incarnation: int = -1,
+        log_lost: bool = False,
+        topic_id: str | None = None,
+        port: int | None = None,
+        session: int | None = None,
+    ) -> list[object]:
+        number = self.number() if session is None else session
+        result = self.ask(
+            ReplicaRegistrationReceived(
+                cause="test",
+                now_ms=self.now,
+                session=number,
+                request=self.number(),
+                topic_id=self.topic_id(partition.topic) if topic_id is None else topic_id,
+                partition=partition,
+                broker=BrokerId(broker),
+                incarnation=Incarnation(incarnation),
+                host="host",
+                port=10_000 + broker if port is None else port,
+                log_lost=log_lost,
+            )
+        )
+        self._entered((partition, broker), number, result)
+        return result
+
+    def back(self, broker: int, partition: TopicPartition = T0) -> list[object]:
+        """The same life of a replica registers again."""
+        return self.replica(broker, partition, incarnation=self.lives[partition, broker])
+
+    def coordinator(self, index: int = 0, *, epoch: int = -1, kind: str = "group") -> list[object]:
+        number = self.number()
+        event = CoordinatorRegistrationReceived(
+            cause="test",
+            now_ms=self.now,
+            session=number,
+            request=self.number(),
+            kind=kind,
+            index=index,
+            epoch=epoch,
+            host="host",
+            port=20_000 + index,
+        )
+        result = self.ask(event)
+        self._entered((kind, index), number, result)
+        return result
+
+    def _entered(self, member: object, number: int, result: list[object]) -> None:
+        life = result[0]
+        assert isinstance(life, int)
+        self.sessions[member], self.lives[member] = number, life
+
+    def lose(self, member: object) -> list[Effect]:
+        """The member's connection breaks."""
+        return self.step(SessionLost(cause="test", now_ms=self.now, session=self.sessions.pop(member)))
+
+    def lose_replica(self, broker: int, partition: TopicPartition = T0) -> list[Effect]:
+        return self.lose((partition, broker))
+
+    def create(self, topic: str = "flights", **arguments: object) -> list[object]:
+        event = CreateTopicReceived(
+            cause="test", now_ms=self.now, request=self.number(), topic=topic, **arguments  # type: ignore[arg-type]
+        )
+        return self.ask(event)
+
+    def isr(
+        self,
+        leader: int,
+        members: Sequence[int],
+        *,
+        partition: TopicPartition = T0,
+        leader_epoch: int | None = None,
+        partition_epoch: int | None = None,
+        incarnations: dict[int, int] | None = None,
+        incarnation: int | None = None,
+    ) -> list[object]:
+        """The leader proposes an ISR, with what it should know unless the test says otherwise."""
+        state = self.state(partition)
+        lives = {place.broker: place.incarnation for place in state.places} | (incarnations or {})  # type: ignore[operator]
+        return self.ask(
+            IsrChangeReceived(
+                cause="test",
+                now_ms=self.now,
+                session=self.sessions.get((partition, leader), 0),
+                request=self.number(),
+                topic_id=state.topic_id,
+                partition=partition,
+                broker=BrokerId(leader),
+                incarnation=Incarnation(lives[BrokerId(leader)] if incarnation is None else incarnation),
+                leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
+                partition_epoch=state.partition_epoch if partition_epoch is None else PartitionEpoch(partition_epoch),
+                isr=tuple((BrokerId(member), Incarnation(lives[BrokerId(member)])) for member in members),
+            )
+        )
+
+    def ensure(self, index: int = 0, kind: str = "group") -> list[object]:
+        return self.ask(
+            CoordinatorRequested(cause="test", now_ms=self.now, request=self.number(), kind=kind, index=index)
+        )
+
+    def producer_ids(self, count: int = 1000) -> list[object]:
+        return self.ask(ProducerIdsRequested(cause="test", now_ms=self.now, request=self.number(), count=count))
+
+    def ask(self, event: Event) -> list[object]:
+        """Send a request; return the reply's list, or raise the refusal."""
+        answers = [found for found in self.step(event) if isinstance(found, (Reply, Refuse))]
+        assert len(answers) == 1, f"{event} is answered once"
+        answer = answers[0]
+        assert not isinstance(event, (SessionHeard, SessionLost, Tick))
+        assert answer.request == event.request
+        if isinstance(answer, Refuse):
+            raise answer.error
+        assert isinstance(answer.result, list)
+        return answer.result
+
+    def wait(self, ms: int, *, tick_ms: int = 500) -> list[Effect]:
+        """Let time pass: heartbeats from all who are not silent, a tick each ``tick_ms``; returns all effects."""
+        effects: list[Effect] = []
+        end = self.now + ms
+        while self.now < end:
+            self.now = min(end, self.now + tick_ms)
+            for number in sorted(self.sessions.values()):
+                if number not in self.silent:
+                    self.step(SessionHeard(cause="test", now_ms=self.now, session=number))
+            effects += self.step(Tick(cause="test", now_ms=self.now))
+        self.sessions = {member: number for member, number in self.sessions.items() if number not in self.closed}
+        return effects
+
+    # ------------------------------------------------------------ what came out
+
+    def state(self, partition: TopicPartition = T0) -> PartitionState:
+        state = self.image.partition(partition)
+        assert state is not None
+        return state
+
+    def topic_id(self, topic: str = "flights") -> str:
+        return self.image.topics[topic].topic_id
+
+    def summary(self, partition: TopicPartition = T0) -> tuple[int, int, tuple[int, ...]]:
+        """Return (leader, leader epoch, ISR)."""
+        state = self.state(partition)
+        return state.leader, state.leader_epoch, state.isr
+
+    def told(self) -> dict[int, PartitionState]:
+        """Return the states sent in the last step, by session."""
+        return {found.session: found.state for found in self.effects if isinstance(found, SendPartitionState)}
+
+    def published(self) -> list[PublishMetadata]:
+        return [found for found in self.effects if isinstance(found, PublishMetadata)]
+
+
+def three_brokers() -> Bench:
+    """Return a bench with brokers 1, 2, 3 on three nodes and no topics."""
+    bench = Bench().start()
+    for broker in (1, 2, 3):
+        bench.broker(broker)
+    return bench
+
+
+def running_topic(*, config: dict[str, object] | None = None) -> Bench:
+    """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync."""
+    bench = three_brokers()
+    bench.create(assignment=[[1, 2, 3]], config=config or {})
+    for broker in (1, 2, 3):
+        bench.replica(broker)
+    assert bench.summary() == (1, 1, (1, 2, 3))
+    return bench
+

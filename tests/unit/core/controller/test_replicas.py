@@ -1,0 +1,442 @@
+"""Registration, fencing and election of replicas, rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.controller import CloseSession, Reply, SendPartitionState, Tick
+from raylog.core.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
+from raylog.core.ids import TopicPartition
+from raylog.core.replication.state import PartitionState
+from tests.unit.core.controller.bench import GRACE_MS, T0, TIMEOUT_MS, WAIT_MS, Bench, running_topic, three_brokers
+
+
+def new_topic() -> Bench:
+    bench = three_brokers()
+    bench.create(assignment=[[1, 2, 3]])
+    return bench
+
+
+# ---------------------------------------------------------------- new partitions
+
+
+def test_a_new_partition_has_no_leader_and_all_replicas_in_its_isr() -> None:
+    assert new_topic().summary() == (-1, 0, (1, 2, 3))
+
+
+def test_the_preferred_replica_leads_as_soon_as_it_registers() -> None:
+    bench = new_topic()
+    bench.replica(2)
+    assert bench.summary() == (-1, 0, (1, 2, 3))
+    bench.replica(1)
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_another_isr_member_leads_when_the_preferred_one_does_not_come_in_time() -> None:
+    bench = new_topic()
+    bench.replica(3)
+    bench.wait(WAIT_MS - 1)
+    assert bench.summary()[0] == -1
+    bench.wait(1)
+    assert bench.summary() == (3, 1, (3,))
+
+
+def test_replicas_that_never_came_leave_the_isr_when_the_wait_is_over() -> None:
+    bench = new_topic()
+    bench.replica(1)
+    bench.replica(3)
+    bench.wait(WAIT_MS)
+    assert bench.summary() == (1, 1, (1, 3))
+
+
+def test_a_replica_that_comes_after_the_wait_leads_when_nobody_does() -> None:
+    bench = new_topic()
+    bench.wait(WAIT_MS * 2)
+    assert bench.summary() == (-1, 0, (1, 2, 3))
+    bench.replica(2)
+    assert bench.summary() == (2, 1, (2,))
+
+
+def test_leadership_does_not_go_back_to_the_preferred_replica_by_itself() -> None:
+    bench = new_topic()
+    bench.replica(2)
+    bench.wait(WAIT_MS)
+    bench.replica(1)
+    bench.isr(2, [1, 2])
+    bench.wait(10_000)
+    assert bench.summary() == (2, 1, (1, 2))
+
+
+# ---------------------------------------------------------------- registration
+
+
+def test_the_answer_to_a_registration_has_the_incarnation_and_a_state_that_includes_it() -> None:
+    bench = new_topic()
+    incarnation, wire = bench.replica(1)
+    assert isinstance(wire, list)
+    state = PartitionState.from_wire(wire)
+    assert state == bench.state()
+    place = state.place(state.leader)
+    assert place is not None
+    assert (place.incarnation, place.host, place.port) == (incarnation, "host", 10_001)
+
+
+def test_incarnations_rise_with_every_life() -> None:
+    bench = running_topic()
+    first = bench.lives[T0, 2]
+    bench.replica(2)
+    assert bench.lives[T0, 2] > first
+
+
+def test_the_other_replicas_are_told_of_a_registration_and_the_new_one_is_not_told_twice() -> None:
+    bench = new_topic()
+    bench.replica(2)
+    bench.replica(1)
+    assert set(bench.told()) == {bench.sessions[T0, 2]}
+    state = bench.told()[bench.sessions[T0, 2]]
+    assert state.leader == 1
+
+
+def test_a_state_is_addressed_to_the_incarnation_that_registered() -> None:
+    bench = running_topic()
+    bench.lose_replica(3)
+    sent = {found.session: found.incarnation for found in bench.effects if isinstance(found, SendPartitionState)}
+    assert sent == {bench.sessions[T0, broker]: bench.lives[T0, broker] for broker in (1, 2)}
+
+
+def test_the_present_life_is_taken_up_again_without_a_change() -> None:
+    bench = running_topic()
+    before, epoch = len(bench.log), bench.state().partition_epoch
+    bench.back(1)
+    assert (len(bench.log), bench.state().partition_epoch) == (before, epoch)
+
+
+def test_a_second_connection_of_the_same_life_replaces_the_first_one() -> None:
+    bench = running_topic()
+    old = bench.sessions[T0, 2]
+    bench.back(2)
+    assert [found.session for found in bench.effects if isinstance(found, CloseSession)] == [old]
+    bench.sessions["old"] = old
+    bench.lose("old")
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_an_earlier_life_is_refused() -> None:
+    bench = running_topic()
+    old = bench.lives[T0, 2]
+    bench.replica(2)
+    with pytest.raises(StaleBrokerEpoch):
+        bench.replica(2, incarnation=old)
+
+
+def test_a_life_that_was_never_granted_is_refused() -> None:
+    with pytest.raises(StaleBrokerEpoch):
+        new_topic().replica(2, incarnation=77)
+
+
+def test_a_replica_of_a_deleted_topic_is_refused() -> None:
+    with pytest.raises(UnknownTopicId):
+        running_topic().replica(1, topic_id="f" * 32)
+
+
+def test_a_broker_that_holds_no_replica_is_refused() -> None:
+    bench = running_topic()
+    with pytest.raises(UnknownTopicOrPartition):
+        bench.replica(4)
+    with pytest.raises(UnknownTopicOrPartition):
+        bench.replica(1, TopicPartition("flights", 9))
+
+
+def test_a_connection_registers_as_one_member_only() -> None:
+    bench = running_topic()
+    with pytest.raises(InvalidRequest):
+        bench.replica(2, session=bench.sessions[T0, 1])
+
+
+def test_a_registration_without_an_endpoint_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        running_topic().replica(2, port=0)
+
+
+# ---------------------------------------------------------------- fencing
+
+
+def test_a_lost_leader_is_replaced_by_the_first_online_isr_member_in_a_new_epoch() -> None:
+    bench = running_topic()
+    epoch = bench.state().partition_epoch
+    bench.lose_replica(1)
+    assert bench.summary() == (2, 2, (2, 3))
+    assert bench.state().partition_epoch == epoch + 1
+
+
+def test_a_lost_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
+    bench = running_topic()
+    bench.lose_replica(2)
+    assert bench.summary() == (1, 1, (1, 3))
+
+
+def test_a_lost_replica_has_port_zero_and_keeps_its_incarnation() -> None:
+    bench = running_topic()
+    bench.lose_replica(2)
+    place = bench.state().places[1]
+    assert (place.port, place.host, place.incarnation) == (0, "", bench.lives[T0, 2])
+
+
+def test_a_lost_replica_outside_the_isr_changes_nothing_but_its_place() -> None:
+    bench = running_topic()
+    bench.isr(1, [1, 2])
+    epoch = bench.state().partition_epoch
+    bench.lose_replica(3)
+    assert bench.state().partition_epoch == epoch
+    assert bench.state().places[2].port == 0
+
+
+def test_the_last_isr_member_stays_in_the_isr_and_nobody_leads() -> None:
+    bench = running_topic()
+    bench.lose_replica(3)
+    bench.lose_replica(2)
+    epoch = bench.state().partition_epoch
+    bench.lose_replica(1)
+    assert bench.summary() == (-1, 1, (1,))
+    assert bench.state().partition_epoch == epoch + 1
+
+
+def test_a_replica_outside_the_isr_never_leads() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    bench.wait(10_000)
+    assert bench.summary() == (-1, 1, (1,))
+
+
+def test_the_last_isr_member_leads_again_in_a_new_epoch_when_it_returns() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    bench.replica(1)
+    assert bench.summary() == (1, 2, (1,))
+
+
+def test_the_same_life_that_comes_back_as_the_last_member_also_leads_in_a_new_epoch() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    bench.back(1)
+    assert bench.summary() == (1, 2, (1,))
+
+
+def test_a_new_life_of_a_leader_whose_loss_nobody_saw_is_fenced_first() -> None:
+    bench = running_topic()
+    old = bench.sessions[T0, 1]
+    bench.replica(1)
+    assert bench.summary() == (2, 2, (2, 3))
+    assert old in bench.closed
+
+
+def test_a_new_life_of_a_lonely_leader_leads_in_a_new_epoch() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.replica(1)
+    assert bench.summary() == (1, 2, (1,))
+
+
+def test_a_new_life_of_a_follower_leaves_the_isr_until_it_has_caught_up() -> None:
+    bench = running_topic()
+    bench.replica(3)
+    assert bench.summary() == (1, 1, (1, 2))
+    bench.isr(1, [1, 2, 3])
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_a_silent_replica_is_fenced_after_the_session_timeout() -> None:
+    bench = running_topic()
+    old = bench.sessions[T0, 1]
+    bench.silent.add(old)
+    bench.wait(TIMEOUT_MS)
+    assert bench.summary()[0] == 1
+    bench.wait(500)
+    assert bench.summary() == (2, 2, (2, 3))
+    assert old in bench.closed
+
+
+def test_leadership_does_not_pass_through_replicas_that_fell_silent_together() -> None:
+    bench = running_topic()
+    bench.silent |= {bench.sessions[T0, 1], bench.sessions[T0, 2]}
+    bench.wait(TIMEOUT_MS + 500)
+    assert bench.summary() == (3, 2, (3,))
+
+
+def test_a_pause_of_the_controller_itself_fences_nobody() -> None:
+    bench = running_topic()
+    bench.now += 60_000
+    bench.step(Tick(cause="test", now_ms=bench.now))
+    assert bench.summary() == (1, 1, (1, 2, 3))
+    bench.silent |= {bench.sessions[T0, 1]}
+    bench.wait(TIMEOUT_MS + 500)
+    assert bench.summary() == (2, 2, (2, 3))
+
+
+def test_a_clock_that_steps_back_does_no_harm() -> None:
+    bench = running_topic()
+    bench.step(Tick(cause="test", now_ms=0))
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+# ---------------------------------------------------------------- after a restart of the controller
+
+
+def test_absent_replicas_keep_leadership_and_isr_during_the_grace_period() -> None:
+    bench = running_topic().start()
+    bench.wait(GRACE_MS - 1)
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_replicas_that_come_back_in_time_see_no_change() -> None:
+    bench = running_topic().start()
+    epoch = bench.state().partition_epoch
+    for broker in (3, 1, 2):
+        bench.back(broker)
+    bench.wait(GRACE_MS * 2)
+    assert bench.summary() == (1, 1, (1, 2, 3))
+    assert bench.state().partition_epoch == epoch
+
+
+def test_replicas_that_stay_away_are_fenced_after_the_grace_period() -> None:
+    bench = running_topic().start()
+    bench.back(2)
+    bench.wait(GRACE_MS)
+    assert bench.summary() == (2, 2, (2,))
+
+
+def test_nobody_leads_after_the_grace_period_when_nobody_came() -> None:
+    bench = running_topic().start()
+    bench.wait(GRACE_MS)
+    assert bench.summary()[0] == -1
+    bench.replica(3)
+    assert bench.summary()[0] == 3
+
+
+def test_a_new_life_of_the_leader_is_elected_again_with_the_isr_unchanged_during_the_grace_period() -> None:
+    bench = running_topic().start()
+    bench.back(2)
+    bench.replica(1)
+    assert bench.summary() == (1, 2, (1, 2, 3))
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (1, 3, 2), (2, 1, 3), (2, 3, 1), (3, 1, 2), (3, 2, 1)])
+def test_a_full_restart_works_in_any_order(order: tuple[int, ...]) -> None:
+    bench = running_topic().start()
+    for broker in order:
+        bench.replica(broker)
+    leader, epoch, isr = bench.summary()
+    assert (leader, epoch) == (1, 2)
+    assert leader in isr
+    bench.wait(GRACE_MS * 2)
+    assert bench.summary() == (leader, epoch, isr)
+
+
+def test_a_leader_lost_during_the_grace_period_is_replaced_by_a_member_that_is_there() -> None:
+    bench = running_topic().start()
+    bench.back(1)
+    bench.back(3)
+    bench.lose_replica(1)
+    assert bench.summary() == (3, 2, (2, 3))
+
+
+def test_a_leader_lost_while_the_others_are_awaited_is_replaced_when_one_comes() -> None:
+    bench = running_topic().start()
+    bench.back(1)
+    bench.lose_replica(1)
+    assert bench.summary() == (-1, 1, (1, 2, 3))
+    bench.back(2)
+    assert bench.summary() == (2, 2, (2, 3))
+
+
+# ---------------------------------------------------------------- lost logs
+
+
+def warning_of(bench: Bench) -> str:
+    return next(found.warning for found in bench.effects if isinstance(found, Reply))
+
+
+def test_a_leader_without_its_log_does_not_lead_again() -> None:
+    bench = running_topic()
+    bench.lose_replica(1)
+    bench.replica(1, log_lost=True)
+    assert bench.summary() == (2, 2, (2, 3))
+
+
+def test_a_member_without_its_log_leaves_the_isr_even_when_only_absent_ones_remain() -> None:
+    bench = running_topic().start()
+    bench.replica(1, log_lost=True)
+    assert bench.summary() == (-1, 1, (2, 3))
+    bench.back(3)
+    assert bench.summary() == (3, 2, (2, 3))
+
+
+def test_the_only_member_without_its_log_does_not_lead_and_the_answer_says_what_to_do() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    bench.replica(1, log_lost=True)
+    assert bench.summary() == (-1, 1, (1,))
+    assert "unclean.leader.election.enable" in warning_of(bench)
+
+
+def test_a_lost_log_is_not_forgotten_by_the_next_life_or_the_next_controller() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.replica(1, log_lost=True)
+    bench.replica(1)
+    assert bench.summary() == (-1, 1, (1,))
+    bench.start()
+    bench.replica(1)
+    bench.wait(GRACE_MS * 2)
+    assert bench.summary() == (-1, 1, (1,))
+
+
+def test_a_replica_outside_the_isr_may_lose_its_log_without_a_word() -> None:
+    bench = running_topic()
+    bench.isr(1, [1, 2])
+    bench.replica(3, log_lost=True)
+    assert warning_of(bench) == ""
+    bench.isr(1, [1, 2, 3])
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_a_replica_that_never_ran_has_no_log_to_lose() -> None:
+    bench = new_topic()
+    bench.replica(1, log_lost=True)
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_a_broker_on_another_directory_has_lost_the_logs_of_its_replicas() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    bench.lose(("broker", 1))
+    bench.broker(1, directory="new-disk")
+    bench.replica(1)
+    assert bench.summary() == (-1, 1, (1,))
+
+
+# ---------------------------------------------------------------- unclean election
+
+
+def test_an_unclean_election_happens_only_where_the_topic_allows_it() -> None:
+    bench = running_topic(config={"unclean.leader.election.enable": True})
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    assert bench.summary() == (2, 2, (2,))
+
+
+def test_an_unclean_election_waits_for_isr_members_that_may_still_come() -> None:
+    bench = running_topic(config={"unclean.leader.election.enable": "true"})
+    bench.isr(1, [1, 2])
+    bench.start()
+    bench.replica(3)
+    bench.back(1)
+    bench.lose_replica(1)
+    assert bench.summary()[0] == -1
+    bench.wait(GRACE_MS)
+    assert bench.summary() == (3, 2, (3,))

@@ -1,0 +1,1 @@
+"""Laws of the assignors and of the group coordinator machine."""

@@ -1,0 +1,306 @@
+"""A bare coordinator with a log, a clock and the tests' vocabulary; it checks the whole machine after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylog.core.errors import RaylogError
+from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.events import (
+    AppendRecords,
+    DeleteGroupReceived,
+    DescribeGroupReceived,
+    Effect,
+    Event,
+    HeartbeatReceived,
+    JoinReceived,
+    LeaveReceived,
+    ListGroupsReceived,
+    OffsetCommitReceived,
+    OffsetDeleteReceived,
+    OffsetFetchReceived,
+    Reply,
+    RequestDropped,
+    SyncReceived,
+    Tick,
+)
+from raylog.core.outbox import Outbox
+
+WALL_START_MS = 1_700_000_000_000
+GROUP = "board"
+SESSION_MS = 10_000
+REBALANCE_MS = 20_000
+RANGE: Sequence[tuple[str, bytes]] = (("range", b"topics"),)
+
+Row = tuple[list[object], list[object] | None]
+
+
+class Groups:
+    """The machine under test; requests are numbered from 1 and their outcomes kept by number."""
+
+    def __init__(self, settings: GroupSettings | None = None, log: Sequence[Row] = (), now_ms: int = 0) -> None:
+        self.settings = settings or GroupSettings()
+        self.now_ms = now_ms
+        self.request = 0
+        self.ids = 0
+        self.log: list[Row] = list(log)
+        self.replies: dict[int, list[object] | dict[str, object]] = {}
+        self.refusals: dict[int, RaylogError] = {}
+        self.last: Outbox[Effect] = Outbox()
+        self.machine = CoordinatorMachine(settings=self.settings, new_member_id=self._new_id)
+        for key, value in self.log:
+            self.machine.replay(key, value)
+        self.machine.loaded(now_ms, wall_ms=WALL_START_MS + now_ms)
+        self.machine.validate()
+
+    def _new_id(self, client_id: str) -> str:
+        self.ids += 1
+        return f"{client_id}-{self.ids}"
+
+    # ------------------------------------------------------------ steps
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Feed one event, carry the effects out, check the machine."""
+        self.last = self.machine.step(event)
+        for place, effect in enumerate(self.last.now):
+            assert not isinstance(effect, Reply), "replies wait for the log"
+            if isinstance(effect, AppendRecords):
+                assert place == 0, "records come first"
+                self.log.extend(effect.records)
+            else:
+                self._finish(effect.request)
+                self.refusals[effect.request] = effect.error
+        for effect in self.last.after_sync:
+            assert isinstance(effect, Reply)
+            self._finish(effect.request)
+            self.replies[effect.request] = effect.result
+        self.machine.validate()
+        return self.last
+
+    def _finish(self, request: int) -> None:
+        assert request not in self.replies, f"request {request} is answered once"
+        assert request not in self.refusals, f"request {request} is answered once"
+
+    def _number(self) -> int:
+        self.request += 1
+        return self.request
+
+    def tick(self, after_ms: int = 0) -> None:
+        """Let time pass, then tick."""
+        self.now_ms += after_ms
+        self.step(Tick(cause="test", now_ms=self.now_ms, wall_ms=WALL_START_MS + self.now_ms))
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = GROUP,
+        instance_id: str | None = None,
+        client_id: str = "c",
+        protocols: Sequence[tuple[str, bytes]] = RANGE,
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        protocol_type: str = "consumer",
+    ) -> int:
+        """Send JoinGroup; return the request's number."""
+        request = self._number()
+        self.step(
+            JoinReceived(
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=group,
+                member_id=member_id,
+                instance_id=instance_id,
+                client_id=client_id,
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                protocol_type=protocol_type,
+                protocols=protocols,
+            )
+        )
+        return request
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+    ) -> int:
+        """Send SyncGroup; return the request's number."""
+        request = self._number()
+        self.step(
+            SyncReceived(
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=GROUP,
+                generation=generation,
+                member_id=member_id,
+                instance_id=instance_id,
+                assignments=assignments or {},
+            )
+        )
+        return request
+
+    def heartbeat(self, member_id: str, generation: int, *, instance_id: str | None = None) -> int:
+        """Send Heartbeat; return the request's number."""
+        request = self._number()
+        self.step(
+            HeartbeatReceived(
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=GROUP,
+                generation=generation,
+                member_id=member_id,
+                instance_id=instance_id,
+            )
+        )
+        return request
+
+    def leave(self, *members: tuple[str, str | None]) -> int:
+        """Send LeaveGroup; return the request's number."""
+        request = self._number()
+        self.step(LeaveReceived(cause="test", now_ms=self.now_ms, request=request, group=GROUP, members=members))
+        return request
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        topic_id: str = "id1",
+        topic: str = "flights",
+        partition: int = 0,
+        metadata: str = "",
+        group: str = GROUP,
+    ) -> int:
+        """Send OffsetCommit for one partition; return the request's number."""
+        request = self._number()
+        self.step(
+            OffsetCommitReceived(
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=group,
+                generation=generation,
+                member_id=member_id,
+                offsets=[(topic_id, topic, partition, offset, 3, metadata)],
+            )
+        )
+        return request
+
+    def fetch(self, *partitions: tuple[str, str, int], group: str = GROUP) -> int:
+        """Send OffsetFetch, of all offsets when no partition is given; return the request's number."""
+        request = self._number()
+        self.step(
+            OffsetFetchReceived(
+                cause="test", now_ms=self.now_ms, request=request, group=group, partitions=partitions or None
+            )
+        )
+        return request
+
+    def delete_offsets(self, *partitions: tuple[str, str, int]) -> int:
+        """Send OffsetDelete; return the request's number."""
+        request = self._number()
+        self.step(
+            OffsetDeleteReceived(cause="test", now_ms=self.now_ms, request=request, group=GROUP, partitions=partitions)
+        )
+        return request
+
+    def list_groups(self) -> int:
+        """Send ListGroups; return the request's number."""
+        request = self._number()
+        self.step(ListGroupsReceived(cause="test", now_ms=self.now_ms, request=request))
+        return request
+
+    def describe(self, group: str = GROUP) -> int:
+        """Send DescribeGroup; return the request's number."""
+        request = self._number()
+        self.step(DescribeGroupReceived(cause="test", now_ms=self.now_ms, request=request, group=group))
+        return request
+
+    def delete(self, group: str = GROUP) -> int:
+        """Send DeleteGroup; return the request's number."""
+        request = self._number()
+        self.step(DeleteGroupReceived(cause="test", now_ms=self.now_ms, request=request, group=group))
+        return request
+
+    def drop(self, request: int) -> None:
+        """The connection of that request is gone."""
+        self.step(RequestDropped(cause="test", now_ms=self.now_ms, request=request))
+
+    # ------------------------------------------------------------ outcomes
+
+    def code(self, request: int) -> int | None:
+        """Return the error number, 0 for a reply, None while the request is parked."""
+        if request in self.refusals:
+            return self.refusals[request].code
+        return 0 if request in self.replies else None
+
+    def reply(self, request: int) -> list[object]:
+        """Return the reply of a request that succeeded."""
+        assert self.code(request) == 0, self.refusals.get(request, "parked")
+        found = self.replies[request]
+        assert isinstance(found, list)
+        return found
+
+    @property
+    def state(self) -> str:
+        """Return the group's state as describe tells it; Dead when there is no such group."""
+        request = self.describe()
+        if self.code(request) != 0:
+            return "Dead"
+        found = self.replies[request]
+        assert isinstance(found, dict)
+        return str(found["state"])
+
+    # ------------------------------------------------------------ ways into a state
+
+    def new_id(self, **options: object) -> str:
+        """Join for the first time and return the id that was handed out."""
+        request = self.join(**options)  # type: ignore[arg-type]  # the options are those of join
+        assert self.code(request) == 79
+        return str(self.refusals[request].details["member_id"])
+
+    def preparing(self, count: int = 2) -> list[str]:
+        """Bring ``count`` members into the first round of the group, parked; return their ids."""
+        members = [self.new_id() for _ in range(count)]
+        for member in members:
+            assert self.code(self.join(member)) is None
+        return members
+
+    def completing(self, count: int = 2) -> list[str]:
+        """Bring the group to generation 1, nobody assigned; the first member leads."""
+        members = self.preparing(count)
+        for _ in range(2):
+            self.tick(self.settings.initial_rebalance_delay_ms)
+        assert self.state == "CompletingRebalance"
+        return members
+
+    def stable(self, count: int = 2) -> list[str]:
+        """Bring the group to generation 1, everybody assigned: the n-th member has b"n"."""
+        members = self.completing(count)
+        parked = [self.sync(member, 1) for member in members[1:]]
+        plan = {member: str(place).encode() for place, member in enumerate(members)}
+        parked.append(self.sync(members[0], 1, plan))
+        assert [self.code(request) for request in parked] == [0] * count
+        assert self.state == "Stable"
+        return members
+
+    def emptied(self) -> str:
+        """Bring the group to Empty through a generation with one member; return that member's id."""
+        (member,) = self.stable(1)
+        self.leave((member, None))
+        assert self.state == "Empty"
+        return member
+
+    def restarted(self, now_ms: int | None = None) -> Groups:
+        """Return a coordinator that replayed this one's log."""
+        after = Groups(self.settings, self.log, self.now_ms if now_ms is None else now_ms)
+        after.ids = self.ids + 1000
+        return after

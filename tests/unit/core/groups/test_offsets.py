@@ -1,0 +1,221 @@
+"""Committed offsets: whose they are, when they may be stored, and when they are forgotten; and the group commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.events import OffsetCommitReceived, Tick
+from raylog.core.groups.records import record_from_wire
+from tests.unit.core.groups.context import GROUP, Groups
+
+DAY_MS = 24 * 3_600_000
+
+
+def test_a_committed_offset_is_fetched() -> None:
+    groups = Groups()
+    groups.commit(42, metadata="note")
+    assert groups.reply(groups.fetch(("id1", "flights", 0))) == [["id1", "flights", 0, 42, 3, "note"]]
+
+
+def test_a_topic_created_again_starts_without_offsets() -> None:
+    groups = Groups()
+    groups.commit(42)
+    assert groups.reply(groups.fetch(("id2", "flights", 0))) == [["id2", "flights", 0, -1, -1, ""]]
+
+
+def test_all_offsets_come_in_order_and_only_the_groups_own() -> None:
+    groups = Groups()
+    groups.commit(3, partition=10)
+    groups.commit(2, partition=9)
+    groups.commit(1, group="other")
+    assert groups.reply(groups.fetch()) == [["id1", "flights", 9, 2, 3, ""], ["id1", "flights", 10, 3, 3, ""]]
+    assert groups.reply(groups.fetch(group="nobody")) == []
+
+
+def test_a_commit_is_written_and_survives_a_restart() -> None:
+    groups = Groups()
+    groups.commit(42)
+    groups.commit(43)
+    assert [value[1] for _, value in groups.log if value is not None] == [42, 43]
+    after = groups.restarted()
+    assert after.reply(after.fetch())[0] == ["id1", "flights", 0, 43, 3, ""]
+
+
+def test_a_bad_offset_or_too_long_a_note_is_refused_for_its_partition_alone() -> None:
+    groups = Groups()
+    request = groups._number()
+    offsets = [("i", "t", 0, -1, 0, ""), ("i", "t", 1, 5, 0, "x" * 4097), ("i", "t", 2, 5, 0, "x" * 4096)]
+    groups.step(
+        OffsetCommitReceived(
+            cause="test", now_ms=0, request=request, group=GROUP, generation=-1, member_id="", offsets=offsets
+        )
+    )
+    assert groups.reply(request) == [["t", 0, 42], ["t", 1, 12], ["t", 2, 0]]
+    assert groups.reply(groups.fetch()) == [["i", "t", 2, 5, 0, "x" * 4096]]
+
+
+def test_offsets_are_deleted_only_without_members() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1)
+    groups.commit(1, member_id=member, generation=1)
+    groups.commit(2, member_id=member, generation=1, partition=1)
+    assert groups.code(groups.delete_offsets(("id1", "flights", 0))) == 68
+    groups.leave((member, None))
+    assert groups.reply(groups.delete_offsets(("id1", "flights", 0), ("id1", "none", 7))) == [
+        ["flights", 0, 0],
+        ["none", 7, 0],
+    ]
+    assert groups.reply(groups.fetch()) == [["id1", "flights", 1, 2, 3, ""]]
+
+
+def test_a_simple_group_goes_with_its_last_offset() -> None:
+    groups = Groups()
+    groups.commit(1)
+    assert groups.state == "Empty"
+    groups.delete_offsets(("id1", "flights", 0))
+    assert groups.state == "Dead"
+
+
+def test_an_empty_group_is_deleted_with_all_its_offsets() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1)
+    groups.commit(1, member_id=member, generation=1)
+    assert groups.code(groups.delete()) == 68
+    groups.leave((member, None))
+    assert groups.code(groups.delete()) == 0
+    assert groups.code(groups.delete()) == 69
+    assert groups.reply(groups.fetch()) == []
+    assert groups.restarted().machine.hard_state() == [[], []]
+
+
+def test_groups_are_listed_in_order_of_their_names() -> None:
+    groups = Groups()
+    groups.stable()
+    groups.commit(1, group="archive")
+    assert groups.reply(groups.list_groups()) == [["archive", "", "Empty"], [GROUP, "consumer", "Stable"]]
+
+
+def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    groups.commit(7, member_id=first, generation=1)
+    described = groups.replies[groups.describe()]
+    assert isinstance(described, dict)
+    members = described.pop("members")
+    assert described == {
+        "group": GROUP,
+        "state": "Stable",
+        "protocol_type": "consumer",
+        "protocol": "range",
+        "generation": 1,
+        "leader": first,
+        "offsets": [["id1", "flights", 0, 7, 3, ""]],
+    }
+    assert isinstance(members, list)
+    assert [(row["member_id"], row["assignment"]) for row in members] == [(first, b"0"), (second, b"1")]
+    assert groups.code(groups.describe("nobody")) == 69
+
+
+def test_offsets_of_an_empty_group_expire_a_retention_after_it_became_empty() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1)
+    groups.commit(1, member_id=member, generation=1)
+    for _ in range(16):  # half a day each, alive
+        groups.now_ms += DAY_MS // 2
+        groups.heartbeat(member, 1)
+        groups.tick()
+    assert len(groups.reply(groups.fetch())) == 1
+    groups.leave((member, None))
+    groups.tick(7 * DAY_MS - 1)
+    assert len(groups.reply(groups.fetch())) == 1
+    groups.tick(600_000)
+    assert groups.reply(groups.fetch()) == []
+    assert groups.state == "Dead"
+    assert groups.restarted().machine.hard_state() == [[], []]
+
+
+def test_a_commit_into_a_long_empty_group_counts_from_the_commit() -> None:
+    groups = Groups()
+    groups.emptied()
+    groups.tick(1)
+    groups.commit(1)
+    groups.tick(6 * DAY_MS)
+    groups.commit(2, partition=1)
+    groups.tick(2 * DAY_MS)
+    assert groups.reply(groups.fetch()) == [["id1", "flights", 1, 2, 3, ""]]
+
+
+def test_a_simple_groups_offsets_expire_one_by_one_from_their_commits() -> None:
+    groups = Groups()
+    groups.commit(1)
+    groups.now_ms += DAY_MS
+    groups.commit(2, partition=1)
+    groups.tick(6 * DAY_MS)
+    assert groups.reply(groups.fetch()) == [["id1", "flights", 1, 2, 3, ""]]
+    groups.tick(DAY_MS)
+    assert groups.state == "Dead"
+
+
+def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:
+    groups = Groups()
+    groups.emptied()
+    groups.tick(600_000)
+    assert groups.state == "Dead"
+
+
+def test_expiry_is_spread_over_ticks() -> None:
+    groups = Groups(GroupSettings(offsets_retention_ms=1_000, offsets_retention_check_ms=1_000))
+    for partition in range(1_500):
+        groups.commit(1, partition=partition)
+    written = len(groups.log)
+    groups.tick(1_000)
+    assert len(groups.log) - written == 1_000
+    groups.tick(50)
+    assert groups.reply(groups.fetch()) == []
+
+
+def test_retention_follows_the_time_of_day_across_restarts_of_a_machine_with_another_uptime() -> None:
+    groups = Groups()
+    groups.commit(1)
+    after = CoordinatorMachine(settings=GroupSettings(), new_member_id=str)
+    for key, value in groups.log:
+        after.replay(key, value)
+    uptime_ms = 90 * DAY_MS
+    after.loaded(uptime_ms, wall_ms=1_700_000_000_000 + DAY_MS)
+    after.step(Tick(cause="test", now_ms=uptime_ms + DAY_MS))
+    assert after.hard_state() == groups.machine.hard_state()
+
+
+def test_without_a_time_of_day_nothing_expires() -> None:
+    after = CoordinatorMachine(settings=GroupSettings(), new_member_id=str)
+    after.loaded(0)
+    after.step(
+        OffsetCommitReceived(
+            cause="test", now_ms=0, request=1, group="g", generation=-1, member_id="", offsets=[("i", "t", 0, 1, 0, "")]
+        )
+    )
+    before = after.hard_state()
+    after.step(Tick(cause="test", now_ms=90 * DAY_MS))
+    assert after.hard_state() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (["unknown", "g"], [1]),
+        (["group", "g"], [2, 1]),
+        (["offset", "g", "i", "t", 0], [9, 1, 1, "", 0]),
+    ],
+)
+def test_a_record_of_a_newer_release_stops_the_load(key: list[object], value: list[object]) -> None:
+    with pytest.raises(ValueError, match="newer release"):
+        record_from_wire(key, value)
+
+
+def test_replies_that_show_hard_state_wait_for_the_log_even_without_records_of_their_own() -> None:
+    groups = Groups()
+    groups.commit(1)
+    groups.fetch()
+    assert not groups.last.now
+    assert len(groups.last.after_sync) == 1

@@ -1,0 +1,353 @@
+"""Rounds of a dynamic group: who is waited for, who is dropped, who leads, what survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.groups.coordinator import GroupSettings
+from raylog.core.groups.events import AppendRecords
+from tests.unit.core.groups.context import GROUP, Groups
+
+
+def test_a_first_join_gets_an_id_and_has_to_come_back_with_it() -> None:
+    groups = Groups()
+    member = groups.new_id()
+    request = groups.join(member)
+    assert groups.code(request) is None
+    groups.tick(300)
+    assert groups.reply(request) == [1, "range", member, member, [[member, None, b"topics"]], False]
+
+
+def test_an_id_not_used_within_the_session_timeout_is_forgotten() -> None:
+    groups = Groups()
+    member = groups.new_id(session_ms=2_000)
+    groups.tick(2_000)
+    assert groups.code(groups.join(member)) == 25
+    assert groups.state == "Dead"
+
+
+def test_only_the_leader_gets_everybodys_metadata() -> None:
+    groups = Groups()
+    first, second = groups.preparing()
+    groups.tick(300)
+    groups.tick(300)
+    leader_row, follower_row = groups.reply(3), groups.reply(4)
+    assert leader_row[:4] == [1, "range", first, first]
+    assert leader_row[4] == [[first, None, b"topics"], [second, None, b"topics"]]
+    assert follower_row == [1, "range", first, second, [], False]
+
+
+def test_the_first_round_is_extended_while_new_members_arrive_up_to_the_rebalance_timeout() -> None:
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=300))
+    members = [groups.new_id() for _ in range(5)]
+    requests = [groups.join(members[0], rebalance_ms=1_000)]
+    for member in members[1:]:
+        groups.tick(299)
+        requests.append(groups.join(member, rebalance_ms=1_000))
+        groups.tick(1)
+    # 300 + 300 + 300 + 100 ms: the round ended at the rebalance timeout, before the last newcomer.
+    assert [groups.code(request) for request in requests] == [0, 0, 0, 0, None]
+
+
+def test_without_newcomers_the_first_round_ends_after_its_delay() -> None:
+    groups = Groups()
+    (member,) = groups.preparing(1)
+    groups.tick(299)
+    assert groups.state == "PreparingRebalance"
+    groups.tick(1)
+    assert groups.code(groups.heartbeat(member, 1)) == 0
+
+
+def test_an_assignment_is_written_before_anybody_gets_it() -> None:
+    groups = Groups()
+    first, second = groups.completing()
+    parked = groups.sync(second, 1)
+    assert groups.code(parked) is None
+    answered = groups.sync(first, 1, {first: b"a", second: b"b"})
+    assert isinstance(groups.last.now[0], AppendRecords)
+    assert len(groups.last.after_sync) == 2
+    assert (groups.reply(answered), groups.reply(parked)) == ([b"a"], [b"b"])
+
+
+def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
+    groups = Groups()
+    first, second = groups.completing()
+    parked = groups.sync(second, 1)
+    groups.sync(first, 1, {first: b"a", "stranger": b"x"})
+    assert groups.reply(parked) == [b""]
+
+
+def test_a_new_member_begins_a_round_and_the_round_ends_when_all_have_joined() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    third = groups.new_id()
+    joins = [groups.join(third)]
+    assert groups.code(groups.heartbeat(first, 1)) == 27
+    joins.append(groups.join(first))
+    assert groups.code(joins[-1]) is None
+    joins.append(groups.join(second))
+    assert [groups.reply(request)[0] for request in joins] == [2, 2, 2]
+    assert {groups.reply(request)[2] for request in joins} == {first}
+
+
+def test_a_handed_out_id_keeps_the_round_open_until_it_joins() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    waiting = groups.join(first)
+    newcomer = groups.new_id()
+    other = groups.join(second)
+    assert (groups.code(waiting), groups.code(other)) == (None, None)
+    last = groups.join(newcomer)
+    assert [groups.code(request) for request in (waiting, other, last)] == [0, 0, 0]
+
+
+def test_a_member_that_does_not_rejoin_within_the_rebalance_timeout_is_dropped() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    request = groups.join(first)
+    for _ in range(3):
+        groups.tick(6_000)
+        groups.heartbeat(second, 1)  # lives, but does not join
+    groups.tick(2_000)
+    row = groups.reply(request)
+    assert row[0] == 2
+    assert row[4] == [[first, None, b"topics"]]
+    assert groups.code(groups.heartbeat(second, 1)) == 25
+
+
+def test_a_member_that_does_not_sync_within_the_rebalance_timeout_is_dropped_and_a_round_begins() -> None:
+    groups = Groups()
+    first, second = groups.completing()
+    groups.sync(first, 1, {first: b"a", second: b"b"})
+    for _ in range(4):
+        assert groups.code(groups.heartbeat(first, 1)) == 0
+        assert groups.code(groups.heartbeat(second, 1)) == 0
+        groups.tick(5_000)
+    assert groups.code(groups.heartbeat(second, 1)) == 25
+    assert groups.code(groups.heartbeat(first, 1)) == 27
+
+
+def test_a_leader_that_never_syncs_loses_its_place_and_the_others_are_told_to_join_again() -> None:
+    groups = Groups()
+    first, second = groups.completing()
+    parked = groups.sync(second, 1)
+    groups.tick(10_000)  # the leader's session ends first
+    assert groups.code(parked) == 27
+    request = groups.join(second)
+    assert groups.reply(request)[2] == second
+    assert groups.code(groups.heartbeat(first, 1)) == 25
+
+
+def test_heartbeats_keep_a_member_and_silence_loses_it() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    for _ in range(3):
+        groups.tick(9_000)
+        assert groups.code(groups.heartbeat(first, 1)) in (0, 27)
+    assert groups.code(groups.heartbeat(second, 1)) == 25
+
+
+def test_a_heartbeat_during_a_round_keeps_the_member_alive() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    groups.join(first)
+    groups.tick(9_000)
+    assert groups.code(groups.heartbeat(second, 1)) == 27
+    groups.tick(9_000)
+    assert groups.code(groups.heartbeat(second, 1)) == 27
+
+
+def test_a_commit_counts_as_a_sign_of_life() -> None:
+    groups = Groups()
+    first, _ = groups.stable()
+    groups.tick(9_000)
+    groups.commit(1, member_id=first, generation=1)
+    groups.tick(9_000)
+    assert groups.code(groups.heartbeat(first, 1)) == 27  # the other one is gone, this one stays
+
+
+def test_leaving_hands_the_work_over_at_once() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    assert groups.reply(groups.leave((first, None))) == [[first, None, 0]]
+    request = groups.join(second)
+    assert groups.reply(request)[:4] == [2, "range", second, second]
+
+
+def test_leaving_tells_each_member_its_own_result() -> None:
+    groups = Groups()
+    first, _ = groups.stable()
+    rows = groups.reply(groups.leave((first, None), ("nobody", None), ("", "no-instance")))
+    assert rows == [[first, None, 0], ["nobody", None, 25], ["", "no-instance", 25]]
+
+
+def test_the_last_member_leaving_empties_the_group_in_a_new_generation() -> None:
+    groups = Groups()
+    groups.emptied()
+    described = groups.replies[groups.describe()]
+    assert isinstance(described, dict)
+    assert (described["state"], described["generation"], described["members"]) == ("Empty", 2, [])
+
+
+def test_a_dropped_request_leaves_the_member_its_session_to_come_back() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    lost = groups.join(first)
+    groups.drop(lost)
+    other = groups.join(second)
+    assert groups.code(other) is None
+    again = groups.join(first)
+    assert (groups.code(lost), groups.code(other), groups.code(again)) == (None, 0, 0)
+
+
+def test_a_member_whose_parked_join_was_dropped_and_who_stays_away_is_not_waited_for_longer_than_its_session() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    groups.drop(groups.join(first))
+    other = groups.join(second)
+    groups.tick(10_000)
+    assert groups.reply(other)[4] == [[second, None, b"topics"]]
+
+
+def test_a_dropped_sync_can_be_asked_again() -> None:
+    groups = Groups()
+    first, second = groups.completing()
+    groups.drop(groups.sync(second, 1))
+    groups.sync(first, 1, {first: b"a", second: b"b"})
+    assert groups.reply(groups.sync(second, 1)) == [b"b"]
+
+
+def test_a_repeated_join_replaces_the_one_that_waits() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    old = groups.join(first)
+    new = groups.join(first)
+    groups.join(second)
+    assert (groups.code(old), groups.code(new)) == (27, 0)
+
+
+def test_the_assignor_with_the_most_votes_wins() -> None:
+    groups = Groups()
+    wishes = [["range", "sticky", "roundrobin"], ["sticky", "range"], ["sticky", "range"]]
+    requests = []
+    for wish in wishes:
+        protocols = [(name, name.encode()) for name in wish]
+        requests.append(groups.join(groups.new_id(protocols=protocols), protocols=protocols))
+    groups.tick(300)
+    groups.tick(300)
+    rows = [groups.reply(request) for request in requests]
+    assert {row[1] for row in rows} == {"sticky"}
+    metadata = [member[2] for member in rows[0][4]]  # type: ignore[attr-defined]
+    assert metadata == [b"sticky"] * 3
+
+
+def test_on_a_tie_the_leaders_first_choice_wins() -> None:
+    groups = Groups()
+    requests = []
+    for wish in (["roundrobin", "range"], ["range", "roundrobin"]):
+        protocols = [(name, b"") for name in wish]
+        requests.append(groups.join(groups.new_id(protocols=protocols), protocols=protocols))
+    groups.tick(300)
+    groups.tick(300)
+    assert groups.reply(requests[0])[1] == "roundrobin"
+
+
+@pytest.mark.parametrize(
+    ("protocols", "protocol_type"), [([("sticky", b"")], "consumer"), ([("range", b"")], "connect")]
+)
+def test_a_member_with_nothing_in_common_is_refused(protocols: list[tuple[str, bytes]], protocol_type: str) -> None:
+    groups = Groups()
+    groups.stable()
+    assert groups.code(groups.join(protocols=protocols, protocol_type=protocol_type)) == 23
+
+
+def test_a_full_group_takes_nobody_else() -> None:
+    groups = Groups(GroupSettings(group_max_size=2))
+    _, follower = groups.stable()
+    assert groups.code(groups.join()) == 81
+    assert groups.code(groups.join(follower)) == 0
+
+
+def test_an_id_handed_out_before_the_group_filled_up_is_of_no_use_afterwards() -> None:
+    groups = Groups(GroupSettings(group_max_size=1))
+    early, late = groups.new_id(client_id="early"), groups.join(client_id="late")
+    assert groups.code(late) == 81
+    groups.join(early)
+    groups.tick(300)
+    assert groups.code(groups.join()) == 81
+
+
+def test_handed_out_ids_are_bounded() -> None:
+    groups = Groups(GroupSettings(group_max_size=2))
+    groups.new_id()
+    groups.new_id()
+    assert groups.code(groups.join()) == 81
+
+
+@pytest.mark.parametrize("session_ms", [999, 1_800_001])
+def test_a_session_timeout_out_of_range_is_refused(session_ms: int) -> None:
+    groups = Groups()
+    assert groups.code(groups.join(session_ms=session_ms)) == 26
+
+
+def test_an_empty_group_id_and_an_empty_list_of_assignors_are_refused() -> None:
+    groups = Groups()
+    assert groups.code(groups.join(group="")) == 24
+    assert groups.code(groups.join(protocols=[])) == 23
+    assert groups.code(groups.join(protocol_type="")) == 23
+
+
+def test_a_refused_first_join_leaves_no_group_behind() -> None:
+    groups = Groups()
+    groups.join(protocols=[])
+    groups.commit(-1)
+    assert groups.reply(groups.list_groups()) == []
+
+
+def test_a_malformed_request_changes_nothing() -> None:
+    groups = Groups()
+    groups.stable()
+    before = groups.machine.hard_state()
+    assert groups.code(groups.join(7)) == 42  # type: ignore[arg-type]
+    assert groups.code(groups.commit("5")) == 42  # type: ignore[arg-type]
+    assert groups.code(groups.fetch(("id", "flights", "0"))) == 42  # type: ignore[arg-type]
+    assert groups.code(groups.leave((None, None))) == 42  # type: ignore[arg-type]
+    assert groups.machine.hard_state() == before
+
+
+def test_a_restarted_coordinator_lets_members_of_a_stable_group_go_on() -> None:
+    groups = Groups()
+    first, second = groups.stable()
+    after = groups.restarted(now_ms=5)
+    assert after.code(after.heartbeat(first, 1)) == 0
+    assert after.reply(after.sync(second, 1)) == [b"1"]
+    after.tick(9_999)
+    assert after.code(after.heartbeat(second, 1)) == 0
+
+
+def test_a_restart_between_join_and_sync_keeps_the_generation() -> None:
+    groups = Groups()
+    first, second = groups.completing()
+    groups.sync(second, 1)
+    after = groups.restarted()
+    parked = after.sync(second, 1)
+    after.sync(first, 1, {first: b"a", second: b"b"})
+    assert after.reply(parked) == [b"b"]
+
+
+def test_members_that_do_not_come_back_after_a_restart_are_dropped() -> None:
+    groups = Groups()
+    groups.stable()
+    after = groups.restarted()
+    after.tick(10_000)
+    after.tick(0)
+    assert after.state == "Empty"
+
+
+def test_a_resigning_coordinator_refuses_every_parked_request() -> None:
+    groups = Groups()
+    groups.preparing()
+    parked = groups.machine.parked_requests()
+    outbox = groups.machine.resign(cause="append failed")
+    assert [effect.request for effect in outbox.now if not isinstance(effect, AppendRecords)] == parked
+    assert groups.code(groups.join(group=GROUP)) == 14

@@ -1,0 +1,145 @@
+"""Static membership (KIP-345): an instance id keeps its place and its assignment through a restart of its process."""
+
+from __future__ import annotations
+
+from tests.unit.core.groups.context import RANGE, Groups
+
+
+def static_pair() -> tuple[Groups, str, str]:
+    """A stable group of two static members: "a" leads and has b"0", "b" has b"1"."""
+    groups = Groups()
+    joins = [groups.join(instance_id=instance) for instance in ("a", "b")]
+    groups.tick(300)
+    groups.tick(300)
+    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+    parked = groups.sync(follower, 1, instance_id="b")
+    groups.sync(leader, 1, {leader: b"0", follower: b"1"}, instance_id="a")
+    assert groups.reply(parked) == [b"1"]
+    return groups, leader, follower
+
+
+def test_a_first_static_join_needs_no_second_one() -> None:
+    groups = Groups()
+    assert groups.code(groups.join(instance_id="a")) is None
+
+
+def test_a_restarted_member_takes_over_its_assignment_without_a_round() -> None:
+    groups, leader, old = static_pair()
+    row = groups.reply(groups.join(instance_id="b"))
+    new = str(row[3])
+    assert new != old
+    assert row == [1, "range", leader, new, [], False]
+    assert groups.reply(groups.sync(new, 1, instance_id="b")) == [b"1"]
+    assert groups.code(groups.heartbeat(leader, 1, instance_id="a")) == 0
+
+
+def test_a_restarted_leader_is_told_not_to_assign() -> None:
+    groups, old, follower = static_pair()
+    row = groups.reply(groups.join(instance_id="a"))
+    new = str(row[3])
+    assert (row[0], row[2], row[5]) == (1, new, True)
+    assert row[4] == [[new, "a", b"topics"], [follower, "b", b"topics"]]
+    assert groups.code(groups.heartbeat(old, 1)) == 25
+
+
+def test_the_old_process_is_fenced() -> None:
+    groups, _, old = static_pair()
+    groups.join(instance_id="b")
+    assert groups.code(groups.heartbeat(old, 1, instance_id="b")) == 82
+    assert groups.code(groups.sync(old, 1, instance_id="b")) == 82
+    assert groups.code(groups.join(old, instance_id="b")) == 82
+    assert groups.reply(groups.leave((old, "b"))) == [[old, "b", 82]]
+
+
+def test_the_old_process_is_fenced_while_it_waits() -> None:
+    groups = Groups()
+    waiting = groups.join(instance_id="a")
+    groups.join(instance_id="a")
+    assert groups.code(waiting) == 82
+
+
+def test_the_replacement_is_written_and_survives_a_restart_of_the_coordinator() -> None:
+    groups, _, _ = static_pair()
+    new = str(groups.reply(groups.join(instance_id="b"))[3])
+    after = groups.restarted()
+    assert after.reply(after.sync(new, 1, instance_id="b")) == [b"1"]
+
+
+def test_a_restart_that_changes_the_chosen_assignor_begins_a_round() -> None:
+    groups = Groups()
+    both = [("range", b""), ("sticky", b"")]
+    joins = [groups.join(instance_id=instance, protocols=both) for instance in ("a", "b")]
+    groups.tick(300)
+    groups.tick(300)
+    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+    groups.sync(leader, 1, {leader: b"0", follower: b"1"})
+    groups.sync(follower, 1)
+    assert groups.code(groups.join(instance_id="b", protocols=[("sticky", b"")])) is None
+    assert groups.code(groups.heartbeat(leader, 1)) == 27
+
+
+def test_a_restart_while_the_others_sync_begins_a_round() -> None:
+    groups = Groups()
+    joins = [groups.join(instance_id=instance) for instance in ("a", "b")]
+    groups.tick(300)
+    groups.tick(300)
+    leader, _ = (str(groups.reply(request)[3]) for request in joins)
+    assert groups.code(groups.join(instance_id="b")) is None
+    assert groups.code(groups.heartbeat(leader, 1)) == 27
+
+
+def test_a_static_member_that_is_away_keeps_its_place_in_the_next_generation() -> None:
+    groups, leader, away = static_pair()
+    request = groups.join(leader, instance_id="a")
+    for _ in range(3):
+        groups.tick(6_000)
+        groups.heartbeat(away, 1, instance_id="b")
+    groups.tick(2_000)
+    row = groups.reply(request)
+    assert row[0] == 2
+    assert row[4] == [[leader, "a", b"topics"], [away, "b", b"topics"]]
+
+
+def test_a_static_member_goes_by_its_session_timeout() -> None:
+    groups, leader, _ = static_pair()
+    groups.tick(9_000)
+    groups.heartbeat(leader, 1)
+    groups.tick(1_000)
+    request = groups.join(leader, instance_id="a")
+    assert groups.reply(request)[4] == [[leader, "a", b"topics"]]
+
+
+def test_when_only_absent_static_members_are_left_the_round_waits_for_one_to_come_back() -> None:
+    groups = Groups()
+    joins = [groups.join(instance_id=instance, session_ms=60_000) for instance in ("a", "b")]
+    groups.tick(300)
+    groups.tick(300)
+    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+    groups.sync(leader, 1, {leader: b"0", follower: b"1"})
+    groups.sync(follower, 1)
+    groups.drop(groups.join(leader, instance_id="a", session_ms=60_000))
+    groups.tick(20_000)
+    assert groups.state == "PreparingRebalance"
+    request = groups.join(instance_id="b", session_ms=60_000)
+    groups.tick(20_000)
+    assert groups.reply(request)[0] == 2
+    assert groups.reply(request)[2] == groups.reply(request)[3]  # who came back leads
+
+
+def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
+    groups, leader, follower = static_pair()
+    assert groups.reply(groups.leave(("", "b"))) == [["", "b", 0]]
+    assert groups.code(groups.heartbeat(follower, 1)) == 25
+    assert groups.code(groups.heartbeat(leader, 1)) == 27
+
+
+def test_an_instance_nobody_knows_is_told_so() -> None:
+    groups, leader, _ = static_pair()
+    assert groups.code(groups.heartbeat(leader, 1, instance_id="z")) == 25
+
+
+def test_a_restarted_member_may_come_with_new_metadata_which_the_next_round_shows() -> None:
+    groups, leader, _ = static_pair()
+    groups.join(instance_id="b", protocols=[("range", b"more topics")])
+    groups.join(leader, instance_id="a", protocols=RANGE)
+    assert groups.state == "PreparingRebalance"

@@ -24,8 +24,8 @@ class LogConfig:
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
-    # Check CRC, offsets and epoch of what `read` returns, so that bytes changed on disk are never served. Costs about
-    # a tenth of a millisecond a MiB; readers of `slices` check for themselves.
+    # Check CRC, offsets and epoch of what `read` returns, so that bytes changed on disk are never served.
+    # Measured: 0.43 instead of 0.14 ms a MiB of 16 KiB batches. Readers of `slices` check for themselves.
     verify_reads: bool = True
 
     def __post_init__(self) -> None:

@@ -34,7 +34,6 @@ from .validation import check_offsets, check_produced, check_producers, inspect
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
 _STAMPED = struct.Struct(">qii")  # base offset, batch length, leader epoch: the bytes a leader writes anew
-OPEN_SEALED_MAX = 16  # finished segments that keep their file open and indexes in memory
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_BYTES = 64 << 20
 
@@ -58,7 +57,7 @@ class PartitionLog:
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
         self._now_ms = now_ms
-        self._recent: dict[int, Segment] = {}  # sealed segments in use, least recent first
+        self._recent = reading.RecentSegments()
         # Guards what `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
         self._lock = threading.Lock()
         self._unsynced: list[Segment] = []  # sealed before they were synced
@@ -225,7 +224,7 @@ class PartitionLog:
                 self._unsynced.append(old)
             self._folder_dirty = True
             self._checkpoint_at = 0.0  # the next sync writes the recovery point
-        self._touch(old)
+        self._recent.touch(old)
         self.producers.expire(self._now_ms, self.config.producer_id_expiration_ms)
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
@@ -260,36 +259,22 @@ class PartitionLog:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
         found = reading.spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
         for span in found:
-            self._touch(span.segment)
+            self._recent.touch(span.segment)
         return found
 
     def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
         self._require_open()
         found = reading.offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
-        self._release_others()
+        self._recent.release_others(self.segments)
         return found
 
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
         self._require_open()
         found = reading.max_timestamp(self.segments, self.log_start_offset, upper)
-        self._release_others()
+        self._recent.release_others(self.segments)
         return found
-
-    def _touch(self, segment: Segment) -> None:
-        """Keep the sealed segments used last open, and close the others."""
-        if not segment.sealed:
-            return
-        self._recent.pop(segment.base_offset, None)
-        self._recent[segment.base_offset] = segment
-        while len(self._recent) > OPEN_SEALED_MAX:
-            self._recent.pop(next(iter(self._recent))).release()
-
-    def _release_others(self) -> None:
-        for segment in self.segments[:-1]:
-            if segment.base_offset not in self._recent:
-                segment.release()
 
     # --- syncing ---------------------------------------------------------------------------------------------------
 
@@ -323,7 +308,7 @@ class PartitionLog:
             for _, _, fd in files:
                 os.close(fd)
         with self._lock:
-            if generation == self._generation:
+            if generation == self._generation and self._closed_because is None:
                 for segment, size, _ in files:
                     segment.synced_size = max(segment.synced_size, size)
                 self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
@@ -378,10 +363,10 @@ class PartitionLog:
         with self._cutting():
             self._checkpoints.remove_snapshots_above(end)
             for later in reversed(self.segments[place + 1 :]):
-                self._recent.pop(later.base_offset, None)
+                self._recent.forget(later)
                 later.remove_files()
             del self.segments[place + 1 :]
-            self._recent.pop(segment.base_offset, None)
+            self._recent.forget(segment)
             segment.cut(position, end)
             segment.unseal()
             self._settle(end)
@@ -466,7 +451,7 @@ class PartitionLog:
                 self._unsynced = [segment for segment in self._unsynced if segment not in gone]
                 self._move_start(max(self.log_start_offset, self.segments[0].base_offset))
                 for segment in gone:
-                    self._recent.pop(segment.base_offset, None)
+                    self._recent.forget(segment)
                     self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
         return [segment.base_offset for segment in gone]
 

@@ -25,6 +25,38 @@ class Span(NamedTuple):
     first_offset: int
 
 
+class RecentSegments:
+    """The sealed segments used last: only these keep their file open and their indexes in memory."""
+
+    OPEN_MAX = 16
+
+    def __init__(self) -> None:
+        self._recent: dict[int, Segment] = {}  # by base offset, least recent first
+
+    def touch(self, segment: Segment) -> None:
+        """The segment is in use; the one unused for longest may be released."""
+        if not segment.sealed:
+            return
+        self._recent.pop(segment.base_offset, None)
+        self._recent[segment.base_offset] = segment
+        while len(self._recent) > self.OPEN_MAX:
+            self._recent.pop(next(iter(self._recent))).release()
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone, or takes appends again."""
+        self._recent.pop(segment.base_offset, None)
+
+    def clear(self) -> None:
+        """All segments are gone."""
+        self._recent.clear()
+
+    def release_others(self, segments: list[Segment]) -> None:
+        """Close what a walk over all segments has opened beside these."""
+        for segment in segments:
+            if segment.sealed and segment.base_offset not in self._recent:
+                segment.release()
+
+
 def place_of(segments: list[Segment], offset: int) -> int:
     """The place in the list of the segment whose range holds `offset`."""
     return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)

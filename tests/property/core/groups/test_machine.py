@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from raylog.core.groups.coordinator import GroupSettings
+from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged, GroupDeleted, record_from_wire
 from raylog.core.groups.states import GroupState
 from tests.unit.core.groups.context import Groups
@@ -136,8 +138,10 @@ class CoordinatorLaws(RuleBasedStateMachine):
     @rule(place=PLACES)
     def sleep_through_a_round(self, place: int) -> None:
         """One client hangs while the others begin and end a round, and then goes on as if nothing had happened."""
-        others = set(range(len(self.clients))) - {place}
-        self.take_part(others)
+        everybody = set(range(len(self.clients)))
+        self.take_part(everybody)
+        self.take_part(everybody)
+        self.take_part(everybody - {place})
         self.tick(16_000)
         self.heartbeat(place)
         self.sync(place)
@@ -240,6 +244,18 @@ class CoordinatorLaws(RuleBasedStateMachine):
 
 TestCoordinatorLaws = CoordinatorLaws.TestCase
 TestCoordinatorLaws.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_client_that_sleeps_through_a_round_is_not_told_to_go_on(place: int) -> None:
+    CoordinatorLaws().sleep_through_a_round(place)
+
+
+def test_the_laws_catch_a_coordinator_that_does_not_check_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = Group.fence
+    monkeypatch.setattr(Group, "fence", lambda group, member, instance, generation=None: fence(group, member, instance))
+    with pytest.raises(AssertionError, match="only the current generation"):
+        CoordinatorLaws().sleep_through_a_round(3)
 
 
 def test_whoever_waits_is_answered_even_when_everybody_else_is_silent() -> None:

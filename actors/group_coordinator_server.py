@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from raylog.actors.clock import monotonic_ms
+from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.group_requests import event_for
 from raylog.actors.naming import OFFSETS_TOPIC
@@ -138,7 +138,7 @@ class GroupCoordinatorServer:
                 machine.replay(key, value)
                 rows += 1
         self._machine = machine
-        self._perform(machine.loaded(monotonic_ms()))
+        self._perform(machine.loaded(monotonic_ms(), wall_ms=wall_ms()))
         logger.info("%s ready in epoch %d after %d rows", self._name, self._epoch, rows)
 
     def _forget(self) -> None:
@@ -182,7 +182,8 @@ class GroupCoordinatorServer:
             await asyncio.sleep(TICK_S)
             if self._machine is not None:
                 self._drop_deserted()
-                self._perform(self._machine.step(groups.Tick(cause="tick", now_ms=monotonic_ms())))
+                tick = groups.Tick(cause="tick", now_ms=monotonic_ms(), wall_ms=wall_ms())
+                self._perform(self._machine.step(tick))
 
     def _drop_deserted(self) -> None:
         deserted = [number for number, request in self._requests.items() if request.connection.is_closed]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from raylog.client.ray_session import running_ray_address
 from raylog.core.errors import InvalidConfig, NoClusterFound
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
@@ -96,8 +97,11 @@ def _ask_controller(timeout_s: float) -> dict[str, Any]:
     except ImportError:
         raise NoClusterFound('Ray is not installed here; pass bootstrap="host:port" and secret=.') from None
     if not ray.is_initialized():
+        address = running_ray_address()
+        if address is None:
+            raise NoClusterFound()
         try:
-            ray.init(address="auto", namespace=RAY_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError:
             raise NoClusterFound() from None
     try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from raylog.client.ray_session import running_ray_address
 from raylog.core.config import validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 
@@ -214,12 +215,13 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
     import ray
 
     if not ray.is_initialized():
+        wanted = address if address not in (None, "auto") else running_ray_address()
+        if wanted is None:
+            raise NoClusterFound("No Ray cluster runs here; run `raylog start`, or call raylog.start().")
         try:
-            ray.init(address=address or "auto", namespace=None, log_to_driver=False)
+            ray.init(address=wanted, log_to_driver=False)
         except (ConnectionError, ValueError) as error:
-            raise NoClusterFound(
-                f"No Ray cluster answers ({error}); run `raylog start`, or call raylog.start()."
-            ) from None
+            raise NoClusterFound(f"No Ray cluster answers at {wanted}: {error}") from None
     _status(timeout_s)
     return Cluster(owns_ray=False)
 
@@ -279,18 +281,15 @@ def _ensure_ray(address: str | None) -> bool:
 
     if ray.is_initialized():
         return False
-    if address is None and os.environ.get("RAY_ADDRESS") is None:
-        from raylog.spark.java import put_on_path_for_ray
-
-        try:
-            ray.init(address="auto", log_to_driver=False)
-        except ConnectionError:
-            put_on_path_for_ray()
-            ray.init(address="local", include_dashboard=False, log_to_driver=False)
-            return True
+    wanted = address if address not in (None, "auto") else running_ray_address()
+    if wanted not in (None, "local"):
+        ray.init(address=wanted, log_to_driver=False)
         return False
-    ray.init(address=address, log_to_driver=False)
-    return False
+    from raylog.spark.java import put_on_path_for_ray
+
+    put_on_path_for_ray()
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    return True
 
 
 def _this_node() -> str:

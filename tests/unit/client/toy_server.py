@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from raylog.client.runtime import Runtime
 from raylog.core import errors
 from raylog.rpc import Request, RpcServer
+from raylog.storage.errors import StorageError
 from raylog.storage.producer_state import ProducerState
 from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch, iter_headers, parse_header, stamp
 
@@ -278,7 +279,10 @@ class ToyCluster:
         method = method or self.extra_methods.get(request.method)
         if method is None:
             raise errors.InvalidRequest(f"There is no method {request.method!r}.")
-        method(request)
+        try:
+            method(request)
+        except errors.RaylogError as error:
+            request.fail(error)
 
     def _on_metadata(self, request: Request) -> None:
         names = list(self.topics) if request.args[0] is None else request.args[0]
@@ -350,7 +354,7 @@ class ToyCluster:
     # The replica's methods
 
     def _replica_handler(self, one: ToyPartition, broker: int) -> Callable[[Request], None]:
-        def handle(request: Request) -> None:
+        def serve(request: Request) -> None:
             topic_id, partition, epoch = request.args[:3]
             if topic_id != one.topic_id or partition != one.partition:
                 raise errors.UnknownTopicId(f"This replica serves {one.topic}-{one.partition} of another id.")
@@ -368,6 +372,12 @@ class ToyCluster:
                 request.reply(self._list_offsets(one, request.args[3]))
             else:
                 raise errors.InvalidRequest(f"There is no method {request.method!r}.")
+
+        def handle(request: Request) -> None:
+            try:
+                serve(request)
+            except (errors.RaylogError, StorageError) as error:
+                request.fail(error)
 
         return handle
 

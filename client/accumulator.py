@@ -1,0 +1,336 @@
+"""Where `send()` leaves records and the sender finds them: open and sealed batches per partition, within one memory.
+
+The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one plain lock
+keeps them apart, held for about a microsecond. The loop is woken when a batch opens (its linger time begins) and
+when it is full, not per record. May touch: the clock and locks.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from raylog.client.batch import Batch, SendFuture
+from raylog.client.config import ProducerConfig
+from raylog.client.metadata import TopicInfo
+from raylog.client.partitioner import hash_of_key, next_sticky_partition
+from raylog.client.types import Header
+from raylog.core.errors import RaylogError, RecordTooLarge, UnknownTopicOrPartition
+
+RECORD_OVERHEAD_BYTES = 12
+"""What a record costs besides its key and value: msgpack's lengths and the timestamp."""
+HEADER_OVERHEAD_BYTES = 8
+BATCH_SHARE_OF_REQUEST = 4
+"""Under load a batch grows up to this share of max.request.size, so that several can be under way."""
+HASHES_KEPT = 16_384
+_NEVER_S = float("inf")
+
+
+class Lane:
+    """One partition's queue: the open batch, and full ones in order behind which it stands."""
+
+    __slots__ = ("is_active", "is_available", "limit", "open", "partition", "sealed", "topic", "waiting_bytes")
+
+    def __init__(self, topic: str, partition: int, limit: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.limit = limit
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self.is_active = False
+        self.is_available = True
+        self.waiting_bytes = 0
+        """Bytes of closed batches that are not done."""
+
+
+class Router:
+    """One topic's lanes, and which of them gets the records without key at the moment."""
+
+    __slots__ = ("_chance", "count", "lanes", "sticky", "sticky_left", "topic")
+
+    def __init__(self, topic: str, chance: random.Random) -> None:
+        self.topic = topic
+        self.lanes: list[Lane] = []
+        self.count = 0
+        self._chance = chance
+        self.sticky: Lane
+        self.sticky_left = 0
+
+    def update(self, info: TopicInfo, limit: int) -> None:
+        """Take in the topic's metadata: more partitions, other leaders, another largest message."""
+        largest = info.config.get("max.message.bytes")
+        if largest is not None:
+            limit = max(1, min(limit, int(largest) * 9 // 10))
+        for number in range(len(self.lanes), len(info.partitions)):
+            self.lanes.append(Lane(self.topic, number, limit))
+        for lane, partition in zip(self.lanes, info.partitions, strict=False):
+            lane.is_available = partition.endpoint is not None
+            lane.limit = limit
+        if not self.count:
+            self.sticky = self.lanes[0]
+        self.count = len(self.lanes)
+
+    def switch(self, batch_size: int) -> None:
+        """Let the records without key go to another partition from now on."""
+        waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
+        chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
+        self.sticky = self.lanes[chosen]
+        self.sticky_left = batch_size
+
+
+class Accumulator:
+    """All lanes of one producer. `wake` is called, from any thread, when the sender should look at them."""
+
+    def __init__(self, config: ProducerConfig, wake: Callable[[], None], chance: random.Random | None = None) -> None:
+        self._wake = wake
+        self._chance = chance or random.Random()
+        self._lock = threading.Lock()
+        self._batch_size = config.batch_size
+        self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
+        self._largest = config.max_request_size
+        self._linger_s = config.linger_ms / 1000
+        self._delivery_s = config.delivery_timeout_ms / 1000
+        self._choose = config.partitioner
+        self._memory = config.buffer_memory
+        self._buffered = 0
+        self._waiters: list[Callable[[], object]] = []
+        self._active: list[Lane] = []
+        self._hashes: dict[bytes, int] = {}  # of keys seen lately: streams repeat their keys
+        self._next_pass_s = _NEVER_S
+        self._is_wake_due = False
+        self._is_wake_sent = False  # and its pass has not begun yet, so it will see what is appended now
+        self.routers: dict[str, Router] = {}
+        self.closed_by: RaylogError | None = None
+        self.loop_thread: int | None = None
+
+    # What user threads call
+
+    def append(
+        self,
+        router: Router,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[Header] | None,
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> SendFuture | None:
+        """Add one record; None when there is no memory for it at the moment (see `when_room`).
+
+        Raises RecordTooLarge, UnknownTopicOrPartition, or the error with which the producer was closed.
+        """
+        size = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers is not None:
+            size += sum([len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers])
+        if size > self._largest:
+            raise RecordTooLarge(
+                f"The record of {size} bytes is over max_request_size={self._largest}; send less, or raise that limit "
+                "and the topic's max.message.bytes.",
+                size=size,
+            )
+        batch_size, hashes = self._batch_size, self._hashes
+        with self._lock:
+            if self._buffered + size > self._memory:
+                self._raise_if_never(size)
+                return None
+            if partition is not None or self._choose is not None:
+                lane = self._chosen_lane(router, key, partition)
+            elif key is not None:
+                hashed = hashes.get(key)
+                lane = router.lanes[(self._remember_hash(key) if hashed is None else hashed) % router.count]
+            else:
+                if router.sticky_left <= 0:
+                    router.switch(batch_size)
+                router.sticky_left -= size
+                lane = router.sticky
+            batch = lane.open
+            if batch is None or batch.size + size > lane.limit:
+                batch = self._next_batch(lane, batch)
+            values = batch.values
+            index = len(values)
+            values.append(value)
+            batch.keys.append(key)
+            batch.timestamps.append(timestamp_ms)
+            if headers is not None or batch.headers is not None:
+                _append_headers(batch, headers, index)
+            batch.size = filled = batch.size + size
+            self._buffered += size
+            if filled >= batch_size > filled - size:  # true once per batch
+                self._is_wake_due = True
+        if self._is_wake_due and not self._is_wake_sent:
+            self._is_wake_sent = True
+            self._wake()
+        return SendFuture(batch, index)
+
+    def when_room(self, callback: Callable[[], object]) -> bool:
+        """Have `callback` called once when memory gets free; False (and no call) when there is some, or no producer."""
+        with self._lock:
+            if self.closed_by is not None or self._buffered == 0:
+                return False
+            self._waiters.append(callback)
+        self._wake()  # a batch that lingers would hold its memory for no reason now
+        return True
+
+    def router(self, info: TopicInfo) -> Router:
+        """The router of a topic, brought up to date with its metadata."""
+        with self._lock:
+            router = self.routers.get(info.name)
+            if router is None:
+                router = Router(info.name, self._chance)
+            router.update(info, self._grow_limit)
+            self.routers[info.name] = router
+            return router
+
+    # What the sender calls
+
+    def begin_pass(self) -> list[Lane]:
+        """The lanes that may have something to do. Batches opened from here on wake the sender again."""
+        with self._lock:
+            self._next_pass_s = _NEVER_S
+            self._is_wake_due = self._is_wake_sent = False
+            return list(self._active)
+
+    def end_pass(self, next_pass_s: float, idle: Iterable[Lane]) -> None:
+        """When the sender will look again by itself, and which lanes it found without work."""
+        with self._lock:
+            self._next_pass_s = min(self._next_pass_s, next_pass_s)
+            for lane in idle:
+                if lane.open is None and not lane.sealed and lane.is_active:
+                    lane.is_active = False
+                    self._active.remove(lane)
+
+    def take(self, lane: Lane, now_s: float) -> Batch | None:
+        """The lane's next batch if it is ready: full, lingered long enough, or its memory is wanted."""
+        with self._lock:
+            if lane.sealed:
+                return lane.sealed.popleft()
+            batch = lane.open
+            if batch is None:
+                return None
+            is_ready = batch.size >= self._batch_size or now_s - batch.opened_s >= self._linger_s or self._waiters
+            return _seal(lane, batch) if is_ready else None
+
+    def ready_at_s(self, lane: Lane) -> float:
+        """When the lane's open batch has lingered long enough; never, when there is none."""
+        batch = lane.open
+        return _NEVER_S if batch is None else batch.opened_s + self._linger_s
+
+    def oldest_deadline_s(self, lane: Lane) -> float:
+        """When the first batch that waits here fails for being late."""
+        with self._lock:
+            batch = lane.sealed[0] if lane.sealed else lane.open
+            return _NEVER_S if batch is None else batch.deadline_s
+
+    def take_expired(self, lane: Lane, now_s: float) -> list[Batch]:
+        """Remove and return the batches that waited beyond their deadline."""
+        expired = []
+        with self._lock:
+            while lane.sealed and lane.sealed[0].deadline_s <= now_s:
+                expired.append(lane.sealed.popleft())
+            if not lane.sealed and lane.open is not None and lane.open.deadline_s <= now_s:
+                expired.append(_seal(lane, lane.open))
+        return expired
+
+    def seal_all(self) -> list[Batch]:
+        """Make every open batch ready, and return all that wait here."""
+        waiting: list[Batch] = []
+        with self._lock:
+            for lane in self._active:
+                if lane.open is not None:
+                    lane.sealed.append(_seal(lane, lane.open))
+                waiting += lane.sealed
+        return waiting
+
+    def release(self, lane: Lane, size: int) -> None:
+        """A batch is done: its memory is free."""
+        with self._lock:
+            lane.waiting_bytes -= size
+            self._buffered -= size
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def close(self, error: RaylogError) -> list[tuple[Lane, Batch]]:
+        """Refuse further records with `error`; return what nobody has taken yet."""
+        left: list[tuple[Lane, Batch]] = []
+        with self._lock:
+            if self.closed_by is None:
+                self.closed_by = error
+            self._memory = -1  # sends every append the slow way, where `closed_by` is seen
+            for lane in self._active:
+                left += [(lane, batch) for batch in lane.sealed]
+                lane.sealed.clear()
+                if lane.open is not None:
+                    left.append((lane, _seal(lane, lane.open)))
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter()
+        return left
+
+    def disown(self, error: RaylogError) -> None:
+        """In a forked child: refuse everything. The parent's threads are not here, so their locks are not taken."""
+        self._lock = threading.Lock()
+        self.closed_by = error
+        self._memory = -1
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of records that are not done."""
+        return self._buffered
+
+    # Inside; the lock is held
+
+    def _raise_if_never(self, size: int) -> None:
+        if self.closed_by is not None:
+            raise self.closed_by
+        if size > self._memory:
+            raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
+
+    def _remember_hash(self, key: bytes) -> int:
+        if len(self._hashes) >= HASHES_KEPT:
+            self._hashes.clear()
+        hashed = self._hashes[key] = hash_of_key(key)
+        return hashed
+
+    def _chosen_lane(self, router: Router, key: bytes | None, partition: int | None) -> Lane:
+        if partition is None and self._choose is not None:
+            partition = self._choose(router.topic, key, router.count)
+        if partition is None or not 0 <= partition < router.count:
+            raise UnknownTopicOrPartition(
+                f"Topic {router.topic!r} has partitions 0 to {router.count - 1}, not {partition}.", topic=router.topic
+            )
+        return router.lanes[partition]
+
+    def _next_batch(self, lane: Lane, full: Batch | None) -> Batch:
+        now_s = time.monotonic()
+        if full is not None:
+            lane.sealed.append(_seal(lane, full))
+            self._is_wake_due = True
+        batch = Batch(lane.topic, lane.partition, now_s, now_s + self._delivery_s, self.loop_thread)
+        lane.open = batch
+        if not lane.is_active:
+            lane.is_active = True
+            self._active.append(lane)
+        if now_s + self._linger_s < self._next_pass_s:
+            self._next_pass_s = now_s + self._linger_s
+            self._is_wake_due = True
+        return batch
+
+
+def _seal(lane: Lane, batch: Batch) -> Batch:
+    """Nothing is added to the open batch any more."""
+    lane.open = None
+    lane.waiting_bytes += batch.size
+    return batch
+
+
+def _append_headers(batch: Batch, headers: list[Header] | None, index: int) -> None:
+    if batch.headers is None:
+        batch.headers = [None] * index
+    batch.headers.append(headers)

@@ -1,0 +1,204 @@
+"""A batch of records on its way, and the futures of its records.
+
+`send()` fills batches from any thread, the sender encodes and delivers them on the loop. A future is two references,
+batch and index: everything a wait needs is made once per batch, and only when somebody waits. Touches nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import msgspec
+
+from raylog.client.types import Header, RecordMetadata
+from raylog.core.errors import RaylogError
+from raylog.storage.records import decode_batch, encode_batch, parse_header
+
+logger = logging.getLogger(__name__)
+_lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
+
+IN_LINE, SENT, STORED = "in line", "sent", "stored"
+
+
+class Batch:
+    """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps sent again, and done."""
+
+    __slots__ = (
+        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "error",
+        "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
+        "record_count", "sent_s", "size", "state", "timestamps", "topic", "values",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: list[list[Header] | None] | None = None
+        self.size = 0
+        """Bytes of the records as the producer counts them, before compression."""
+        self.opened_s = opened_s
+        self.deadline_s = deadline_s
+        self.loop_thread = loop_thread
+        # What the sender knows.
+        self.record_count = 0
+        self.encoded = b""
+        self.base_sequence = -1
+        self.state = IN_LINE
+        self.attempts = 0
+        """How often it was sent; also tells the answer of the last attempt from a late one of an earlier."""
+        self.sent_s = 0.0
+        self.is_refused_as_out_of_order = False
+        # How it ended.
+        self.is_done = False
+        self.base_offset = -1
+        self.error: RaylogError | None = None
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    # Bytes
+
+    def encode(self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Close the batch and turn it into bytes; the columns are not kept."""
+        self.record_count = len(self.values)
+        self.base_sequence = base_sequence
+        self.encoded = encode_batch(
+            self.keys,
+            self.values,
+            self.timestamps,
+            self.headers,
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+        self.keys, self.values, self.headers = [], [], None
+
+    def encode_again(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """The same records under another producer id, epoch and sequence: these lie inside the checksum."""
+        header = parse_header(self.encoded)
+        columns = decode_batch(self.encoded, 0, header, verify=False)
+        self.base_sequence = base_sequence
+        self.encoded = encode_batch(
+            columns.keys,
+            [None] * self.record_count if columns.values is None else columns.values,
+            columns.timestamps,
+            columns.headers,
+            compression=header.compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+    # End
+
+    def complete(self, base_offset: int) -> None:
+        """All records are stored, the first at `base_offset` (-1: not known)."""
+        self.base_offset = base_offset
+        self._finish()
+
+    def fail(self, error: RaylogError) -> None:
+        """No record of the batch counts as stored."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        with _lock:
+            self.is_done = True
+            callbacks, self._callbacks = self._callbacks, []
+            event = self._event
+        self.encoded = b""
+        self.keys, self.values, self.headers = [], [], None
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            _call(callback)
+
+    # Waiting
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block this thread until the batch is done; False when `timeout_s` ended first. Not for the loop's thread."""
+        if threading.get_ident() == self.loop_thread:
+            raise RuntimeError("This would block the event loop that sends the record; await the future instead.")
+        with _lock:
+            if self.is_done:
+                return True
+            event = self._event
+            if event is None:
+                event = self._event = threading.Event()
+        return event.wait(timeout_s)
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once, on the loop's thread when the batch gets done, or here and now if it is."""
+        with _lock:
+            if not self.is_done:
+                self._callbacks.append(callback)
+                return
+        _call(callback)
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:  # a callback is the user's code; its bug must not keep other records from being settled
+        logger.exception("A callback of a sent record raised an error.")
+
+
+class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The outcome of one `send()`. May be waited for in any thread, or awaited in any event loop."""
+
+    _batch: Batch
+    _index: int
+
+    def done(self) -> bool:
+        """Whether the record was stored or has failed."""
+        return self._batch.is_done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record was stored; waits up to `timeout` seconds.
+
+        Raises TimeoutError when it is not known by then, or the error with which the record failed.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._metadata()
+
+    def exception(self, timeout: float | None = None) -> RaylogError | None:
+        """The error with which the record failed, or None; waits up to `timeout` seconds, then raises TimeoutError."""
+        batch = self._batch
+        if not batch.is_done and not batch.wait(timeout):
+            raise TimeoutError(f"The record was neither stored nor refused within {timeout} seconds; it is still sent.")
+        return batch.error
+
+    def add_done_callback(self, function: Callable[[SendFuture], object]) -> None:
+        """Have `function(future)` called when the outcome is known; on the client's thread, so it must not block."""
+        self._batch.when_done(lambda: function(self))
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        """Wait in a coroutine."""
+        if not self._batch.is_done:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._batch.when_done(lambda: _wake(loop, waiter))
+            yield from waiter
+        return self.result(0)
+
+    def _metadata(self) -> RecordMetadata:
+        batch, index = self._batch, self._index
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamps[index])
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    def settle() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)

@@ -1,0 +1,305 @@
+"""Delivering one partition's batches: in order, each once, through broken connections, lost answers and new leaders.
+
+The rules, with idempotence on:
+
+- A batch gets its sequence when it is put in line, and keeps it; at most five are in line, because a leader remembers
+  the last five batches of a producer. One leaves the line when it and all before it are answered.
+- After a retriable failure nothing new is sent until every request is answered; then all that is in line is sent again
+  in order, the same bytes, to whoever leads by then. What was stored before is recognised and answered with its offset.
+- A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
+  behind it is then refused as out of order while it is first in line: that is proof that nothing in line is stored, so
+  the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses what still travels
+  under the old epoch. (Kafka's client does the same: KIP-360.)
+
+Everything here runs on the sender's loop. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from raylog.client.accumulator import Lane
+from raylog.client.batch import IN_LINE, SENT, STORED, Batch
+from raylog.client.failures import Backoff, as_raylog_error
+from raylog.core.errors import (
+    DeliveryTimedOut,
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    LeaderNotAvailable,
+    OutOfOrderSequence,
+    RaylogError,
+    RequestTimedOut,
+)
+from raylog.rpc import Connection, Reply
+
+if TYPE_CHECKING:
+    from raylog.client.sender import Sender
+
+SEQUENCE_MASK = 2**31 - 1
+PRODUCER_EPOCH_MAX = 2**15 - 1
+
+
+class Delivery:
+    """One lane's line of batches and the connection with its leader."""
+
+    def __init__(self, sender: Sender, lane: Lane) -> None:
+        self._sender = sender
+        self._lane = lane
+        self._line: deque[Batch] = deque()
+        self._connection: Connection | None = None
+        self._topic_id = ""
+        self._leader_epoch = -1
+        self._producer_id = -1
+        self._producer_epoch = -1
+        self._next_sequence = 0
+        self._recovery: asyncio.Task[None] | None = None
+        self._is_recovering = False
+        self._has_tried_at_once = False
+        self._needs_metadata = False
+        self._last_error: RaylogError | None = None
+        config = sender.config
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+
+    # What the sender calls
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is in line."""
+        return not self._line
+
+    @property
+    def batches(self) -> list[Batch]:
+        """What is in line."""
+        return list(self._line)
+
+    def pump(self, now_s: float) -> None:
+        """Send what may be sent: what is in line for another time, then new batches while the line is short enough."""
+        if self._is_recovering:
+            return
+        lane, line, sender = self._lane, self._line, self._sender
+        if self._connection is None or self._connection.is_closed:
+            if line or lane.sealed or lane.open is not None:
+                self._recover()
+            return
+        for batch in line:
+            if batch.state is IN_LINE:
+                self._send(batch, now_s)
+        while len(line) < sender.window and not self._is_recovering:
+            taken = sender.accumulator.take(lane, now_s)
+            if taken is None:
+                return
+            self._put_in_line(taken)
+            self._send(taken, now_s)
+
+    def expire(self, now_s: float) -> float:
+        """Fail what is late; return when the next batch will be (by the loop's clock)."""
+        late = [batch for batch in self._line if batch.deadline_s <= now_s]
+        for batch in late:
+            self._line.remove(batch)
+            batch.attempts += 1  # an answer that still comes finds nobody
+        for batch in [*late, *self._sender.accumulator.take_expired(self._lane, now_s)]:
+            self._fail(batch, self._too_late())
+        if late:
+            self._settle_front()
+        first_s = min((batch.deadline_s for batch in self._line), default=float("inf"))
+        return min(first_s, self._sender.accumulator.oldest_deadline_s(self._lane))
+
+    def leader_changed(self) -> None:
+        """Metadata has changed: do not wait for answers of a leader that is none any more (its machine may be gone)."""
+        found = self._sender.cluster.metadata.partition(self._lane.topic, self._lane.partition)
+        connection = self._connection
+        if found is None or connection is None or found.leader_epoch <= self._leader_epoch or found.endpoint is None:
+            return
+        self._connection = None
+        if any(batch.state is SENT for batch in self._line):
+            connection.abort(f"{self._lane.topic}-{self._lane.partition} has another leader")
+
+    def fail_all(self, error: RaylogError) -> None:
+        """Give up everything in line."""
+        batches, self._line = list(self._line), deque()
+        for batch in batches:
+            batch.attempts += 1
+            self._fail(batch, error)
+
+    def close(self) -> None:
+        """End the task that looks for the leader."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+
+    # Sending
+
+    def _put_in_line(self, batch: Batch) -> None:
+        sender = self._sender
+        if sender.config.enable_idempotence:
+            sequence = self._next_sequence
+            batch.encode(sender.compression, self._producer_id, self._producer_epoch, sequence)
+            self._next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
+        else:
+            batch.encode(sender.compression, -1, -1, -1)
+        sender.count_batch(batch)
+        self._line.append(batch)
+
+    def _send(self, batch: Batch, now_s: float) -> None:
+        connection, sender = self._connection, self._sender
+        if connection is None:
+            return
+        batch.attempts += 1
+        batch.state = SENT
+        batch.sent_s = now_s
+        batch.is_refused_as_out_of_order = False
+        lane = self._lane
+        args = [self._topic_id, lane.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms]
+        attempt = batch.attempts
+        if sender.wire_acks == 0:
+            connection.notify("produce", args, batch.encoded)
+            # The only back-pressure without answers is that of the socket.
+            written = asyncio.ensure_future(connection.drain())
+            sender.own(written)
+            written.add_done_callback(lambda _: self._stored(batch, attempt, -1))
+            return
+        future = connection.call_nowait("produce", args, batch.encoded, timeout_s=sender.request_timeout_s)
+        future.add_done_callback(lambda done: self._answered(batch, attempt, done))
+
+    def _answered(self, batch: Batch, attempt: int, future: asyncio.Future[Reply]) -> None:
+        if future.cancelled() or batch.attempts != attempt or batch.is_done:
+            return
+        error = future.exception()
+        if error is None:
+            self._stored(batch, attempt, future.result().args[0])
+        else:
+            self._refused(batch, as_raylog_error(error))
+
+    def _stored(self, batch: Batch, attempt: int, base_offset: int) -> None:
+        if batch.attempts != attempt or batch.is_done:
+            return
+        batch.state = STORED
+        batch.base_offset = base_offset
+        self._backoff.reset()
+        self._has_tried_at_once = False
+        self._last_error = None
+        self._settle_front()
+
+    def _settle_front(self) -> None:
+        """Let answered batches leave the line in order, then go on."""
+        line, sender = self._line, self._sender
+        while line and line[0].state is STORED:
+            batch = line.popleft()
+            sender.count_stored(batch)
+            sender.accumulator.release(self._lane, batch.size)
+            batch.complete(batch.base_offset)
+        if self._is_recovering:
+            self._begin_recovery_when_answered()
+        else:
+            sender.look_again()
+
+    def _refused(self, batch: Batch, error: RaylogError) -> None:
+        if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten where
+            self._stored(batch, batch.attempts, -1)
+            return
+        if isinstance(error, InvalidProducerEpoch):
+            self._sender.fail_for_good(error)
+            return
+        self._last_error = error
+        self._sender.count_refused(error)
+        out_of_order = isinstance(error, OutOfOrderSequence) and self._producer_id >= 0
+        if out_of_order or (error.retriable and batch.attempts <= self._sender.config.retries):
+            batch.state = IN_LINE
+            batch.is_refused_as_out_of_order = out_of_order
+            self._needs_metadata |= error.refresh_metadata or isinstance(error, RequestTimedOut)
+            if isinstance(error, RequestTimedOut) and self._connection is not None:
+                # The leader hangs or is cut off: the other requests would only run into their own deadlines.
+                self._connection.abort(f"produce was not answered: {error.message}")
+            self._recover()
+            return
+        self._line.remove(batch)
+        self._fail(batch, error)
+        self._settle_front()
+
+    def _fail(self, batch: Batch, error: RaylogError) -> None:
+        self._sender.count_failed(batch)
+        self._sender.accumulator.release(self._lane, batch.size)
+        batch.fail(error)
+
+    def _too_late(self) -> DeliveryTimedOut:
+        limit_ms = self._sender.config.delivery_timeout_ms
+        reason = f" The last error was: {self._last_error.message}" if self._last_error is not None else ""
+        return DeliveryTimedOut(
+            f"Records for {self._lane.topic}-{self._lane.partition} were not acknowledged within delivery_timeout_ms="
+            f"{limit_ms}; they may or may not be stored.{reason}"
+        )
+
+    # Recovering
+
+    def _recover(self) -> None:
+        """Stop sending; when every request is answered, find the leader and go on from the front of the line."""
+        self._is_recovering = True
+        self._begin_recovery_when_answered()
+
+    def _begin_recovery_when_answered(self) -> None:
+        if self._recovery is None and not any(batch.state is SENT for batch in self._line):
+            self._recovery = asyncio.ensure_future(self._find_leader())
+            self._sender.own(self._recovery)
+
+    async def _find_leader(self) -> None:
+        """Until there is a leader that can be reached, or nothing is left to send."""
+        try:
+            while True:
+                # The first repetition comes at once: a new leader is usually there by the time we ask.
+                if self._has_tried_at_once:
+                    await asyncio.sleep(self._backoff.next_s())
+                self._has_tried_at_once = self._last_error is not None
+                try:
+                    await self._connect()
+                    break
+                except RaylogError as error:
+                    self._last_error = error
+                    self._needs_metadata = True
+                    if not error.retriable:
+                        self._fail_lane(error)
+                    if not self._line and not self._lane.sealed and self._lane.open is None:
+                        break
+        finally:
+            self._recovery = None
+        self._is_recovering = False
+        self._sender.look_again()
+
+    async def _connect(self) -> None:
+        sender, lane = self._sender, self._lane
+        timeout_s = sender.request_timeout_s
+        if self._needs_metadata:
+            await sender.cluster.refresh((lane.topic,), timeout_s=timeout_s)
+        self._needs_metadata = False
+        topic = sender.cluster.metadata.topic(lane.topic)
+        found = sender.cluster.metadata.partition(lane.topic, lane.partition)
+        if topic is None or found is None or found.endpoint is None:
+            raise LeaderNotAvailable(f"Partition {lane.topic}-{lane.partition} has no leader at the moment.")
+        connection = await sender.cluster.connection(found.endpoint, timeout_s)
+        if sender.config.enable_idempotence:
+            await self._renew_producer()
+        self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch
+        self._connection = connection
+
+    async def _renew_producer(self) -> None:
+        """Get a producer id at first; take a higher epoch when the front of the line is behind a hole."""
+        line = self._line
+        is_behind_hole = bool(line) and line[0].is_refused_as_out_of_order
+        if self._producer_id < 0 or (is_behind_hole and self._producer_epoch >= PRODUCER_EPOCH_MAX):
+            producer_id, producer_epoch = await self._sender.producer_id(another_than=self._producer_id)
+        elif is_behind_hole:
+            producer_id, producer_epoch = self._producer_id, self._producer_epoch + 1
+        else:
+            return
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+        self._next_sequence = 0
+        for batch in [batch for batch in line if batch.state is IN_LINE]:
+            batch.encode_again(producer_id, producer_epoch, self._next_sequence)
+            batch.is_refused_as_out_of_order = False
+            self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
+
+    def _fail_lane(self, error: RaylogError) -> None:
+        """An error that no repetition heals, such as a wrong secret, ends everything that waits for this partition."""
+        self.fail_all(error)
+        while (batch := self._sender.accumulator.take(self._lane, float("inf"))) is not None:
+            self._fail(batch, error)

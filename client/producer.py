@@ -1,0 +1,364 @@
+"""`Producer` and `AsyncProducer`: sending records.
+
+The synchronous one is the asynchronous one on the process's shared client loop (`runtime`); `send()` itself runs in the
+caller's thread and only fills batches. May touch: the network through `ClusterClient`, the clock, one daemon thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from raylog.client import runtime
+from raylog.client.accumulator import Router
+from raylog.client.batch import SendFuture
+from raylog.client.cluster import ClusterClient
+from raylog.client.config import ProducerConfig, load
+from raylog.client.sender import Sender, closed_error
+from raylog.client.serializers import serializer
+from raylog.client.types import Header, RecordMetadata
+from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
+
+__all__ = ["AsyncProducer", "Producer", "SendFuture"]
+
+_EXIT_TIMEOUT_S = 1.0
+_CLOSE_EXTRA_S = 10.0  # for closing sockets, after the records have been waited for
+
+
+class AsyncProducer:
+    """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
+
+    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self.config = load(ProducerConfig, config, keywords)
+        self._serialize_key = serializer(self.config.key_serializer)
+        self._serialize_value = serializer(self.config.value_serializer)
+        self.cluster = ClusterClient(self.config)
+        self.sender = Sender(self.config, self.cluster)
+        self._max_block_s = self.config.max_block_ms / 1000
+        self._is_started = False
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        if self._is_closed:
+            raise closed_error()
+        if not self._is_started:
+            try:
+                await self.cluster.start(max(1.0, self._max_block_s))
+            except BaseException:  # cancelled or refused: no connection may stay behind
+                await self.cluster.close()
+                raise
+            self.sender.start(threading.get_ident())
+            self._is_started = True
+
+    async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
+        """Send what waits, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+
+        Records that are not stored by then fail with ClientClosed.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._is_started:
+                limit_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
+                await asyncio.wait_for(self.sender.flush(), limit_s)
+        except TimeoutError:
+            pass  # what is left fails now, each record with its own future
+        finally:
+            await self.sender.close(closed_error())
+            await self.cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> SendFuture:
+        """Put a record in line; await the returned future for where it was stored.
+
+        Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
+        BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer.
+        """
+        self._check_usable()
+        accumulator = self.sender.accumulator
+        router = accumulator.routers.get(topic) or await self._route(topic)
+        checked = self.checked_key(key), self.checked_value(value), checked_headers(headers)
+        moment = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        if partition is not None and partition >= router.count:
+            router = await self._route(topic, at_least=partition + 1)
+        future = accumulator.append(router, *checked, partition, moment)
+        if future is not None:
+            return future
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._max_block_s
+        while True:
+            room: asyncio.Future[None] = loop.create_future()
+            if accumulator.when_room(lambda room=room: room.done() or room.set_result(None)):  # type: ignore[misc]
+                await asyncio.wait([room], timeout=max(0.0, deadline_s - loop.time()))
+            future = accumulator.append(router, *checked, partition, moment)
+            if future is not None:
+                return future
+            if loop.time() >= deadline_s:
+                raise self.exhausted()
+
+    async def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **options: Any) -> RecordMetadata:
+        """Send a record and wait until it is stored. Arguments and errors as of `send`, and the record's own error."""
+        return await (await self.send(topic, value, key, **options))
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
+        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
+        self._check_usable()
+        try:
+            await asyncio.wait_for(self.sender.flush(), timeout)
+        except TimeoutError:
+            raise late_flush(timeout) from None
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The topic's partition numbers. Raises UnknownTopicOrPartition."""
+        self._check_usable()
+        info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
+        return {one.partition for one in info.partitions}
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        return self.sender.metrics()
+
+    # Shared with the synchronous producer
+
+    async def _route(self, topic: str, at_least: int = 0) -> Router:
+        """Learn where a topic's partitions are."""
+        self._check_usable()
+        self.cluster.watch((topic,))
+        try:
+            info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
+            if len(info.partitions) < at_least:  # perhaps it has got more since we looked
+                await self.cluster.refresh((topic,), timeout_s=self._max_block_s)
+                info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
+        except RaylogError:
+            self.cluster.unwatch((topic,))
+            raise
+        return self.sender.accumulator.router(info)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise closed_error()
+        if not self._is_started:
+            raise ClientClosed("The producer is not started; `await start()` or use `async with`.")
+
+    def checked_key(self, key: Any) -> bytes | None:
+        """The key's bytes, by its serializer."""
+        if self._serialize_key is not None and key is not None:
+            key = self._serialize_key(key)
+        return key if key is None or type(key) is bytes else as_bytes("key", key)
+
+    def checked_value(self, value: Any) -> bytes | None:
+        """The value's bytes, by its serializer."""
+        if self._serialize_value is not None and value is not None:
+            value = self._serialize_value(value)
+        return value if value is None or type(value) is bytes else as_bytes("value", value)
+
+    def exhausted(self) -> BufferExhausted:
+        """The error for a buffer that stayed full."""
+        return BufferExhausted(
+            f"The producer's buffer of {self.config.buffer_memory} bytes stayed full for {self.config.max_block_ms} ms:"
+            " send more slowly, or raise buffer_memory or max_block_ms."
+        )
+
+
+class Producer:
+    """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
+
+    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    Raises NoClusterFound, ConnectionFailed or AuthenticationFailed when there is no cluster to speak to.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
+        self._twin = AsyncProducer(config, **keywords)
+        self.config = self._twin.config
+        self._runtime = runtime.shared()
+        self._accumulator = self._twin.sender.accumulator
+        self._routers = self._accumulator.routers
+        self._append = self._accumulator.append
+        self._has_serializers = bool(self._twin._serialize_key or self._twin._serialize_value)
+        self._runtime.run(self._twin.start())
+        self._is_closed = False
+        _open_producers.add(self)
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        _now: Any = time.time,
+    ) -> SendFuture:
+        """Put a record in line and return at once; the future tells where it was stored.
+
+        Blocks only for a topic's first metadata or a full buffer, up to `max_block_ms`. `timestamp_ms` is the current
+        time by default. Raises UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, TypeError for
+        a key or value that is not bytes after its serializer.
+        """
+        if self._has_serializers or type(value) is not bytes or not (key is None or type(key) is bytes):
+            key, value = self._twin.checked_key(key), self._twin.checked_value(value)
+        if headers is not None:
+            headers = checked_headers(headers)
+        router = self._routers.get(topic)
+        if router is None or (partition is not None and partition >= router.count):
+            router = self._route(topic, partition)
+        if timestamp_ms is None:
+            timestamp_ms = int(_now() * 1000)
+        future = self._append(router, key, value, headers, partition, timestamp_ms)
+        if future is None:
+            return self._append_when_room(router, key, value, headers, partition, timestamp_ms)
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
+        self._check_usable()
+        try:
+            self._runtime.run(self._twin.sender.flush(), timeout)
+        except TimeoutError:
+            raise late_flush(timeout) from None
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what waits, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+
+        Records that are not stored by then fail with ClientClosed. Closing again does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        _open_producers.discard(self)
+        limit_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
+        self._runtime.run(self._twin.stop(limit_s), limit_s + _CLOSE_EXTRA_S)
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """The topic's partition numbers. Raises UnknownTopicOrPartition."""
+        self._check_usable()
+        return self._runtime.run(self._twin.partitions_for(topic))
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        return self._twin.metrics()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._is_closed and self._runtime.thread.is_alive():
+            self._is_closed = True
+            warnings.warn(f"{self!r} was not closed; records may be lost.", ResourceWarning, stacklevel=2, source=self)
+            asyncio.run_coroutine_threadsafe(self._twin.stop(_EXIT_TIMEOUT_S), self._runtime.loop)
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
+
+    def _route(self, topic: str, partition: int | None) -> Router:
+        self._check_usable()
+        return self._runtime.run(self._twin._route(topic, 0 if partition is None else partition + 1))
+
+    def _append_when_room(self, router: Router, *record: Any) -> SendFuture:
+        """Wait for buffer memory, in this thread."""
+        if self._runtime.is_current_thread():
+            raise self._twin.exhausted()  # a callback that waited here would keep the memory from ever getting free
+        deadline_s = time.monotonic() + self._twin._max_block_s
+        while True:
+            room = threading.Event()
+            if self._accumulator.when_room(room.set):
+                room.wait(max(0.0, deadline_s - time.monotonic()))
+            future = self._append(router, *record)
+            if future is not None:
+                return future
+            if time.monotonic() >= deadline_s:
+                raise self._twin.exhausted()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise closed_error()
+
+
+def as_bytes(what: str, value: object) -> bytes:
+    """Bytes of what is bytes-like; for anything else a TypeError that says which serializer to give."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    choice = {"str": "string", "int": "int"}.get(type(value).__name__, "json")
+    raise TypeError(
+        f"The {what} must be bytes or None, not {type(value).__name__}: "
+        f'give the producer {what}_serializer="{choice}" or a function of your own.'
+    )
+
+
+def checked_headers(headers: Sequence[Header] | None) -> list[Header] | None:
+    """The headers as they are stored; TypeError unless they are pairs of text and bytes."""
+    if headers is None:
+        return None
+    checked = [(name, content) for name, content in headers]
+    for name, content in checked:
+        if type(name) is not str or type(content) is not bytes:
+            raise TypeError(f"Headers must be pairs of str and bytes, not ({name!r}, {content!r}).")
+    return checked
+
+
+def late_flush(timeout: float | None) -> RequestTimedOut:
+    """The error for a flush that took too long."""
+    return RequestTimedOut(f"flush() did not end within {timeout} seconds; the records are still being sent.")
+
+
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _close_at_exit() -> None:
+    for producer in list(_open_producers):
+        warnings.warn(f"{producer!r} was not closed; records may be lost.", ResourceWarning, stacklevel=1)
+        try:
+            producer.close(_EXIT_TIMEOUT_S)
+        except (RaylogError, TimeoutError, RuntimeError):
+            pass  # the process ends in any case, and the warning is out
+
+
+def _disown_after_fork() -> None:
+    """In a forked child the producer's thread and sockets belong to the parent."""
+    for producer in list(_open_producers):
+        producer._is_closed = True
+        producer._twin.sender.accumulator.disown(
+            ClientClosed("The producer was made before the fork; make a new one in the child process.")
+        )
+    _open_producers.clear()
+
+
+atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=_disown_after_fork)

@@ -1,0 +1,218 @@
+"""Fetches one range of offsets of one partition, without a consumer: for readers that were told where the leader is.
+
+A task of Spark gets a `PartitionRange` from the driver and starts at the leader at once. Only when the leader cannot be
+reached or has moved are the brokers asked for metadata; reading then goes on from the next offset. Everything here
+belongs to one event loop. May touch: the network, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from raylog.client.cluster import ClusterClient
+from raylog.client.config import ClientConfig
+from raylog.client.connections import ConnectionPool
+from raylog.client.consuming.opening import FetchedBatch, corrupt
+from raylog.client.discovery import Endpoint
+from raylog.client.failures import Backoff, as_raylog_error
+from raylog.core.errors import (
+    CorruptMessage,
+    LeaderNotAvailable,
+    OffsetOutOfRange,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import TopicPartition
+from raylog.rpc import RpcError
+from raylog.storage.errors import StorageError
+from raylog.storage.records import iter_headers
+
+logger = logging.getLogger(__name__)
+
+FETCH_MAX_BYTES = 4 << 20
+"""Bytes asked for at once: enough to hide the round trip behind the decoding, small enough to hold two of them."""
+FETCH_MAX_WAIT_MS = 500
+"""How long a leader may hold a fetch that it cannot answer yet; everything in a range is there from the beginning."""
+CALL_TIMEOUT_S = 10.0
+"""A leader that answers neither within this counts as gone."""
+TOPIC_GRACE_S = 5.0
+"""How long brokers may not know the topic before it counts as deleted; one that has just started knows none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRange:
+    """Offsets `start` to `end` (exclusive) of one partition, and how to reach its leader and the brokers."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    leader: Endpoint | None
+    """Where the leader was when the range was made; None when there was none."""
+    start: int
+    end: int
+    brokers: tuple[Endpoint, ...]
+    secret: bytes = field(repr=False)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition in one."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class RangeFetcher:
+    """Reads one range from its first to its last offset. Call `next` one at a time until None, then `close`."""
+
+    def __init__(
+        self,
+        wanted: PartitionRange,
+        *,
+        fail_on_data_loss: bool = True,
+        max_bytes: int = FETCH_MAX_BYTES,
+        stall_timeout_s: float = 120.0,
+    ) -> None:
+        """`stall_timeout_s` bounds the time without progress, elections and repetitions included.
+
+        Without `fail_on_data_loss`, offsets that are gone (retention, a deleted topic) are passed over with a warning.
+        """
+        self.wanted = wanted
+        self.next_offset = wanted.start
+        self._fail_on_data_loss = fail_on_data_loss
+        self._max_bytes = max_bytes
+        self._stall_timeout_s = stall_timeout_s
+        self._leader = wanted.leader
+        self._leader_epoch = wanted.leader_epoch
+        self._pool = ConnectionPool(wanted.secret)
+        self._cluster: ClusterClient | None = None
+
+    async def next(self) -> list[FetchedBatch] | None:
+        """The next whole batches, at least one; None at the end of the range.
+
+        The first may begin below the range and the last may end above it: the caller cuts. Raises OffsetOutOfRange or
+        UnknownTopicId for lost data, RequestTimedOut when nothing comes in time, and errors that do not pass.
+        """
+        backoff = Backoff(20, 1_000)
+        began_s = self._now_s()
+        deadline_s = began_s + self._stall_timeout_s
+        while self.next_offset < self.wanted.end:
+            try:
+                if self._leader is None:
+                    await self._find_leader(deadline_s)
+                found = await self._fetch(deadline_s)
+                if found:
+                    return found
+                error: RaylogError = RequestTimedOut(
+                    f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
+                    f"it was committed up to {self.wanted.end}: check that its leader has caught up."
+                )
+            except (RpcError, RaylogError) as failure:
+                error = as_raylog_error(failure)
+                if self._is_loss(error, began_s):
+                    self._pass_over(error)
+                    continue
+                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; fetching again changes nothing
+                    raise error from failure
+                if error.refresh_metadata or isinstance(error, RequestTimedOut):
+                    self._leader = None
+            pause_s = backoff.next_s()
+            if self._now_s() + pause_s >= deadline_s:
+                raise error
+            await asyncio.sleep(pause_s)
+        return None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.close()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    # Inside
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _left_s(self, deadline_s: float, most_s: float) -> float:
+        return max(0.001, min(most_s, deadline_s - self._now_s()))
+
+    async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
+        """One request; the batches that reach into the rest of the range, and the position behind them."""
+        if self._leader is None:
+            raise LeaderNotAvailable(f"Partition {self.wanted.topic_partition} has no leader at the moment.")
+        timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
+        connection = await self._pool.get(self._leader, timeout_s)
+        wanted = self.wanted
+        args = [wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset]
+        args += [self._max_bytes, 1, FETCH_MAX_WAIT_MS, 0]
+        reply = await connection.call("fetch", args, timeout_s=timeout_s)
+        found: list[FetchedBatch] = []
+        try:
+            for place, header in iter_headers(reply.payload):
+                if header.base_offset >= wanted.end:
+                    self.next_offset = wanted.end
+                    break
+                if header.next_offset > self.next_offset:
+                    found.append(FetchedBatch(reply.payload, place, header))
+                    self.next_offset = header.next_offset
+        except StorageError as error:
+            if not found:  # what is good comes first; the next fetch meets the damage again
+                raise corrupt(wanted.topic_partition, self.next_offset, error) from error
+        return found
+
+    async def _find_leader(self, deadline_s: float) -> None:
+        wanted = self.wanted
+        timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
+        if self._cluster is None:
+            bootstrap = ",".join(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in wanted.brokers
+            )
+            cluster = ClusterClient(ClientConfig(bootstrap=bootstrap, secret=wanted.secret))
+            try:
+                await cluster.start(timeout_s)
+            except BaseException:  # whatever ended the start, half-made connections must be closed
+                await cluster.close()
+                raise
+            self._cluster = cluster
+        await self._cluster.refresh((wanted.topic,), timeout_s=timeout_s)
+        topic = self._cluster.metadata.topic(wanted.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"Topic {wanted.topic!r} is not known to the brokers any more.")
+        if topic.topic_id != wanted.topic_id:
+            raise UnknownTopicId(
+                f"Topic {wanted.topic!r} was deleted and created again while it was read; run the query again."
+            )
+        found = self._cluster.metadata.partition(wanted.topic, wanted.partition)
+        if found is None or found.endpoint is None:
+            raise LeaderNotAvailable(f"Partition {wanted.topic_partition} has no leader at the moment.")
+        # A broker may be behind: an epoch that is known to be over is not gone back to.
+        if found.leader_epoch < self._leader_epoch:
+            raise LeaderNotAvailable(f"The brokers do not know the newest leader of {wanted.topic_partition} yet.")
+        self._leader, self._leader_epoch = found.endpoint, found.leader_epoch
+
+    def _is_loss(self, error: RaylogError, began_s: float) -> bool:
+        """Whether the data that is wanted does not exist any more, as opposed to being elsewhere."""
+        if isinstance(error, OffsetOutOfRange):
+            return True
+        known_id = None if self._cluster is None else self._cluster.metadata.topic(self.wanted.topic)
+        if isinstance(error, UnknownTopicId):
+            return known_id is not None and known_id.topic_id != self.wanted.topic_id
+        return isinstance(error, UnknownTopicOrPartition) and self._now_s() - began_s > TOPIC_GRACE_S
+
+    def _pass_over(self, error: RaylogError) -> None:
+        """Raise the loss, or skip what is lost."""
+        wanted, at = self.wanted, self.next_offset
+        log_start = error.details.get("start")
+        if isinstance(error, OffsetOutOfRange) and isinstance(log_start, int) and log_start > at:
+            self.next_offset = min(log_start, wanted.end)
+        else:
+            self.next_offset = wanted.end
+        lost = f"Offsets {at} to {self.next_offset - 1} of {wanted.topic_partition} are lost: {error.message}"
+        if self._fail_on_data_loss:
+            raise type(error)(f"{lost} Set failOnDataLoss to false to read what is left.", **error.details) from error
+        logger.warning("%s", lost)
+
+
+__all__ = ["PartitionRange", "RangeFetcher"]

@@ -1,0 +1,232 @@
+"""The producer's loop side: looks at all lanes when woken, at linger times and at deadlines, and keeps the numbers.
+
+One per producer; owns a `Delivery` per lane. Everything here runs on one event loop. May touch: the clock, timers, and
+the network through `ClusterClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from raylog.client.accumulator import Accumulator, Lane
+from raylog.client.batch import Batch
+from raylog.client.cluster import ClusterClient
+from raylog.client.config import ProducerConfig
+from raylog.client.delivery import Delivery
+from raylog.core.errors import ClientClosed, RaylogError
+from raylog.storage.compression import COMPRESSIONS
+
+_NEVER_S = float("inf")
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """What the producer has done so far; the source of `Producer.metrics()`."""
+
+    batches: int = 0
+    batch_bytes: int = 0
+    encoded_bytes: int = 0
+    records: int = 0
+    records_failed: int = 0
+    batches_stored: int = 0
+    retries: int = 0
+    latency_s: float = 0.0
+    latency_max_s: float = 0.0
+
+
+class Sender:
+    """Moves batches from the accumulator to the leaders. `start` on the loop; `wake` from any thread."""
+
+    def __init__(self, config: ProducerConfig, cluster: ClusterClient) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.accumulator = Accumulator(config, self.wake)
+        self.compression = COMPRESSIONS[config.compression_type]
+        self.wire_acks = -1 if config.acks == "all" else int(config.acks)
+        self.window = config.max_in_flight_requests_per_connection
+        self.request_timeout_s = config.request_timeout_ms / 1000
+        self.counts = SendCounts()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._deliveries: dict[Lane, Delivery] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_pass_due = False
+        self._producer: tuple[int, int] | None = None
+        self._asking_producer: asyncio.Task[tuple[int, int]] | None = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._is_closed = False
+
+    # Life
+
+    def start(self, loop_thread: int) -> None:
+        """Take up work on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self.accumulator.loop_thread = loop_thread
+        self.cluster.on_topics_changed(self._topics_changed)
+
+    async def flush(self) -> None:
+        """Send everything that was appended before this call, and wait until it is stored or has failed."""
+        batches = self.accumulator.seal_all()
+        for delivery in self._deliveries.values():
+            batches += delivery.batches
+        waiters = []
+        loop = asyncio.get_running_loop()
+        for batch in batches:
+            waiter: asyncio.Future[None] = loop.create_future()
+            batch.when_done(lambda waiter=waiter: None if waiter.done() else waiter.set_result(None))  # type: ignore[misc]
+            waiters.append(waiter)
+        self.look_again()
+        if waiters:
+            await asyncio.wait(waiters)
+
+    async def close(self, error: RaylogError) -> None:
+        """Stop; whatever is not stored fails with `error`."""
+        self._is_closed = True
+        self._abandon(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    def fail_for_good(self, error: RaylogError) -> None:
+        """The producer was fenced: everything fails, and so does every later `send()`."""
+        self._abandon(error)
+
+    def own(self, task: asyncio.Future[Any]) -> None:
+        """Keep a task until it is done, and end it with the sender."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Passes
+
+    def wake(self) -> None:
+        """Look at all lanes soon; from any thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self.look_again)
+
+    def look_again(self) -> None:
+        """Look at all lanes in this turn of the loop; on the loop only. Many reasons in one turn make one pass."""
+        if not self._is_pass_due and self._loop is not None and not self._is_closed:
+            self._is_pass_due = True
+            self._loop.call_soon(self._pass)
+
+    def _pass(self) -> None:
+        self._is_pass_due = False
+        if self._is_closed:
+            return
+        accumulator = self.accumulator
+        lanes = accumulator.begin_pass()
+        now_s = time.monotonic()
+        next_s = _NEVER_S
+        idle = []
+        for lane in lanes:
+            delivery = self._deliveries.get(lane)
+            if delivery is None:
+                delivery = self._deliveries[lane] = Delivery(self, lane)
+            next_s = min(next_s, delivery.expire(now_s))
+            delivery.pump(now_s)
+            lingers_until_s = accumulator.ready_at_s(lane)
+            if lingers_until_s > now_s:  # else it waits for an answer, which makes a pass by itself
+                next_s = min(next_s, lingers_until_s)
+            if delivery.is_idle:
+                idle.append(lane)
+        accumulator.end_pass(next_s, idle)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_s < _NEVER_S and self._loop is not None:
+            self._timer = self._loop.call_at(self._loop.time() + max(0.0, next_s - now_s), self._pass_by_timer)
+
+    def _pass_by_timer(self) -> None:
+        self._timer = None
+        self.look_again()
+
+    def _topics_changed(self, topics: set[str]) -> None:
+        for name in topics:
+            info = self.cluster.metadata.topic(name)
+            if name in self.accumulator.routers and info is not None:
+                self.accumulator.router(info)
+        for lane, delivery in self._deliveries.items():
+            if lane.topic in topics:
+                delivery.leader_changed()
+
+    def _abandon(self, error: RaylogError) -> None:
+        for lane, batch in self.accumulator.close(error):
+            self.count_failed(batch)
+            self.accumulator.release(lane, batch.size)
+            batch.fail(error)
+        for delivery in self._deliveries.values():
+            delivery.fail_all(error)
+            delivery.close()
+
+    # The producer id
+
+    async def producer_id(self, *, another_than: int) -> tuple[int, int]:
+        """This producer's id and epoch; asked for once, and again when the known id is used up."""
+        if self._producer is not None and self._producer[0] != another_than:
+            return self._producer
+        if self._asking_producer is None or self._asking_producer.done():
+            self._asking_producer = asyncio.ensure_future(self._ask_producer_id())
+            self.own(self._asking_producer)
+        return await asyncio.shield(self._asking_producer)
+
+    async def _ask_producer_id(self) -> tuple[int, int]:
+        reply = await self.cluster.call_broker("init_producer_id", [], timeout_s=self.request_timeout_s)
+        self._producer = (int(reply.args[0]), int(reply.args[1]))
+        return self._producer
+
+    # Numbers
+
+    def count_batch(self, batch: Batch) -> None:
+        """A batch was closed and encoded."""
+        counts = self.counts
+        counts.batches += 1
+        counts.batch_bytes += batch.size
+        counts.encoded_bytes += len(batch.encoded)
+
+    def count_stored(self, batch: Batch) -> None:
+        """A batch was acknowledged."""
+        counts = self.counts
+        latency_s = time.monotonic() - batch.sent_s
+        counts.batches_stored += 1
+        counts.records += batch.record_count
+        counts.latency_s += latency_s
+        counts.latency_max_s = max(counts.latency_max_s, latency_s)
+
+    def count_refused(self, error: RaylogError) -> None:
+        """An attempt failed."""
+        self.counts.retries += 1
+
+    def count_failed(self, batch: Batch) -> None:
+        """A batch was given up."""
+        self.counts.records_failed += batch.record_count or len(batch.values)
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's names; times in milliseconds, sizes in bytes."""
+        counts = self.counts
+        batches, stored = max(1, counts.batches), max(1, counts.batches_stored)
+        return {
+            "record-send-total": counts.records,
+            "record-error-total": counts.records_failed,
+            "record-retry-total": counts.retries,
+            "records-per-request-avg": counts.records / stored,
+            "request-total": counts.batches_stored,
+            "batch-size-avg": counts.batch_bytes / batches,
+            "compression-rate-avg": counts.encoded_bytes / max(1, counts.batch_bytes),
+            "outgoing-byte-total": counts.encoded_bytes,
+            "request-latency-avg": 1000 * counts.latency_s / stored,
+            "request-latency-max": 1000 * counts.latency_max_s,
+            "buffer-total-bytes": self.config.buffer_memory,
+            "buffer-available-bytes": self.config.buffer_memory - self.accumulator.buffered_bytes,
+        }
+
+
+def closed_error() -> ClientClosed:
+    """What later calls and records that were left get after `close()`."""
+    return ClientClosed("The producer was closed; make a new one.")

@@ -62,8 +62,9 @@ class ConfigKey:
         return str(number)
 
     def _read_choice(self, text: str) -> str:
-        if self.refused and text.lower() in self.refused:
-            raise InvalidConfig(self.refused[text.lower()])
+        for refused, why in (self.refused or {}).items():
+            if refused.lower() == text.lower():
+                raise InvalidConfig(why)
         for choice in self.choices:
             if choice.lower() == text.lower():
                 return choice
@@ -135,8 +136,8 @@ TOPIC_KEYS: Final = _keys(
         default="CreateTime",
         choices=("CreateTime",),
         refused={
-            "LogAppendTime": "message.timestamp.type=LogAppendTime is not possible in this version; use 'CreateTime' and "
-            "let the producer set timestamp_ms."
+            "LogAppendTime": "message.timestamp.type=LogAppendTime is not possible in this version; use "
+            "'CreateTime' and let the producer set timestamp_ms."
         },
         doc="`CreateTime`: a record carries the time that its producer gave it.",
     ),

@@ -195,7 +195,6 @@ class CoordinatorPlaced(MetadataRecord):
 
 def _layout(kind: type[MetadataRecord]) -> list[tuple[str, str, bool]]:
     """Return (name, annotation, optional) of each field, in the order of the wire form."""
-    assert issubclass(kind, MetadataRecord)
     return [
         (field.name, str(field.type), field.default is not MISSING)
         for field in fields(kind)  # type: ignore[arg-type]  # every registered record is a dataclass

@@ -63,6 +63,11 @@ class Bench:
     leaders: dict[tuple[str, TopicPartition, int], tuple[int, int]] = field(default_factory=dict)
     """Who led which epoch: (topic id, partition, leader epoch) -> (broker, incarnation)."""
     closed: set[int] = field(default_factory=set)
+    last_written: int = 0
+    """How many records the last step wrote."""
+    lives_before: dict[object, int] = field(default_factory=dict)
+    leaders_before: dict[tuple[str, TopicPartition, int], tuple[int, int]] = field(default_factory=dict)
+    """What was granted before the last step."""
     _last: int = 0
     _ids: int = 0
     _machine: ControllerMachine | None = None
@@ -79,9 +84,14 @@ class Bench:
         return self.machine.image
 
     def start(self, config: dict[str, str] | None = None, *, lose: int = 0) -> Bench:
-        """Begin the first or the next life of the controller; ``lose`` cuts that many records off the log before."""
+        """Begin the first or the next life of the controller.
+
+        ``lose``: the last life died before its last step was synced, and that many of the step's records are gone.
+        """
         if lose:
+            assert lose <= self.last_written, "what came before the last step was synced, and others were told of it"
             del self.log[-lose:]
+            self.lives, self.leaders = self.lives_before, self.leaders_before
         image = MetadataImage()
         for record in self.log:
             image.apply(record)
@@ -105,6 +115,8 @@ class Bench:
         prefix = MetadataImage()
         for record in self.log:
             prefix.apply(record)
+        self.last_written = 0
+        self.lives_before, self.leaders_before = dict(self.lives), dict(self.leaders)
         for effect in out.now:
             assert isinstance(effect, WriteRecords), f"{effect} leaves before the sync"
             for record in effect.records:
@@ -113,6 +125,7 @@ class Bench:
                 prefix.apply(read)
                 prefix.validate()
                 self.log.append(record)
+                self.last_written += 1
         assert prefix == self.image, "the log adds up to the image"
         assert MetadataImage.restore(self.image.version, self.image.to_records()) == self.image, "so does the snapshot"
         self.machine.validate()
@@ -240,7 +253,11 @@ class Bench:
 
     def create(self, topic: str = "flights", **arguments: object) -> list[object]:
         event = CreateTopicReceived(
-            cause="test", now_ms=self.now, request=self.number(), topic=topic, **arguments  # type: ignore[arg-type]
+            cause="test",
+            now_ms=self.now,
+            request=self.number(),
+            topic=topic,
+            **arguments,  # type: ignore[arg-type]
         )
         return self.ask(event)
 
@@ -257,7 +274,7 @@ class Bench:
     ) -> list[object]:
         """The leader proposes an ISR, with what it should know unless the test says otherwise."""
         state = self.state(partition)
-        lives = {place.broker: place.incarnation for place in state.places} | (incarnations or {})  # type: ignore[operator]
+        lives = {place.broker: place.incarnation for place in state.places} | (incarnations or {})
         return self.ask(
             IsrChangeReceived(
                 cause="test",
@@ -346,4 +363,3 @@ def running_topic(*, config: dict[str, object] | None = None) -> Bench:
         bench.replica(broker)
     assert bench.summary() == (1, 1, (1, 2, 3))
     return bench
-

@@ -1,0 +1,166 @@
+"""Random lives of a cluster: whatever happens in whatever order, the controller's claims hold.
+
+The bench checks after every step: the machine's own claims, one leader (broker and incarnation) for each leader epoch,
+the log replayed and the snapshot equal to the image, each prefix of the step's records legal.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, PartitionChanged, TopicCreated
+from raylog.core.errors import RaylogError
+from raylog.core.ids import NO_LEADER, TopicPartition
+from tests.unit.core.controller.bench import Bench
+
+brokers = st.integers(1, 4)
+partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 1))
+
+
+class ClusterLife(RuleBasedStateMachine):
+    """Brokers, replicas and coordinators come and go; clients ask for things; the controller dies now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench()
+
+    @initialize()
+    def begin(self) -> None:
+        self.bench.start()
+        for broker in (1, 2, 3):
+            self.bench.broker(broker)
+        self.bench.create("a", assignment=[[1, 2, 3], [2, 3, 1]])
+
+    def _known(self, partition: TopicPartition) -> bool:
+        return self.bench.image.partition(partition) is not None
+
+    @rule(broker=brokers, fresh=st.booleans(), directory=st.sampled_from(["", "", "", "new"]))
+    def a_broker_comes(self, broker: int, fresh: bool, directory: str) -> None:
+        life = -1 if fresh else self.bench.lives.get(("broker", broker), -1)
+        try:
+            self.bench.broker(broker, incarnation=life, directory=directory)
+        except RaylogError:
+            pass  # an earlier life, or a second directory: refused, and nothing changed
+
+    @rule(broker=brokers, partition=partitions, fresh=st.booleans(), log_lost=st.sampled_from([False] * 5 + [True]))
+    def a_replica_comes(self, broker: int, partition: TopicPartition, fresh: bool, log_lost: bool) -> None:
+        if self._known(partition):
+            life = -1 if fresh else self.bench.lives.get((partition, broker), -1)
+            try:
+                self.bench.replica(broker, partition, incarnation=life, log_lost=log_lost)
+            except RaylogError:
+                pass  # an earlier life, or a broker without a replica
+
+    @precondition(lambda self: self.bench.sessions)
+    @rule(data=st.data())
+    def a_connection_breaks(self, data: st.DataObject) -> None:
+        self.bench.lose(data.draw(st.sampled_from(sorted(self.bench.sessions, key=repr))))
+
+    @precondition(lambda self: self.bench.sessions)
+    @rule(data=st.data())
+    def somebody_falls_silent(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(sorted(self.bench.sessions, key=repr)))
+        self.bench.silent.add(self.bench.sessions[member])
+
+    @rule(ms=st.sampled_from([100, 2_000, 3_500, 7_000]))
+    def time_passes(self, ms: int) -> None:
+        self.bench.wait(ms, tick_ms=1_000)
+
+    @rule(partition=partitions, members=st.sets(brokers), stale=st.sampled_from([0, 0, 0, 1]), caller=brokers)
+    def an_isr_is_proposed(self, partition: TopicPartition, members: set[int], stale: int, caller: int) -> None:
+        if not self._known(partition):
+            return
+        state = self.bench.state(partition)
+        leader = state.leader if state.leader != NO_LEADER else caller
+        named = sorted((members & set(state.replicas)) | {leader})
+        if leader in state.replicas:
+            try:
+                self.bench.isr(leader, named, partition=partition, partition_epoch=state.partition_epoch - stale)
+            except RaylogError:
+                assert self.bench.state(partition) == state, "a refused proposal changes nothing"
+            else:
+                assert set(self.bench.state(partition).isr) == set(named)
+
+    @rule(topic=st.sampled_from(["a", "b"]), factor=st.integers(1, 3))
+    def a_topic_is_created(self, topic: str, factor: int) -> None:
+        try:
+            self.bench.create(topic, partitions=2, replication_factor=factor)
+        except RaylogError:
+            pass  # it exists, or there are too few brokers
+
+    @rule(topic=st.sampled_from(["b", "b", "a"]))
+    def a_topic_is_deleted(self, topic: str) -> None:
+        bench = self.bench
+        try:
+            bench.ask(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+        except RaylogError:
+            return
+        bench.sessions = {member: number for member, number in bench.sessions.items() if number not in bench.closed}
+        bench.lives = {
+            member: life
+            for member, life in bench.lives.items()
+            if not (isinstance(member, tuple) and isinstance(member[0], TopicPartition) and member[0].topic == topic)
+        }
+
+    @rule(topic=st.sampled_from(["a", "b"]), unclean=st.booleans())
+    def a_topic_is_configured(self, topic: str, unclean: bool) -> None:
+        bench = self.bench
+        change = {"unclean.leader.election.enable": unclean}
+        try:
+            bench.ask(
+                AlterTopicConfigReceived(
+                    cause="test", now_ms=bench.now, request=bench.number(), topic=topic, set=change
+                )
+            )
+        except RaylogError:
+            pass  # there is no such topic
+
+    @rule(fresh=st.booleans())
+    def a_coordinator_is_wanted_and_comes(self, fresh: bool) -> None:
+        try:
+            self.bench.ensure()
+            self.bench.coordinator(epoch=-1 if fresh else self.bench.lives.get(("group", 0), -1))
+        except RaylogError:
+            pass  # no broker is online
+
+    @rule(count=st.integers(1, 9))
+    def producer_ids_are_wanted(self, count: int) -> None:
+        [first, _] = self.bench.producer_ids(count)
+        assert self.bench.image.next_producer_id == first + count  # type: ignore[operator]
+
+    @rule()
+    def the_controller_restarts(self) -> None:
+        self.bench.start()
+
+    @invariant()
+    def the_history_of_each_partition_is_a_line(self) -> None:
+        """Each change of a partition raises its epoch by one, and its leader epoch by one or not at all."""
+        last: dict[tuple[str, int], tuple[int, int]] = {}
+        for record in self.bench.log:
+            if isinstance(record, TopicCreated):
+                last |= {(record.topic, number): (0, 0) for number in range(len(record.partitions))}
+            if isinstance(record, PartitionChanged):
+                epoch, leader_epoch = last[record.topic, record.partition]
+                assert record.partition_epoch == epoch + 1
+                assert record.leader_epoch in (leader_epoch, leader_epoch + 1)
+                last[record.topic, record.partition] = (record.partition_epoch, record.leader_epoch)
+
+
+TestClusterLife = ClusterLife.TestCase
+TestClusterLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class CutLogLife(ClusterLife):
+    """The same, but a restart of the controller loses what it wrote last: nobody was told of it before the sync."""
+
+    @rule(lost=st.integers(1, 3))
+    def the_controller_dies_before_the_sync(self, lost: int) -> None:
+        """Lose the tail of the last step."""
+        if self.bench.last_written > 0:
+            self.bench.start(lose=min(lost, self.bench.last_written))
+
+
+TestCutLogLife = CutLogLife.TestCase
+TestCutLogLife.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -1,0 +1,163 @@
+"""What the controller checks before it commits a leader's ISR proposal (Kafka's AlterPartition)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.controller import DeleteTopicReceived, IsrChangeReceived
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NotController,
+    RaylogError,
+    StaleBrokerEpoch,
+    UnknownTopicId,
+)
+from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
+from raylog.core.replication.state import PartitionState
+from tests.unit.core.controller.bench import T0, Bench, running_topic
+
+
+def refused(bench: Bench, error: type[RaylogError], leader: int, members: list[int], **given: object) -> None:
+    """Propose, and check that the proposal is refused and nothing changed."""
+    before = bench.state()
+    with pytest.raises(error):
+        bench.isr(leader, members, **given)  # type: ignore[arg-type]
+    assert bench.state() == before
+
+
+def test_an_accepted_change_raises_the_partition_epoch_and_not_the_leader_epoch() -> None:
+    bench = running_topic()
+    epoch = bench.state().partition_epoch
+    [wire] = bench.isr(1, [1, 3])
+    assert isinstance(wire, list)
+    assert PartitionState.from_wire(wire) == bench.state()
+    assert bench.summary() == (1, 1, (1, 3))
+    assert bench.state().partition_epoch == epoch + 1
+
+
+def test_the_followers_are_told_of_the_change_and_the_leader_has_its_answer() -> None:
+    bench = running_topic()
+    bench.isr(1, [1, 3])
+    assert set(bench.told()) == {bench.sessions[T0, 2], bench.sessions[T0, 3]}
+
+
+def test_the_isr_is_kept_in_the_order_of_the_replicas() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.isr(1, [3, 2, 1])
+    assert bench.state().isr == (1, 2, 3)
+
+
+def test_the_same_isr_again_is_granted_without_a_change() -> None:
+    bench = running_topic()
+    before = len(bench.log)
+    bench.isr(1, [1, 2, 3])
+    assert len(bench.log) == before
+
+
+def test_an_older_leader_epoch_is_fenced() -> None:
+    refused(running_topic(), FencedLeaderEpoch, 1, [1, 2], leader_epoch=0)
+
+
+def test_a_newer_leader_epoch_means_that_the_caller_is_ahead() -> None:
+    refused(running_topic(), NotController, 1, [1, 2], leader_epoch=2)
+
+
+def test_an_older_partition_epoch_loses_the_race() -> None:
+    bench = running_topic()
+    refused(bench, InvalidUpdateVersion, 1, [1, 2], partition_epoch=bench.state().partition_epoch - 1)
+
+
+def test_a_newer_partition_epoch_means_that_the_caller_is_ahead() -> None:
+    bench = running_topic()
+    refused(bench, NotController, 1, [1, 2], partition_epoch=bench.state().partition_epoch + 1)
+
+
+def test_a_follower_may_not_propose() -> None:
+    refused(running_topic(), InvalidRequest, 2, [1, 2])
+
+
+def test_the_leader_may_not_leave_the_isr() -> None:
+    refused(running_topic(), InvalidRequest, 1, [2, 3])
+
+
+def test_an_empty_isr_is_refused() -> None:
+    refused(running_topic(), InvalidRequest, 1, [])
+
+
+def test_a_member_may_not_be_named_twice() -> None:
+    refused(running_topic(), InvalidRequest, 1, [1, 2, 2])
+
+
+def test_a_broker_without_a_replica_may_not_join() -> None:
+    refused(running_topic(), InvalidRequest, 1, [1, 9], incarnations={9: 1})
+
+
+def test_a_member_that_is_down_may_not_join() -> None:
+    bench = running_topic()
+    bench.lose_replica(3)
+    refused(bench, IneligibleReplica, 1, [1, 2, 3])
+
+
+def test_a_member_joins_only_as_the_life_that_earned_it() -> None:
+    bench = running_topic()
+    earlier = bench.lives[T0, 3]
+    bench.replica(3)
+    refused(bench, IneligibleReplica, 1, [1, 2, 3], incarnations={3: earlier})
+
+
+def test_an_earlier_life_of_the_leader_may_not_propose() -> None:
+    bench = running_topic()
+    refused(bench, StaleBrokerEpoch, 1, [1, 2], incarnation=bench.lives[T0, 1] - 1)
+
+
+def test_a_leader_that_has_not_registered_with_this_controller_may_not_propose() -> None:
+    bench = running_topic().start()
+    bench.sessions.clear()
+    refused(bench, StaleBrokerEpoch, 1, [1, 2])
+
+
+def test_members_that_are_awaited_may_stay_and_not_join() -> None:
+    bench = running_topic()
+    bench.isr(1, [1, 2])
+    bench.start()
+    bench.back(1)
+    refused(bench, IneligibleReplica, 1, [1, 2, 3])
+    bench.isr(1, [1, 2])
+    bench.isr(1, [1])
+    assert bench.summary() == (1, 1, (1,))
+
+
+def test_a_leader_that_was_fenced_learns_that_its_view_is_old() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    known = bench.state()
+    bench.lose_replica(1)
+    bench.back(1)
+    refused(bench, FencedLeaderEpoch, 1, [1], leader_epoch=known.leader_epoch, partition_epoch=known.partition_epoch)
+    assert bench.state().leader != NO_LEADER
+
+
+def test_a_proposal_for_a_deleted_topic_is_refused() -> None:
+    bench = running_topic()
+    session, topic_id = bench.sessions[T0, 1], bench.topic_id()
+    bench.ask(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights"))
+    with pytest.raises(UnknownTopicId):
+        bench.ask(
+            IsrChangeReceived(
+                cause="test",
+                now_ms=bench.now,
+                session=session,
+                request=bench.number(),
+                topic_id=topic_id,
+                partition=T0,
+                broker=BrokerId(1),
+                incarnation=Incarnation(1),
+                leader_epoch=LeaderEpoch(1),
+                partition_epoch=PartitionEpoch(1),
+                isr=(),
+            )
+        )

@@ -1,0 +1,287 @@
+"""Brokers, coordinators, producer ids, and the life of the controller itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.controller import (
+    CloseSession,
+    ControllerMachine,
+    ControllerSettings,
+    DescribeClusterReceived,
+    MetadataImage,
+    Reply,
+    StartCoordinator,
+    record_from_wire,
+)
+from raylog.core.errors import (
+    CoordinatorNotAvailable,
+    DataDirectoryError,
+    InconsistentClusterId,
+    InvalidConfig,
+    InvalidRequest,
+    NotController,
+    StaleBrokerEpoch,
+)
+from raylog.core.ids import BrokerId
+from raylog.core.invariants import InvariantBroken
+from tests.unit.core.controller.bench import GRACE_MS, TIMEOUT_MS, Bench, running_topic, three_brokers
+
+# ---------------------------------------------------------------- the controller itself
+
+
+def test_the_first_life_gives_the_cluster_its_identity_and_configuration() -> None:
+    bench = Bench().start({"num.partitions": "3"})
+    assert len(bench.image.cluster_id) == 32
+    assert bench.image.config == {"num.partitions": "3"}
+    assert bench.image.controller_epoch == 1
+
+
+def test_each_life_takes_the_next_controller_epoch_and_keeps_the_cluster() -> None:
+    bench = Bench().start()
+    cluster = bench.image.cluster_id
+    bench.start()
+    assert (bench.image.cluster_id, bench.image.controller_epoch) == (cluster, 2)
+
+
+def test_a_later_life_lays_its_configuration_over_the_present_one() -> None:
+    bench = Bench().start({"num.partitions": "3", "group.max.size": "9"})
+    bench.start({"num.partitions": "5"})
+    assert bench.image.config == {"num.partitions": "5", "group.max.size": "9"}
+
+
+def test_an_illegal_cluster_configuration_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"num\.partitions"):
+        Bench().start({"num.partition": "3"})
+
+
+def test_a_controller_starts_once_and_before_its_first_step() -> None:
+    settings = ControllerSettings(new_topic_id=lambda: "f" * 32)
+    machine = ControllerMachine(MetadataImage(), settings=settings, now_ms=0)
+    with pytest.raises(InvariantBroken):
+        machine.step(DescribeClusterReceived(cause="test", now_ms=0, request=1))
+    machine.start(0)
+    with pytest.raises(InvariantBroken):
+        machine.start(0)
+
+
+def test_the_description_names_what_an_operator_looks_for() -> None:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    bench.replica(1, log_lost=True)
+    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.result, dict)
+    assert reply.result["leaderless_partitions"] == ["flights-0"]
+    assert reply.result["under_replicated_partitions"] == ["flights-0"]
+    assert reply.result["lost_logs"] == [["flights-0", 1]]
+
+
+# ---------------------------------------------------------------- brokers
+
+
+def test_a_broker_gets_its_incarnation_and_a_snapshot_that_includes_it() -> None:
+    bench = running_topic()
+    incarnation, cluster_id, epoch, version, records = bench.broker(4)
+    assert isinstance(version, int)
+    assert isinstance(records, list)
+    image = MetadataImage.restore(version, [record_from_wire(row) for row in records])
+    assert image == bench.image
+    assert image.brokers[BrokerId(4)].incarnation == incarnation
+    assert (cluster_id, epoch) == (image.cluster_id, image.controller_epoch)
+
+
+def test_published_records_keep_an_image_up_to_date() -> None:
+    bench = three_brokers()
+    image = bench.image.copy()
+    for change in (lambda: bench.create(), lambda: bench.lose(("broker", 3)), lambda: bench.producer_ids()):
+        change()
+        [publish] = bench.published()
+        assert publish.from_version == image.version
+        for record in publish.records:
+            image.apply(record)
+        assert image == bench.image
+
+
+def test_a_registering_broker_is_not_sent_the_step_that_its_snapshot_has() -> None:
+    bench = three_brokers()
+    others = set(bench.sessions.values())
+    bench.broker(4)
+    assert set(bench.published()[0].sessions) == others
+
+
+def test_a_broker_of_another_cluster_is_refused() -> None:
+    bench = three_brokers()
+    bench.broker(1, cluster=bench.image.cluster_id)
+    with pytest.raises(InconsistentClusterId):
+        bench.broker(4, cluster="another")
+
+
+def test_a_lost_broker_is_offline_and_its_replicas_go_on() -> None:
+    bench = running_topic()
+    bench.lose(("broker", 1))
+    assert not bench.image.brokers[BrokerId(1)].online
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def test_a_silent_broker_is_offline_after_the_session_timeout() -> None:
+    bench = three_brokers()
+    bench.silent.add(bench.sessions["broker", 2])
+    bench.wait(TIMEOUT_MS + 500)
+    assert [broker.broker for broker in bench.image.online_brokers()] == [1, 3]
+
+
+def test_the_present_life_of_a_broker_is_taken_up_again_and_an_earlier_one_is_not() -> None:
+    bench = three_brokers()
+    old = bench.lives["broker", 1]
+    bench.broker(1, incarnation=old)
+    assert bench.lives["broker", 1] == old
+    bench.broker(1)
+    assert bench.lives["broker", 1] > old
+    with pytest.raises(StaleBrokerEpoch):
+        bench.broker(1, incarnation=old)
+
+
+def test_a_broker_that_was_taken_for_gone_is_online_again_when_it_returns() -> None:
+    bench = three_brokers()
+    bench.lose(("broker", 1))
+    bench.broker(1, incarnation=bench.lives["broker", 1])
+    assert bench.image.brokers[BrokerId(1)].online
+
+
+def test_two_directories_cannot_be_the_same_broker() -> None:
+    bench = three_brokers()
+    with pytest.raises(DataDirectoryError):
+        bench.broker(1, directory="elsewhere")
+    bench.start()
+    with pytest.raises(NotController):
+        bench.broker(1, directory="elsewhere")
+    bench.wait(GRACE_MS)
+    bench.broker(1, directory="elsewhere")
+    assert bench.image.brokers[BrokerId(1)].directory_id == "elsewhere"
+
+
+def test_brokers_that_stay_away_are_offline_after_the_grace_period() -> None:
+    bench = three_brokers().start()
+    bench.broker(2, incarnation=bench.lives["broker", 2])
+    bench.wait(GRACE_MS - 1)
+    assert len(bench.image.online_brokers()) == 3
+    bench.wait(1)
+    assert [broker.broker for broker in bench.image.online_brokers()] == [2]
+
+
+# ---------------------------------------------------------------- coordinators
+
+
+def test_a_coordinator_is_started_with_its_topic_on_first_use() -> None:
+    bench = three_brokers()
+    assert bench.ensure() == []
+    assert [len(state.replicas) for state in bench.image.topics["__consumer_offsets"].partitions] == [3]
+    assert [(found.kind, found.index) for found in bench.effects if isinstance(found, StartCoordinator)] == [
+        ("group", 0)
+    ]
+
+
+def test_the_coordinators_topic_has_as_many_replicas_as_there_are_brokers_at_most() -> None:
+    bench = Bench().start()
+    bench.broker(1)
+    bench.ensure()
+    assert bench.image.topics["__consumer_offsets"].partitions[0].replicas == (1,)
+
+
+def test_no_coordinator_without_a_broker() -> None:
+    with pytest.raises(CoordinatorNotAvailable):
+        Bench().start().ensure()
+
+
+def starts(bench: Bench) -> int:
+    bench.ensure()
+    return sum(isinstance(found, StartCoordinator) for found in bench.effects)
+
+
+def test_a_coordinator_is_not_started_twice_at_once_and_again_when_it_does_not_come() -> None:
+    bench = three_brokers()
+    assert [starts(bench), starts(bench)] == [1, 0]
+    bench.wait(5_000)
+    assert [starts(bench), starts(bench)] == [1, 0]
+    bench.coordinator()
+    bench.wait(5_000)
+    assert starts(bench) == 0
+    bench.lose(("group", 0))
+    assert starts(bench) == 1
+
+
+def test_there_are_as_many_coordinators_as_partitions_and_only_known_kinds() -> None:
+    bench = three_brokers()
+    with pytest.raises(InvalidRequest):
+        bench.ensure(1)
+    with pytest.raises(InvalidRequest, match="group"):
+        bench.ensure(kind="groups")
+    with pytest.raises(CoordinatorNotAvailable):
+        bench.coordinator(7)
+
+
+def test_each_life_of_a_coordinator_gets_the_next_epoch_of_one_producer_id() -> None:
+    bench = three_brokers()
+    bench.ensure()
+    bench.producer_ids(10)
+    assert bench.coordinator() == [0, 10, 0]
+    assert bench.coordinator() == [1, 10, 1]
+    assert bench.coordinator(epoch=1) == [1, 10, 1]
+    with pytest.raises(StaleBrokerEpoch):
+        bench.coordinator(epoch=0)
+    assert bench.image.next_producer_id == 11
+
+
+def test_a_newer_connection_of_a_coordinator_closes_the_older_one() -> None:
+    bench = three_brokers()
+    bench.ensure()
+    bench.coordinator()
+    old = bench.sessions["group", 0]
+    bench.coordinator()
+    assert [found.session for found in bench.effects if isinstance(found, CloseSession)] == [old]
+
+
+def test_a_lost_coordinator_has_no_endpoint() -> None:
+    bench = three_brokers()
+    bench.ensure()
+    bench.coordinator()
+    assert bench.image.coordinators["group", 0].port == 20_000
+    bench.lose(("group", 0))
+    assert bench.image.coordinators["group", 0].port == 0
+
+
+def test_a_coordinator_that_stays_away_has_no_endpoint_after_the_grace_period() -> None:
+    bench = three_brokers()
+    bench.ensure()
+    bench.coordinator()
+    bench.start()
+    bench.wait(GRACE_MS - 1)
+    assert bench.image.coordinators["group", 0].port == 20_000
+    bench.wait(1)
+    assert bench.image.coordinators["group", 0].port == 0
+
+
+def test_kinds_of_coordinators_do_not_share_a_producer_id() -> None:
+    bench = three_brokers()
+    bench.ensure()
+    bench.ensure(kind="transaction")
+    assert bench.coordinator()[1] != bench.coordinator(kind="transaction")[1]
+
+
+# ---------------------------------------------------------------- producer ids
+
+
+def test_producer_ids_are_handed_out_once_across_lives_of_the_controller() -> None:
+    bench = Bench().start()
+    assert bench.producer_ids() == [0, 1000]
+    bench.start()
+    assert bench.producer_ids(5) == [1000, 5]
+    assert bench.producer_ids(1) == [1005, 1]
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_001])
+def test_an_absurd_number_of_producer_ids_is_refused(count: int) -> None:
+    with pytest.raises(InvalidRequest):
+        Bench().start().producer_ids(count)

@@ -1,0 +1,113 @@
+"""Configuration keys: legal values, defaults, suggestions, and the generated page."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from raylog.core.config import (
+    CLUSTER_KEYS,
+    TOPIC_KEYS,
+    ClusterConfig,
+    TopicConfig,
+    majority,
+    to_markdown,
+    validate_cluster_config,
+    validate_topic_config,
+)
+from raylog.core.errors import InvalidConfig
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == to_markdown(), "run `python -m raylog.core.config > docs/configuration.md`"
+
+
+def test_every_default_is_legal_and_in_its_written_form() -> None:
+    for key in (*TOPIC_KEYS.values(), *CLUSTER_KEYS.values()):
+        assert key.doc.endswith("."), key.name
+        assert bool(key.default) != bool(key.computed), key.name
+        if key.default:
+            assert key.read(key.default) == key.default
+
+
+def test_every_cluster_key_is_a_field_and_the_other_way_round() -> None:
+    assert {name.replace(".", "_") for name in CLUSTER_KEYS} == {field.name for field in fields(ClusterConfig)}
+
+
+def test_values_get_one_written_form() -> None:
+    given = {"retention.ms": 5, "segment.bytes": " 4096 ", "unclean.leader.election.enable": True}
+    assert validate_topic_config(given) == {
+        "retention.ms": "5",
+        "segment.bytes": "4096",
+        "unclean.leader.election.enable": "true",
+    }
+    assert validate_topic_config({"cleanup.policy": "Delete", "message.timestamp.type": "createtime"}) == {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"retention.sm": 1}, r"did you mean 'retention\.ms'"),
+        ({"retention.ms": "soon"}, "whole number"),
+        ({"retention.ms": True}, "whole number"),
+        ({"retention.ms": 1.5}, "whole number"),
+        ({"retention.ms": -2}, "at least -1"),
+        ({"min.insync.replicas": 0}, "at least 1"),
+        ({"unclean.leader.election.enable": "maybe"}, "true or false"),
+        ({"cleanup.policy": "compact"}, "no log cleaner"),
+        ({"cleanup.policy": "delete,compact"}, "no log cleaner"),
+        ({"cleanup.policy": ","}, "needs a value"),
+        ({"compression.type": "zstd"}, "at the producer"),
+        ({"message.timestamp.type": "LogAppendTime"}, "LogAppendTime is not possible"),
+        ({"message.timestamp.type": "Creation"}, "CreateTime"),
+    ],
+)
+def test_an_illegal_topic_setting_is_refused_with_the_way_out(config: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        validate_topic_config(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num.partition": 1},
+        {"num.partitions": 0},
+        {"num.partitions": 10_001},
+        {"group.min.session.timeout.ms": 10, "group.max.session.timeout.ms": 9},
+        {"broker.heartbeat.interval.ms": 2_000, "broker.session.timeout.ms": 3_000},
+    ],
+)
+def test_an_illegal_cluster_setting_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig):
+        validate_cluster_config(config)
+
+
+def test_a_topic_without_settings_has_the_safe_defaults() -> None:
+    config = TopicConfig.from_dict({})
+    assert config.flush_messages == 1
+    assert config.retention_ms == 7 * 86_400_000
+    assert not config.unclean_leader_election_enable
+    assert [config.min_insync(factor) for factor in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+
+
+def test_a_topics_own_minimum_replaces_the_majority() -> None:
+    config = TopicConfig.from_dict({"min.insync.replicas": "1"})
+    assert config.min_insync(3) == 1
+
+
+def test_two_majorities_always_meet() -> None:
+    for factor in range(1, 20):
+        assert factor < 2 * majority(factor) <= factor + 2
+
+
+def test_a_cluster_without_settings_has_the_defaults() -> None:
+    config = ClusterConfig.from_dict({"num.partitions": "4"})
+    assert (config.num_partitions, config.broker_session_timeout_ms) == (4, 3_000)

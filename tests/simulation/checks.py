@@ -1,0 +1,187 @@
+"""Feeds the checkers from a running simulation: what happened, seen from outside the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raylog.core.ids import NO_LEADER
+from raylog.core.replication.events import Event, RoleChanged, SendFetch, StateReceived
+from raylog.core.replication.state import PartitionState
+from tests.simulation.checkers import (
+    AckedIsKept,
+    CommittedOnce,
+    LogMatching,
+    MetadataLine,
+    NoCutBelow,
+    OneLeader,
+    WatermarkEarned,
+    WatermarkMonotone,
+)
+from tests.simulation.disk import NO_PRODUCER_ID, Entry, chained
+from tests.simulation.replica import ProduceRequest, ReplicaProcess
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class Checks:
+    """All checkers of one run, and when each is asked."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        """Begin with empty books."""
+        self.simulation = simulation
+        self.acked = AckedIsKept()
+        self.committed = CommittedOnce()
+        self.monotone = WatermarkMonotone()
+        self.earned = WatermarkEarned(simulation.faults.min_insync_replicas)
+        self.one_leader = OneLeader()
+        self.matching = LogMatching()
+        self.no_cut = NoCutBelow()
+        self.metadata = MetadataLine()
+        self.elections = 0
+
+    # ------------------------------------------------------------ after every step of a replica
+
+    def stepped(self, process: ReplicaProcess, event: Event, before: int) -> None:
+        """A machine took a step; its effects have not been carried out yet."""
+        machine = process.machine
+        if machine is None:
+            return
+        after = machine.high_watermark
+        if after != before:
+            self._watermark_moved(process, before, after)
+        if isinstance(event, StateReceived) and machine.state is not None:
+            self.metadata.applied(process.broker, machine.leader_epoch, machine.state.partition_epoch)
+
+    def _watermark_moved(self, process: ReplicaProcess, before: int, after: int) -> None:
+        machine = process.machine
+        if machine is None:
+            return
+        self.monotone.holds(process.broker, machine.incarnation, machine.leader_epoch, after)
+        who = f"broker {process.broker} ({machine.role} in epoch {machine.leader_epoch})"
+        self.committed.advanced(who, machine.leader_epoch, before, after, process.log.entry)
+        if machine.role == "leader":
+            durable = {broker: log.durable_end for broker, log in self.simulation.logs.items()}
+            self.earned.advanced(
+                machine.leader_epoch, process.broker, len(machine.isr), machine.maximal_isr, after, durable
+            )
+            state = self.simulation.controller.state
+            if state is not None and state.leader_epoch == machine.leader_epoch:
+                missing = sorted(set(state.isr) - set(machine.maximal_isr))
+                if missing:
+                    raise Violation("I7", f"{who} does not count the committed ISR members {missing}")
+                self._members_hold(state)
+
+    def _members_hold(self, state: PartitionState) -> None:
+        end = self.committed.end
+        for broker in state.isr:
+            process = self.simulation.processes.get(broker)
+            if process is not None and process.alive and process.machine is not None:
+                log = process.log
+                self.committed.member(broker, end, log.start, log.entry)
+                if log.durable_end < end:
+                    raise Violation("I7", f"ISR member {broker} has {log.durable_end} on disk, {end} is committed")
+
+    # ------------------------------------------------------------ at effects
+
+    def role_changed(self, process: ReplicaProcess, effect: RoleChanged) -> None:
+        """A replica leads, follows or rests."""
+        if not effect.leading or process.machine is None:
+            return
+        self.elections += 1
+        log = process.log
+        self.one_leader.leads(effect.leader_epoch, process.broker, process.machine.incarnation)
+        self.committed.led(effect.leader_epoch, log.entry, log.start)
+        self.acked.led(effect.leader_epoch, log.start, log.entry)
+
+    def appended(self, process: ReplicaProcess, offset: int, entries: Sequence[Entry]) -> None:
+        """A replica stored entries; the chain is computed again over its own log."""
+        log = process.log
+        previous = log.chain_before(offset)
+        for at, entry in enumerate(entries, offset):
+            chain = entry.chain if previous is None else chained(previous, entry.epoch, entry.value)
+            self.matching.stored(process.broker, at, entry, chain)
+            previous = chain
+
+    def truncating(self, process: ReplicaProcess, to: int) -> None:
+        """A replica is about to cut its log."""
+        machine, log = process.machine, process.log
+        if machine is None:
+            return
+        state = self.simulation.controller.state
+        current = state is not None and state.leader_epoch == machine.leader_epoch
+        leader = self.simulation.processes.get(machine.state.leader if machine.state else NO_LEADER)
+        same_epoch = leader is not None and leader.machine is not None and leader.alive
+        if same_epoch and leader is not None and leader.machine is not None:
+            same_epoch = leader.machine.role == "leader" and leader.machine.leader_epoch == machine.leader_epoch
+        self.no_cut.truncating(
+            process.broker,
+            to,
+            log.end,
+            log.entry(to),
+            leader.log.entry(to) if same_epoch and leader is not None else None,
+            in_isr=current and state is not None and process.broker in state.isr,
+            committed=self.committed.end,
+        )
+        self.simulation.world.tell("r{} cuts [{}, {}) in epoch {}", process.broker, to, log.end, machine.leader_epoch)
+
+    def acknowledged(self, process: ReplicaProcess, request: ProduceRequest, offset: int) -> None:
+        """A leader tells a producer that its batch is stored."""
+        machine = process.machine
+        if machine is None:
+            return
+        if request.acks == 1:
+            if process.log.durable_end <= offset:
+                raise Violation("I1", f"acks=1 for offset {offset}, {process.log.durable_end} is durable")
+            return
+        idempotent = request.producer != NO_PRODUCER_ID
+        self.acked.acknowledged(machine.leader_epoch, offset, request.value, idempotent=idempotent)
+        for other in self.simulation.processes.values():
+            if other.alive and other.machine is not None and other.machine.role == "leader":
+                epoch = other.machine.leader_epoch
+                found = other.log.entry(offset)
+                if (
+                    epoch > machine.leader_epoch
+                    and offset >= other.log.start
+                    and (found is None or found.value != request.value)
+                ):
+                    raise Violation("I1", f"value {request.value} is acknowledged, and epoch {epoch} is led without it")
+
+    def exposed(self, process: ReplicaProcess, watermark: int) -> None:
+        """A leader shows its watermark to clients."""
+        if process.machine is not None:
+            self.monotone.shown(process.machine.leader_epoch, watermark)
+
+    def fetching(self, process: ReplicaProcess, effect: SendFetch) -> None:
+        """A follower sends a fetch, which acknowledges everything before its offset."""
+        if process.log.durable_end >= effect.fetch_offset:
+            self.earned.heard(effect.leader_epoch, process.broker, effect.fetch_offset)
+
+    # ------------------------------------------------------------ elsewhere
+
+    def consumed(self, client: int, leader_epoch: int, exposed: int, offset: int, entries: Sequence[Entry]) -> None:
+        """A consumer got records."""
+        self.committed.seen(f"consumer {client} in epoch {leader_epoch}", offset, entries)
+
+    def metadata_changed(self, before: PartitionState, after: PartitionState) -> None:
+        """The partition's durable state changed."""
+        self.simulation.world.tell(
+            "controller: leader {} epoch {} isr {} partition epoch {}",
+            after.leader,
+            after.leader_epoch,
+            after.isr,
+            after.partition_epoch,
+        )
+        self.metadata.changed(before, after)
+        self._members_hold(after)
+
+    def finish(self) -> None:
+        """At the end, after heal: the full read, and every acknowledged batch in it."""
+        process = self.simulation.leader()
+        if process is None:
+            raise Violation("L2", "nobody leads at the end")
+        log = process.log
+        self.committed.seen("the final read", log.start, log.entries)
+        self.acked.finally_read(log.start, log.entries)

@@ -1,0 +1,137 @@
+"""Simulated clients: producers that never give up a batch, and consumers that read below the exposed high watermark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.disk import NO_PRODUCER_ID, Entry
+from tests.simulation.replica import ProduceRequest
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+_MAX_STALENESS_MS = 300
+_REQUEST_TIMEOUT_MS = 400
+_VALUES_PER_CLIENT = 1_000_000
+
+
+class Client:
+    """What producers and consumers share: a view of the metadata that may be out of date."""
+
+    def __init__(self, simulation: Simulation, address: int) -> None:
+        """Begin without a leader; ``address`` is negative."""
+        self.simulation = simulation
+        self.world = simulation.world
+        self.address = address
+        self.leader = 0
+        self.leader_epoch = -1
+
+    def refresh(self) -> None:
+        """Ask some broker for metadata, which may be a little old."""
+        staleness_us = 0 if self.simulation.healed else self.world.between_us(0, _MAX_STALENESS_MS)
+        for when, state in reversed(self.simulation.controller.history):
+            if when <= self.world.now_us - staleness_us:
+                # A client never goes back to an older leader than it has seen (KIP-320).
+                if state.leader_epoch >= self.leader_epoch:
+                    self.leader, self.leader_epoch = state.leader, state.leader_epoch
+                return
+
+
+class Producer(Client):
+    """One batch at a time; the same batch again until it is acknowledged, so that an unknown outcome is resolved."""
+
+    def __init__(self, simulation: Simulation, address: int, *, idempotent: bool, acks: int) -> None:
+        """Idempotent producers use their address as producer id."""
+        super().__init__(simulation, address)
+        self.acks = acks
+        self.producer = -address if idempotent else NO_PRODUCER_ID
+        self.sent = 0
+        self.acked = 0
+        self.stopping = False
+        self._attempt = 0
+        self._value = 0
+
+    @property
+    def idle(self) -> bool:
+        """True when no batch is unresolved."""
+        return self.acked == self.sent
+
+    def begin(self) -> None:
+        """Start a new batch."""
+        if self.stopping:
+            return
+        self._value = -self.address * _VALUES_PER_CLIENT + self.sent
+        self.sent += 1
+        self._send()
+
+    def _send(self) -> None:
+        self._attempt += 1
+        self.refresh()
+        attempt = self._attempt
+        request = ProduceRequest(
+            client=self.address,
+            value=self._value,
+            producer=self.producer,
+            sequence=self.sent - 1 if self.producer != NO_PRODUCER_ID else -1,
+            acks=self.acks,
+            leader_epoch=self.leader_epoch if self.world.chance(0.5) else -1,
+            deadline_ms=self.world.now_ms + _REQUEST_TIMEOUT_MS,
+            answer=lambda code, offset: self._answered(attempt, code, offset),
+        )
+        simulation = self.simulation
+        if self.leader > 0:
+            simulation.network.send(self.address, self.leader, simulation.deliver_produce, self.leader, request)
+        self.world.after(_REQUEST_TIMEOUT_MS * 1100, self._timed_out, attempt)
+
+    def _answered(self, attempt: int, code: int, offset: int | None) -> None:
+        if attempt != self._attempt:
+            return
+        self._attempt += 1
+        if code == 0 and offset is not None:
+            self.acked += 1
+            self.simulation.acks += 1
+            pause = self.world.random.expovariate(1 / self.simulation.faults.produce_pause_ms)
+            self.world.after(int(pause * 1000), self.begin)
+            return
+        self._attempt += 1
+        self.world.after(self.world.between_us(5, 50), self._again, self._attempt)
+
+    def _again(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self._send()
+
+    def _timed_out(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self._send()
+
+
+class Consumer(Client):
+    """Reads the partition in order, from the beginning, from whoever it believes to lead."""
+
+    def __init__(self, simulation: Simulation, address: int) -> None:
+        """Begin at offset 0."""
+        super().__init__(simulation, address)
+        self.position = 0
+        self.read = 0
+
+    def poll(self) -> None:
+        """Ask for records and come back soon."""
+        self.world.after(self.world.between_us(10, 120), self.poll)
+        self.refresh()
+        simulation = self.simulation
+        process = simulation.processes.get(self.leader)
+        if process is None or simulation.network.is_cut(self.address, self.leader):
+            return
+        answer = process.read(self.position, self.leader_epoch)
+        if answer is None:
+            return
+        epoch, exposed, entries = answer
+        offset = max(self.position, process.log.start)
+        # The answer may come late and after others: then the position has moved on and it is dropped.
+        simulation.network.send(self.leader, self.address, self._take, self.position, offset, epoch, exposed, entries)
+
+    def _take(self, asked: int, offset: int, epoch: int, exposed: int, entries: list[Entry]) -> None:
+        self.simulation.checks.consumed(self.address, epoch, exposed, offset, entries)
+        if asked == self.position:
+            self.position = offset + len(entries)
+            self.read += len(entries)

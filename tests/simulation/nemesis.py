@@ -1,0 +1,124 @@
+"""The source of all trouble: draws faults at the rates of the run's profile until the heal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.network import CONTROLLER
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+_QUIET_START_MS = 500
+_EFFECTS_UNTIL_CRASH_MAX = 6
+
+
+class Nemesis:
+    """Schedules crashes, pauses, cuts, clogs and fences."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        """Belong to one run."""
+        self.simulation = simulation
+        self.world = simulation.world
+        self._stopped = False
+
+    def begin(self) -> None:
+        """Put the first fault of each kind on the agenda."""
+        faults = self.simulation.faults
+        kinds: tuple[tuple[float, Callable[[], None]], ...] = (
+            (faults.crash_rate, self._crash),
+            (faults.pause_rate, self._pause),
+            (faults.cut_rate, self._cut),
+            (faults.clog_rate, self._clog),
+            (faults.fence_rate, self._fence),
+            (faults.controller_crash_rate, self._crash_controller),
+            (faults.retention, self._retain),
+        )
+        for rate, strike in kinds:
+            if rate > 0:
+                self.world.after(_QUIET_START_MS * 1000, self._next, rate, strike)
+
+    def stop(self) -> None:
+        """Do no more harm."""
+        self._stopped = True
+
+    def _next(self, rate: float, strike: Callable[[], None]) -> None:
+        self.world.after(int(self.world.random.expovariate(rate) * 1e6), self._strike, rate, strike)
+
+    def _strike(self, rate: float, strike: Callable[[], None]) -> None:
+        if not self._stopped:
+            strike()
+            self._next(rate, strike)
+
+    def _victim(self) -> int:
+        """The leader, as the controller sees it, or anybody."""
+        simulation = self.simulation
+        state = simulation.controller.state
+        if state is not None and state.leader > 0 and self.world.chance(simulation.faults.crash_leader):
+            return state.leader
+        return self.world.random.choice(simulation.brokers)
+
+    def _crash(self) -> None:
+        broker = self._victim()
+        process = self.simulation.processes.get(broker)
+        if process is None or not process.alive:
+            return
+        log = process.log
+        pending = log.end > log.durable_end
+        if pending or self.world.chance(0.3):
+            self.simulation.crash(broker, "at once")
+        else:
+            process.crash_after_effects = self.world.random.randint(1, _EFFECTS_UNTIL_CRASH_MAX)
+
+    def _crash_controller(self) -> None:
+        controller = self.simulation.controller
+        if self.world.chance(0.3):
+            self.simulation.crash_controller()
+        elif controller.running:
+            controller.crash_after_effects = self.world.random.randint(1, _EFFECTS_UNTIL_CRASH_MAX)
+
+    def _pause(self) -> None:
+        broker = self._victim()
+        process = self.simulation.processes.get(broker)
+        if process is not None and process.alive and process.paused_until_us <= self.world.now_us:
+            ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.pause_ms
+            self.world.tell("r{} is paused for {:.0f} ms", broker, ms)
+            process.paused_until_us = self.world.now_us + int(ms * 1000)
+
+    def _cut(self) -> None:
+        source, target = self._link()
+        both = self.world.chance(0.5)
+        ms = self.world.random.uniform(0.2, 1.5) * self.simulation.faults.cut_ms
+        self.world.tell("cut {} -> {} (both ways: {}) for {:.0f} ms", source, target, both, ms)
+        network = self.simulation.network
+        for one, other in ((source, target), (target, source))[: 2 if both else 1]:
+            network.cut(one, other)
+            self.world.after(int(ms * 1000), network.join, one, other)
+
+    def _clog(self) -> None:
+        source, target = self._link()
+        faults = self.simulation.faults
+        ms = self.world.random.uniform(0.2, 1.0) * faults.clog_ms
+        network = self.simulation.network
+        network.clog(source, target, ms)
+        self.world.after(self.world.between_us(200, 2000), network.clog, source, target, 0)
+
+    def _link(self) -> tuple[int, int]:
+        simulation = self.simulation
+        addresses = [CONTROLLER, *simulation.brokers, *simulation.brokers, -1]
+        source = self.world.random.choice(addresses)
+        target = self.world.random.choice([address for address in addresses if address != source])
+        return source, target
+
+    def _fence(self) -> None:
+        broker = self._victim()
+        link = self.simulation.links.get(broker)
+        if link is not None:
+            self.world.tell("the session of r{} breaks", broker)
+            link.break_off()
+
+    def _retain(self) -> None:
+        process = self.simulation.processes.get(self.world.random.choice(self.simulation.brokers))
+        if process is not None and process.paused_until_us <= self.world.now_us:
+            process.retain()

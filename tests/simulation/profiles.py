@@ -1,0 +1,230 @@
+"""Fault schedules by name: each draws the options of one run from its seed (reliability, section 9).
+
+A profile that finds no planted bug is not a test; test_planted_bugs says which profile catches which.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Everything that a seed decides about one run. Rates are events per virtual second and cluster."""
+
+    brokers: int = 3
+    min_insync_replicas: int = 2
+    producers: int = 2
+    consumers: int = 1
+    produce_pause_ms: float = 25
+    chaos_s: float = 12
+    converge_s: float = 12
+
+    delay_ms: float = 2
+    loss: float = 0
+    duplicate: float = 0
+    delay_tail: float = 0
+    delay_tail_ms: float = 1000
+    cut_rate: float = 0
+    cut_ms: float = 1000
+    clog_rate: float = 0
+    clog_ms: float = 0
+
+    crash_rate: float = 0
+    crash_leader: float = 0.5
+    """Share of crashes aimed at the leader."""
+    down_ms: float = 600
+    fence_rate: float = 0
+    """Sessions broken off for no reason: elections while the old leader lives on."""
+    pause_rate: float = 0
+    pause_ms: float = 2000
+    controller_crash_rate: float = 0
+    controller_down_ms: float = 500
+    late_states: float = 0
+    """Share of partition states that also reach the next life of the replica they were meant for."""
+
+    sync_ms: float = 0.5
+    slow_sync: float = 0
+    slow_sync_ms: float = 500
+    unsynced_survives: float = 0.5
+    """Chance that part of what was not synced is still there after a crash."""
+    retention: float = 0
+    """Chance per second that a replica drops the older half of what it knows to be committed."""
+
+    session_timeout_ms: int = 800
+    registration_grace_ms: int = 1500
+    initial_leader_wait_ms: int = 300
+    lag_max_ms: int = 800
+    fetch_wait_ms: int = 150
+    acks_one: float = 0
+    """Share of producers that only ask for acks=1."""
+
+
+def _calm(draw: random.Random) -> Faults:
+    brokers = draw.choice((3, 3, 3, 2, 4, 5, 1))
+    return Faults(
+        brokers=brokers,
+        min_insync_replicas=min(brokers, draw.choice((1, 2, 2, 2, 3 if brokers > 3 else 2))),
+        producers=draw.randint(1, 3),
+        consumers=draw.randint(1, 2),
+        produce_pause_ms=draw.choice((8, 25, 80)),
+        fetch_wait_ms=draw.choice((20, 150, 400)),
+        lag_max_ms=draw.choice((200, 800, 2000)),
+        session_timeout_ms=draw.choice((300, 800, 2000)),
+    )
+
+
+def _three(draw: random.Random) -> Faults:
+    return replace(_calm(draw), brokers=3, min_insync_replicas=draw.choice((1, 2, 2)))
+
+
+def _swarm(draw: random.Random) -> Faults:
+    def sometimes(strength: float) -> float:
+        return draw.random() * strength if draw.random() < 0.5 else 0.0
+
+    return replace(
+        _calm(draw),
+        delay_ms=draw.choice((0.5, 2, 10)),
+        loss=sometimes(0.2),
+        duplicate=sometimes(0.3),
+        delay_tail=sometimes(0.2),
+        cut_rate=sometimes(1.5),
+        cut_ms=draw.choice((300, 1500)),
+        clog_rate=sometimes(1.0),
+        clog_ms=draw.choice((20, 300)),
+        crash_rate=sometimes(1.5),
+        down_ms=draw.choice((50, 600, 2000)),
+        fence_rate=sometimes(1.0),
+        pause_rate=sometimes(0.6),
+        controller_crash_rate=sometimes(0.4),
+        late_states=sometimes(0.5),
+        sync_ms=draw.choice((0.1, 0.5, 5)),
+        slow_sync=sometimes(0.2),
+        retention=sometimes(0.5),
+        acks_one=sometimes(0.5),
+    )
+
+
+def _zombie(draw: random.Random) -> Faults:
+    return replace(
+        _three(draw),
+        pause_rate=0.8,
+        pause_ms=draw.choice((1500, 4000)),
+        fence_rate=draw.choice((0.0, 0.5)),
+        session_timeout_ms=300,
+        clog_rate=0.5,
+        clog_ms=draw.choice((50, 400)),
+        loss=draw.choice((0.0, 0.05)),
+        lag_max_ms=draw.choice((200, 800)),
+    )
+
+
+def _stale(draw: random.Random) -> Faults:
+    return replace(
+        _three(draw),
+        duplicate=draw.uniform(0.2, 0.6),
+        delay_tail=0.2,
+        delay_tail_ms=draw.choice((300, 1000)),
+        fence_rate=draw.choice((1.0, 2.0)),
+        crash_rate=draw.choice((0.0, 0.5)),
+        produce_pause_ms=draw.choice((8, 25)),
+        lag_max_ms=draw.choice((200, 800)),
+    )
+
+
+def _reboot(draw: random.Random) -> Faults:
+    return replace(
+        _three(draw),
+        crash_rate=draw.choice((1.5, 3.0)),
+        down_ms=draw.choice((20, 200)),
+        sync_ms=draw.choice((0.5, 50)),
+        slow_sync=0.3,
+        late_states=0.5,
+        delay_tail=0.1,
+        unsynced_survives=draw.choice((0.0, 0.5)),
+    )
+
+
+def _last_man(draw: random.Random) -> Faults:
+    return replace(
+        _three(draw),
+        min_insync_replicas=draw.choice((1, 1, 2)),
+        cut_rate=2.0,
+        cut_ms=draw.choice((1000, 3000)),
+        lag_max_ms=200,
+        crash_rate=1.0,
+        crash_leader=0.9,
+        down_ms=draw.choice((50, 1500)),
+        sync_ms=draw.choice((0.5, 20)),
+        slow_sync=0.2,
+        unsynced_survives=0.2,
+    )
+
+
+def _controller(draw: random.Random) -> Faults:
+    return replace(
+        _three(draw),
+        controller_crash_rate=draw.choice((0.6, 1.5)),
+        controller_down_ms=draw.choice((50, 1000)),
+        fence_rate=0.8,
+        crash_rate=draw.choice((0.3, 1.0)),
+        lag_max_ms=200,
+        cut_rate=draw.choice((0.0, 1.0)),
+        slow_sync=0.1,
+    )
+
+
+def _swizzle(draw: random.Random) -> Faults:
+    return replace(_three(draw), clog_rate=3.0, clog_ms=1000, cut_rate=1.5, cut_ms=800, lag_max_ms=200)
+
+
+def _sticky_lag(draw: random.Random) -> Faults:
+    """Slow links and short patience: followers are always a little behind, in the ISR and out of it."""
+    return replace(
+        _three(draw),
+        min_insync_replicas=2,
+        producers=3,
+        delay_ms=draw.choice((30, 100)),
+        delay_tail=draw.choice((0.0, 0.1)),
+        delay_tail_ms=300,
+        lag_max_ms=draw.choice((100, 200)),
+        fence_rate=3.0,
+        produce_pause_ms=8,
+        fetch_wait_ms=150,
+        chaos_s=8,
+    )
+
+
+def _quiet(draw: random.Random) -> Faults:
+    return _calm(draw)
+
+
+PROFILES: dict[str, Callable[[random.Random], Faults]] = {
+    "swarm": _swarm,
+    "zombie": _zombie,
+    "stale": _stale,
+    "reboot": _reboot,
+    "last-man": _last_man,
+    "controller": _controller,
+    "swizzle": _swizzle,
+    "sticky-lag": _sticky_lag,
+    "quiet": _quiet,
+}
+DEFAULT = "default"
+_ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
+_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag")
+
+
+def profile_of(name: str, seed: int) -> str:
+    """Return the profile of a seed: ``default`` gives half of the seeds to swarm and deals the rest out."""
+    if name == DEFAULT:
+        rotation = _ROTATION + _ROTATION_TAIL
+        return rotation[seed % len(rotation)]
+    return name
+
+
+def draw_faults(name: str, seed: int) -> Faults:
+    """Return the options of one run."""
+    return PROFILES[profile_of(name, seed)](random.Random(seed * 1_000_003 + 17))

@@ -1,0 +1,254 @@
+"""One run: a cluster on a virtual clock, faults until T, then heal, convergence and the final checks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from raylog.core.controller.events import SendPartitionState
+from raylog.core.replication.replica import ReplicaMachine
+from tests.simulation.checks import Checks
+from tests.simulation.clients import Consumer, Producer
+from tests.simulation.controller import ControllerNode, ReplicaLink
+from tests.simulation.disk import VirtualLog
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.profiles import Faults, draw_faults, profile_of
+from tests.simulation.replica import ProduceRequest, ReplicaProcess
+from tests.simulation.world import Violation, World
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run did, and what it found."""
+
+    seed: int
+    profile: str
+    violation: Violation | None
+    story: list[str]
+    events: int
+    steps: int
+    elections: int
+    acks: int
+    committed: int
+    trace: int
+    seconds: float
+
+
+class Simulation:
+    """A cluster of one partition: brokers with disks, one controller, clients, and a network between them."""
+
+    def __init__(
+        self,
+        seed: int,
+        faults: Faults,
+        *,
+        machine_class: type[ReplicaMachine] = ReplicaMachine,
+        validate: bool = True,
+    ) -> None:
+        """Set up everything; :meth:`run` carries it through. ``validate``: each machine checks itself at each step."""
+        self.faults = faults
+        self.machine_class = machine_class
+        self.validate = validate
+        self.world = World(seed)
+        self.network = Network(self.world, faults)
+        self.brokers = tuple(range(1, faults.brokers + 1))
+        self.logs = {broker: VirtualLog() for broker in self.brokers}
+        self.processes: dict[int, ReplicaProcess] = {}
+        self.links: dict[int, ReplicaLink] = {}
+        self.lives = dict.fromkeys(self.brokers, 0)
+        self.healed = False
+        self.acks = 0
+        self.machine_steps = 0
+        self.checks = Checks(self)
+        self.controller = ControllerNode(self)
+        self.producers = [self._producer(number) for number in range(1, faults.producers + 1)]
+        self.consumers = [Consumer(self, -100 - number) for number in range(faults.consumers)]
+        self.nemesis = Nemesis(self)
+
+    def _producer(self, number: int) -> Producer:
+        """The first producer is idempotent with acks=all; acks=1 may lose batches, so it cannot be idempotent."""
+        acks = 1 if number > 1 and self.world.chance(self.faults.acks_one) else -1
+        idempotent = number == 1 or (acks == -1 and self.world.chance(0.6))
+        return Producer(self, -number, idempotent=idempotent, acks=acks)
+
+    # ------------------------------------------------------------ the run
+
+    def run(self) -> None:
+        """Carry the run through; raises Violation."""
+        faults, world = self.faults, self.world
+        self.controller.start()
+        for broker in self.brokers:
+            world.after(world.between_us(1, 100), self.start_replica, broker)
+        for client in self.producers:
+            world.after(world.between_us(300, 800), client.begin)
+        for consumer in self.consumers:
+            world.after(world.between_us(300, 800), consumer.poll)
+        self.nemesis.begin()
+        end_us = world.now_us + int(faults.chaos_s * 1e6)
+        world.run_until(end_us)
+        self.heal()
+        self._converge()
+
+    def heal(self) -> None:
+        """End all faults: links open, everybody up and awake."""
+        self.world.tell("heal")
+        self.healed = True
+        self.network.heal()
+        self.nemesis.stop()
+        self.controller.crash_after_effects = None
+        self.controller.start()
+        for broker in self.brokers:
+            process = self.processes.get(broker)
+            if process is None or not process.alive:
+                self.start_replica(broker)
+            else:
+                process.paused_until_us = 0
+                process.crash_after_effects = None
+
+    def _converge(self) -> None:
+        """L1 and L2: producers finish what they began, the ISR is full again, all logs are equal."""
+        world = self.world
+        half_us = int(self.faults.converge_s * 5e5)
+        deadline_us = world.now_us + 2 * half_us
+        world.run_until(world.now_us + half_us)
+        for producer in self.producers:
+            producer.stopping = True
+        while world.now_us < deadline_us and self.unsettled() is not None:
+            world.run_until(world.now_us + 200_000)
+        unsettled = self.unsettled()
+        if unsettled is not None:
+            raise Violation("L2", f"{self.faults.converge_s} s after heal, {unsettled}")
+        self.checks.finish()
+
+    def unsettled(self) -> str | None:
+        """Return what is not yet as it should be in a healthy cluster, or None."""
+        state = self.controller.state
+        process = self.leader()
+        if state is None or process is None or process.machine is None:
+            return f"nobody leads: {state}"
+        if set(state.isr) != set(self.brokers):
+            return f"the ISR is {state.isr}"
+        for producer in self.producers:
+            if not producer.idle:
+                return f"producer {producer.address} waits for batch {producer.sent}"
+        if not any(producer.sent for producer in self.producers):
+            return "nothing was produced"
+        end = process.machine.high_watermark
+        for broker in self.brokers:
+            log, other = self.logs[broker], self.processes[broker].machine
+            if log.end != end or other is None or (log.entries and log.entries[-1] != process.log.entries[-1]):
+                return f"broker {broker} ends at {log.end}, committed is {end}"
+        for consumer in self.consumers:
+            if consumer.position != end:
+                return f"consumer {consumer.address} is at {consumer.position} of {end}"
+        return None
+
+    def leader(self) -> ReplicaProcess | None:
+        """Return the process that leads by the controller's durable word, if it knows so itself."""
+        state = self.controller.state
+        process = self.processes.get(state.leader) if state is not None else None
+        if state is None or process is None or not process.alive or process.machine is None:
+            return None
+        leads = process.machine.role == "leader" and process.machine.leader_epoch == state.leader_epoch
+        return process if leads else None
+
+    # ------------------------------------------------------------ processes
+
+    def start_replica(self, broker: int) -> None:
+        """Begin a life of a replica."""
+        running = self.processes.get(broker)
+        if running is not None and running.alive:
+            return
+        self.lives[broker] += 1
+        process = ReplicaProcess(self, broker, self.logs[broker], self.lives[broker])
+        self.world.tell("r{}.{} starts at end {}", broker, process.life, process.log.end)
+        self.processes[broker] = process
+        self.links[broker] = ReplicaLink(self, process)
+        self.links[broker].connect()
+
+    def crash(self, broker: int, why: str) -> None:
+        """End a life of a replica; its disk loses what was not synced, and somebody starts it again."""
+        process = self.processes.get(broker)
+        if process is None or not process.alive:
+            return
+        process.kill()
+        lost = self.logs[broker].crash(self.world.random, self.faults.unsynced_survives)
+        self.world.tell("r{}.{} crashes ({}), {} entries lost", broker, process.life, why, lost)
+        self.links[broker].break_off()
+        down_us = 50_000 if self.healed else self.world.between_us(0.2, 2) * max(1, int(self.faults.down_ms))
+        self.world.after(down_us, self.start_replica, broker)
+
+    def crash_controller(self) -> None:
+        """End the controller's life; it starts again by itself."""
+        self.controller.crash()
+        down_us = self.world.between_us(0.2, 2) * max(1, int(self.faults.controller_down_ms))
+        self.world.after(down_us, self.controller.start)
+
+    # ------------------------------------------------------------ deliveries by name
+
+    def deliver_produce(self, broker: int, request: ProduceRequest) -> None:
+        """A produce request reaches whoever runs on that broker now."""
+        process = self.processes.get(broker)
+        if process is not None and process.alive:
+            process.produce(request)
+
+    def deliver_fetch(self, sender: ReplicaProcess, effect: object) -> None:
+        """A fetch reaches whoever runs on the leader's broker now."""
+        leader = getattr(effect, "leader", 0)
+        process = self.processes.get(leader)
+        if process is not None and process.alive:
+            process.fetch(sender, effect)  # type: ignore[arg-type]  # only SendFetch effects are sent here
+
+    def maybe_late_state(self, effect: SendPartitionState) -> None:
+        """A copy of a partition state may reach the replica late, and then perhaps its next life."""
+        if not self.healed and self.world.chance(self.faults.late_states):
+            broker = next(place.broker for place in effect.state.places if place.incarnation == effect.incarnation)
+            self.world.after(self.world.between_us(1, 1500), self._late_state, broker, effect)
+
+    def _late_state(self, broker: int, effect: SendPartitionState) -> None:
+        process = self.processes.get(broker)
+        if process is not None and process.alive:
+            process.told(effect.incarnation, effect.state)
+
+    def sync_us(self) -> int:
+        """Draw how long a sync takes."""
+        if not self.healed and self.world.chance(self.faults.slow_sync):
+            return self.world.between_us(1, self.faults.slow_sync_ms)
+        return self.world.between_us(0.1, self.faults.sync_ms)
+
+
+def run_seed(
+    seed: int,
+    profile: str,
+    *,
+    machine_class: type[ReplicaMachine] = ReplicaMachine,
+    faults: Faults | None = None,
+    validate: bool = True,
+) -> Result:
+    """Run one seed of a profile to its end or to the first violation.
+
+    Without ``validate`` the machines do not check themselves at each step, and the checkers outside are on their own.
+    """
+    began = time.perf_counter()
+    simulation = Simulation(seed, faults or draw_faults(profile, seed), machine_class=machine_class, validate=validate)
+    violation: Violation | None = None
+    try:
+        simulation.run()
+    except Violation as found:
+        violation = found
+        simulation.world.tell("VIOLATION {}", found)
+    world = simulation.world
+    return Result(
+        seed=seed,
+        profile=profile_of(profile, seed),
+        violation=violation,
+        story=world.story(),
+        events=world.events,
+        steps=simulation.machine_steps,
+        elections=simulation.checks.elections,
+        acks=simulation.acks,
+        committed=simulation.checks.committed.end,
+        trace=world.trace,
+        seconds=time.perf_counter() - began,
+    )

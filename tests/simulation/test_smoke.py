@@ -1,0 +1,48 @@
+"""A quick run over all profiles; the longer ones are ``make simulate SEEDS=n PROFILE=name``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.profiles import DEFAULT, PROFILES, draw_faults, profile_of
+from tests.simulation.simulation import run_seed
+
+pytestmark = pytest.mark.sim
+
+SEEDS = 5
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_a_profile_runs_without_a_violation(profile: str) -> None:
+    committed = 0
+    for seed in range(1, SEEDS + 1):
+        result = run_seed(seed, profile)
+        assert result.violation is None, "\n".join([f"seed {seed} of {profile}", *result.story])
+        committed += result.committed
+    assert committed > 100, "a silent cluster must not pass"
+
+
+@pytest.mark.parametrize("profile", ["swarm", "zombie", "stale", "reboot", "last-man", "controller"])
+def test_a_profile_of_faults_brings_elections_about(profile: str) -> None:
+    assert sum(run_seed(seed, profile).elections for seed in (1, 2, 3)) > 3
+
+
+def test_half_of_the_default_seeds_are_swarm() -> None:
+    profiles = [profile_of(DEFAULT, seed) for seed in range(140)]
+    assert profiles.count("swarm") == 70
+    assert {"zombie", "stale", "reboot", "last-man", "controller"} < set(profiles)
+
+
+def test_a_seed_always_draws_the_same_faults() -> None:
+    assert draw_faults("swarm", 7) == draw_faults("swarm", 7)
+    assert draw_faults("swarm", 7) != draw_faults("swarm", 8)
+
+
+def test_the_command_reports_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--profile", "quiet", "--story"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 seeds" in printed
+    assert "events/s" in printed
+    assert "trace " in printed
+    assert "heal" in printed

@@ -59,24 +59,18 @@ class BatchOpener:
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
 
-    def columns(self, batch: FetchedBatch) -> Columns:
-        """The batch's columns, whole. Raises CorruptMessage, which names the partition and the offset to go on at."""
+    def columns(self, batch: FetchedBatch, wanted: int) -> Columns:
+        """The records at offset `wanted` and above, as columns. Raises CorruptMessage."""
         try:
-            return decode_batch(batch.buffer, batch.place, batch.header, verify=self._check_crcs)
+            columns = decode_batch(batch.buffer, batch.place, batch.header, verify=self._check_crcs)
         except StorageError as error:
             raise corrupt(self._partition, batch.header.base_offset, error) from error
+        first = _first_at_or_above(columns.offsets, wanted)
+        return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
 
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""
-        columns = self.columns(batch)
-        offsets, timestamps, keys, values, headers = columns
-        first = _first_at_or_above(offsets, wanted)
-        if first:
-            offsets, timestamps = offsets[first:], timestamps[first:]
-            keys = None if keys is None else keys[first:]
-            values = None if values is None else values[first:]
-            headers = None if headers is None else headers[first:]
-        columns = Columns(offsets, timestamps, keys, values, headers)
+        columns = self.columns(batch, wanted)
         try:
             return Opened(self._records(columns), None)
         except Exception as error:  # the deserializer is the user's: whatever it raised, the record is to be named
@@ -102,9 +96,8 @@ class BatchOpener:
     def _up_to_the_refused(self, columns: Columns, error: Exception) -> Opened:
         good: list[Record] = []
         for at, offset in enumerate(columns.offsets):
-            row = Columns(*(None if column is None else column[at : at + 1] for column in columns))  # type: ignore[arg-type]
             try:
-                good += self._records(row)
+                good += self._records(_sliced(columns, at, at + 1))
             except Exception as refusal:  # see above; the first refused record is the one reported
                 failure = RecordDeserializationFailed(
                     f"The record at offset {offset} of {self._partition} cannot be deserialized "
@@ -136,6 +129,17 @@ def _first_at_or_above(offsets: range | list[int], wanted: int) -> int:
     if isinstance(offsets, range):
         return min(wanted - offsets[0], len(offsets))
     return sum(1 for offset in offsets if offset < wanted)
+
+
+def _sliced(columns: Columns, first: int, end: int) -> Columns:
+    offsets, timestamps, keys, values, headers = columns
+    return Columns(
+        offsets[first:end],
+        timestamps[first:end],
+        None if keys is None else keys[first:end],
+        None if values is None else values[first:end],
+        None if headers is None else headers[first:end],
+    )
 
 
 def _converted(column: Iterable[bytes | None], convert: Deserializer | None) -> Iterable[Any]:

@@ -1,0 +1,135 @@
+"""Offsets that are not known yet: asked of leaders (`list_offsets`), and of and for the group's coordinator.
+
+Used by `engine.py` and `group.py`. May touch: the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raylog.client.cluster import ClusterClient
+from raylog.client.consuming.membership import Call, Membership
+from raylog.client.failures import as_raylog_error
+from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from raylog.core.errors import CommitFailed, InvalidGroupId, RaylogError, RequestTimedOut, from_code
+from raylog.core.ids import TopicPartition
+from raylog.rpc import RpcError
+
+
+async def list_offsets(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+) -> dict[TopicPartition, OffsetAndTimestamp | RaylogError | None]:
+    """The first offset at or after each timestamp (ms, or EARLIEST, LATEST, MAX_TIMESTAMP); None: no such record.
+
+    All leaders are asked at once; a partition that could not be asked has its error in the answer.
+    """
+    partitions = list(wanted)
+    answers = await asyncio.gather(
+        *(
+            cluster.call_leader(each.topic, each.partition, "list_offsets", wanted[each], timeout_s=timeout_s)
+            for each in partitions
+        ),
+        return_exceptions=True,
+    )
+    found: dict[TopicPartition, OffsetAndTimestamp | RaylogError | None] = {}
+    for partition, answer in zip(partitions, answers, strict=True):
+        if isinstance(answer, (RpcError, RaylogError)):
+            found[partition] = as_raylog_error(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            offset, timestamp_ms, leader_epoch = answer.args[:3]
+            found[partition] = None if offset < 0 else OffsetAndTimestamp(offset, timestamp_ms, leader_epoch)
+    return found
+
+
+class CommittedOffsets:
+    """The offsets that a group has committed. Commits are made one by one, in the order they were asked for."""
+
+    def __init__(self, cluster: ClusterClient, group: str | None) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._one_at_a_time = asyncio.Lock()
+        self.membership: Membership | None = None
+        """Whose generation commits speak for; None: a consumer that assigns its partitions itself."""
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition; None = none. Raises RaylogError."""
+        group = self._known_group()
+        ids = await self._with_ids(partitions, timeout_s)
+        reply = await self._call("offset_fetch", [group, [[ids[each], *each] for each in ids]], timeout_s)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(ids)
+        for _, topic, partition, offset, leader_epoch, metadata in reply:
+            if offset >= 0:
+                found[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, metadata, leader_epoch)
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_s: float) -> None:
+        """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are."""
+        group = self._known_group()
+        if not offsets:
+            return
+        try:
+            async with asyncio.timeout(timeout_s), self._one_at_a_time:
+                ids = await self._with_ids(offsets, timeout_s)
+                rows = [
+                    [ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata]
+                    for each in ids
+                ]
+                await self._commit_rows(group, rows, timeout_s)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"The offsets of group {group!r} were not committed within {timeout_s:g} seconds; try again."
+            ) from None
+
+    async def _commit_rows(self, group: str, rows: list[list[object]], timeout_s: float) -> None:
+        member = self.membership
+        generation, member_id = (-1, "") if member is None else member.commit_identity
+        if member is not None and generation < 0:
+            # Sent without a generation, it would pass for a commit by hand and might be accepted.
+            raise CommitFailed(
+                f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
+                "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
+            )
+        try:
+            reply = await self._call("offset_commit", [group, generation, member_id, rows], timeout_s)
+        except RaylogError as error:
+            if member is None:
+                raise
+            reaction = member.failed(Call.COMMIT, error, generation=generation)
+            if reaction.retry or reaction.fatal:
+                raise
+            raise CommitFailed(
+                f"The commit of group {group!r} was refused ({error.message}); records since the last commit will be "
+                "read again. Poll more often, or raise max_poll_interval_ms.",
+                **error.details,
+            ) from error
+        for topic, partition, code in reply:
+            if code:
+                raise from_code(
+                    code, f"The offset of {topic}-{partition} was refused by group {group!r} (error {code})."
+                )
+
+    async def _call(self, method: str, args: list[object], timeout_s: float) -> Any:
+        assert self._group is not None  # `_known_group` was asked before
+        try:
+            reply = await self._cluster.call_coordinator(self._group, method, args, timeout_s=timeout_s)
+        except RpcError as error:
+            raise as_raylog_error(error) from error
+        return reply.args
+
+    async def _with_ids(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, str]:
+        found: dict[TopicPartition, str] = {}
+        for each in partitions:
+            partition = TopicPartition(*each)
+            found[partition] = (await self._cluster.topic(partition.topic, timeout_s=timeout_s)).topic_id
+        return found
+
+    def _known_group(self) -> str:
+        if not self._group:
+            raise InvalidGroupId("Committed offsets belong to a group; give the consumer a group_id.")
+        return self._group

@@ -1,0 +1,290 @@
+"""Position and buffer of one assigned partition. Filled by `fetcher.py`, emptied by poll(). Touches nothing.
+
+Two threads may use one of these at a time: the loop's thread calls `add` and changes the position for good reasons
+(seek, reset) only while the user's thread waits for it; the user's thread calls `take`. Each counter has one writer,
+and the queue between them is a deque, so neither needs a lock.
+
+A *session* lasts as long as records are taken one after the other. Whatever breaks that (seek, reset, damage) starts
+another, and answers to fetches of earlier sessions are dropped: that is why no record comes twice or out of order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from raylog.client.consuming.opening import BatchOpener, FetchedBatch, corrupt
+from raylog.client.types import Record
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.storage.errors import StorageError
+from raylog.storage.records import Columns, iter_headers
+
+
+class Start(Enum):
+    """Where a partition without a position begins."""
+
+    COMMITTED = "committed"
+    """At the group's committed offset; without one, by auto_offset_reset."""
+    POLICY = "policy"
+    """By auto_offset_reset."""
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class PartitionState:
+    """What a consumer knows of one partition that it reads. Offsets are those of the next record."""
+
+    __slots__ = (
+        "_added_bytes",
+        "_after",
+        "_at",
+        "_damage",
+        "_failure",
+        "_on_room",
+        "_opener",
+        "_records",
+        "_room_bytes",
+        "_taken_bytes",
+        "_waiting",
+        "fetch_offset",
+        "high_watermark",
+        "last_epoch",
+        "log_start_offset",
+        "partition",
+        "paused",
+        "position",
+        "session",
+        "start",
+        "topic_id",
+    )
+
+    def __init__(self, partition: TopicPartition, opener: BatchOpener, start: Start) -> None:
+        self.partition = partition
+        self.start = start
+        """What to do while `position` is None."""
+        self.position: int | None = None
+        """The offset of the next record that poll() returns; None until it is known."""
+        self.fetch_offset = -1
+        """Where the next fetch begins: behind everything that is buffered."""
+        self.session = 0
+        self.paused = False
+        self.topic_id: str | None = None
+        """The topic this position belongs to; another id under the same name is another topic."""
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.last_epoch = -1
+        """Leader epoch of the batch read last."""
+        self._opener = opener
+        self._waiting: deque[FetchedBatch] = deque()
+        self._damage: RaylogError | None = None
+        """Why nothing can follow behind the waiting batches."""
+        self._records: list[Record] = []
+        self._at = 0
+        self._after = -1
+        """The position once all of `_records` are taken."""
+        self._failure: RaylogError | None = None
+        """Why nothing can follow behind `_records`."""
+        self._added_bytes = 0
+        self._taken_bytes = 0
+        self._on_room: Callable[[], object] | None = None
+        self._room_bytes = 0
+
+    # The loop's side
+
+    def move_to(self, offset: int) -> None:
+        """Go on at this offset, in a new session."""
+        self.position = self.fetch_offset = offset
+        self._drop()
+
+    def find_start(self, start: Start) -> None:
+        """Forget the position; the next one is found as `start` says, in a new session."""
+        self.position = None
+        self.fetch_offset = -1
+        self.start = start
+        self._drop()
+
+    def refetch(self) -> None:
+        """Throw away what is buffered and fetch again from the position."""
+        if self.position is not None:
+            self.move_to(self.position)
+
+    def _drop(self) -> None:
+        self.session += 1
+        self._waiting.clear()
+        self._records = []
+        self._at = 0
+        self._damage = self._failure = None
+        self._taken_bytes = self._added_bytes
+
+    def add(self, session: int, payload: memoryview) -> bool:
+        """Queue the whole batches of a fetch's answer; False when they belong to an earlier session."""
+        if session != self.session:
+            return False
+        taken_in = 0
+        try:
+            for place, header in iter_headers(payload):
+                self._waiting.append(FetchedBatch(payload, place, header))
+                self.fetch_offset = max(self.fetch_offset, header.next_offset)
+                taken_in += header.size
+        except StorageError as error:
+            self._damage = corrupt(self.partition, self.fetch_offset, error)
+        if len(payload) and not taken_in and self._damage is None:
+            self._damage = corrupt(self.partition, self.fetch_offset, ValueError("no whole batch was sent"))
+        self._added_bytes += taken_in
+        return True
+
+    def stop_behind(self, session: int, error: RaylogError) -> None:
+        """Let `take` raise this once everything that is buffered was taken; ignored in a later session."""
+        if session == self.session:
+            self._damage = error
+
+    def call_when_room(self, room_bytes: int, callback: Callable[[], object] | None) -> None:
+        """Have `callback` called once, from the thread that takes, when no more than `room_bytes` are buffered.
+
+        It is not called for what is so already: look again after calling this.
+        """
+        self._room_bytes = room_bytes
+        self._on_room = callback
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of batches that are fetched and not opened."""
+        return self._added_bytes - self._taken_bytes
+
+    def wants_fetch(self, partition_bytes_max: int) -> bool:
+        """Whether to fetch more: there is a position, and at most one answer's worth is waiting."""
+        return (
+            self.position is not None
+            and not self.paused
+            and self._damage is None
+            and self._failure is None
+            and self.buffered_bytes <= partition_bytes_max
+        )
+
+    # The user's side
+
+    @property
+    def has_records(self) -> bool:
+        """Whether `take` would return or raise something, as far as can be told without opening a batch."""
+        if self.paused or self.position is None:
+            return False
+        return bool(self._waiting) or self._at < len(self._records) or bool(self._failure) or bool(self._damage)
+
+    @property
+    def failure(self) -> RaylogError | None:
+        """Why the next record cannot be given, once everything before it was taken."""
+        return self._failure if self._at >= len(self._records) else None
+
+    def take(self, limit: int) -> list[Record]:
+        """The next records, at most `limit`, and move the position behind them.
+
+        Raises CorruptMessage or RecordDeserializationFailed at a record that cannot be given; not before all good ones
+        before it were taken, and again at each call until the position is changed.
+        """
+        taken: list[Record] = []
+        while limit > 0 and not self.paused and self.position is not None:
+            records, at = self._records, self._at
+            left = len(records) - at
+            if left > limit:
+                piece = records[at : at + limit]
+                self._at = at + limit
+                self.position = piece[-1].offset + 1
+            elif left > 0:
+                piece = records[at:] if at else records
+                self._records = []
+                self._at = 0
+                self.position = self._after
+            elif self._has_opened(fail=not taken):
+                continue
+            else:
+                break
+            limit -= len(piece)
+            if taken:
+                taken += piece
+            else:
+                taken = piece
+        return taken
+
+    def take_one(self) -> Record | None:
+        """The next record, or None; otherwise as `take`."""
+        if self.paused or self.position is None:
+            return None
+        while self._at >= len(self._records):
+            if not self._has_opened(fail=True):
+                return None
+        record = self._records[self._at]
+        self._at += 1
+        self.position = record.offset + 1 if self._at < len(self._records) else self._after
+        return record
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether the next record lies in a batch that is open already, so that `take_one` is cheap."""
+        return self._at < len(self._records) and not self.paused
+
+    def take_columns(self, *, fail: bool) -> Columns | None:
+        """The next whole batch as columns, or None. Bytes stay bytes: deserializers are for records.
+
+        Raises what stands in the way, if `fail`. What is left of a batch that `take` has opened is passed by, so use
+        one or the other.
+        """
+        while self._waiting and not self.paused and self.position is not None and self._failure is None:
+            if self._at < len(self._records):
+                self._records, self._at = [], 0
+                self.position = self._after
+            batch = self._waiting[0]
+            wanted = self.position
+            columns = None
+            if not batch.header.is_control and batch.header.next_offset > wanted:
+                try:
+                    columns = self._opener.columns(batch, wanted)
+                except RaylogError as error:
+                    self._failure = error
+                    break
+            self._opened(batch)
+            self.position = max(wanted, batch.header.next_offset)
+            if columns is not None and columns.offsets:
+                return columns
+        if self.has_records:
+            self._has_opened(fail=fail)
+        return None
+
+    def _has_opened(self, *, fail: bool) -> bool:
+        """Open the next batch; False when there is none. Raises what stands in the way, if `fail`."""
+        if self._failure is None and not self._waiting and self._damage is not None:
+            self._failure = self._damage
+        if self._failure is not None:
+            if fail:
+                raise self._failure
+            return False
+        if not self._waiting or self.position is None:
+            return False
+        batch = self._waiting[0]
+        wanted = self.position
+        after = max(wanted, batch.header.next_offset)
+        if batch.header.is_control or batch.header.next_offset <= wanted:
+            self._opened(batch)
+            self.position = after
+            return True
+        try:
+            records, failure = self._opener.open(batch, wanted)
+        except RaylogError as error:
+            self._failure = error
+            return self._has_opened(fail=fail)
+        self._opened(batch)
+        self._records, self._at, self._failure = records, 0, failure
+        self._after = records[-1].offset + 1 if failure is not None and records else wanted if failure else after
+        if not records:
+            self.position = self._after
+        return True
+
+    def _opened(self, batch: FetchedBatch) -> None:
+        self._waiting.popleft()
+        self._taken_bytes += batch.header.size
+        self.last_epoch = batch.header.partition_leader_epoch
+        call = self._on_room
+        if call is not None and self.buffered_bytes <= self._room_bytes:
+            self._on_room = None
+            call()

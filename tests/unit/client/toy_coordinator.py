@@ -1,0 +1,237 @@
+"""A group coordinator for the clients' tests: the real `CoordinatorMachine` behind real sockets, its log in memory.
+
+Every step is checked by the machine's own `validate`, and by a referee of our own: in one generation a partition has one
+owner, and a committed offset never goes back but by a commit. `move` replaces the coordinator as a restarted actor does:
+another process, another port, a machine rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from raylog.core import errors
+from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.events import (
+    AppendRecords,
+    DescribeGroupReceived,
+    Effect,
+    Event,
+    HeartbeatReceived,
+    JoinReceived,
+    LeaveReceived,
+    OffsetCommitReceived,
+    OffsetFetchReceived,
+    Refuse,
+    Reply,
+    RequestDropped,
+    SyncReceived,
+    Tick,
+)
+from raylog.core.groups.protocol import decode_assignment
+from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.states import GroupState
+from raylog.core.ids import TopicPartition
+from raylog.core.outbox import Outbox
+from raylog.rpc import Connection, Request
+from tests.unit.client.toy_server import ToyCluster, ToyEndpoint, _abort_all
+
+TICK_S = 0.02
+SETTINGS = GroupSettings(initial_rebalance_delay_ms=20, min_session_timeout_ms=50)
+Wire = tuple[list[Any], list[Any] | None]
+
+
+class ToyCoordinator:
+    """The coordinator of all groups. Everything here runs on the toy cluster's loop."""
+
+    def __init__(self, cluster: ToyCluster, settings: GroupSettings = SETTINGS) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.log: list[Wire] = []
+        self.generations: list[GroupChanged] = []
+        """Every stable generation, in order."""
+        self.commits: list[OffsetCommitted] = []
+        self.requests_seen: list[str] = []
+        self.is_loading = False
+        self.silenced: set[str] = set()
+        """Client ids that are not heard any more: their requests come to nothing, as if the network dropped them."""
+        self._members = 0
+        self._requests: dict[int, Request] = {}
+        self._muted: list[Request] = []
+        self._numbers = 0
+        self._client_of: dict[Connection, str] = {}
+        self._endpoint: ToyEndpoint | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._machine = self._rebuilt()
+        cluster._on_find_coordinator = self._on_find_coordinator  # type: ignore[method-assign]
+
+    # Life
+
+    async def start(self) -> None:
+        self._endpoint = await self.cluster._listen(self._serve)
+        self.cluster.replicas["coordinator", self._endpoint.port, 0] = self._endpoint  # closed with the cluster
+        if self._ticking is None:
+            self._ticking = asyncio.ensure_future(self._tick())
+            self.cluster._own(self._ticking)
+
+    async def move(self) -> None:
+        """Die and come back elsewhere with what is in the log."""
+        old, self._endpoint = self._endpoint, None
+        assert old is not None
+        self._requests.clear()
+        _abort_all(old)
+        await old.server.close()
+        self._machine = self._rebuilt()
+        await self.start()
+
+    def cut(self) -> None:
+        """Break every connection; the machine lives on."""
+        assert self._endpoint is not None
+        _abort_all(self._endpoint)
+
+    def _rebuilt(self) -> CoordinatorMachine:
+        machine = CoordinatorMachine(settings=self.settings, new_member_id=self._new_member_id)
+        for key, value in self.log:
+            machine.replay(key, value)
+        machine.loaded(self._now_ms(), wall_ms=int(time.time() * 1000))
+        return machine
+
+    def _new_member_id(self, client_id: str) -> str:
+        self._members += 1
+        return f"{client_id}-{self._members}"
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._step(Tick(cause="tick", now_ms=self._now_ms()))
+
+    @staticmethod
+    def _now_ms() -> int:
+        return int(time.monotonic() * 1000)
+
+    # What tests ask
+
+    def owners(self, group: str) -> dict[TopicPartition, str]:
+        """Who owns what in the group's last generation; empty while there is none that is stable."""
+        for key, value in reversed(self.log):
+            record = record_from_wire(key, value)
+            if isinstance(record, GroupChanged) and record.group == group:
+                return _owners(record) if record.state is GroupState.STABLE else {}
+        return {}
+
+    def members(self, group: str) -> int:
+        """How many members the group's last stable generation has; 0 while there is none."""
+        for key, value in reversed(self.log):
+            record = record_from_wire(key, value)
+            if isinstance(record, GroupChanged) and record.group == group:
+                return len(record.members) if record.state is GroupState.STABLE else 0
+        return 0
+
+    def offset(self, group: str, topic: str, partition: int) -> int | None:
+        """What is committed."""
+        found = None
+        for commit in self.commits:
+            if (commit.key.group, commit.key.topic, commit.key.partition) == (group, topic, partition):
+                found = commit.offset
+        return found
+
+    # Serving
+
+    def _on_find_coordinator(self, request: Request) -> None:
+        if self._endpoint is None:
+            raise errors.CoordinatorNotAvailable("The coordinator is being started.")
+        request.reply([0, self._endpoint.host, self._endpoint.port])
+
+    def _serve(self, request: Request) -> None:
+        self.requests_seen.append(request.method)
+        if request.method == "join_group":
+            self._client_of[request.connection] = request.args[3]
+        if self._client_of.get(request.connection) in self.silenced:
+            self._muted.append(request)
+            return
+        if self.is_loading:
+            raise errors.CoordinatorLoadInProgress("The coordinator still reads its log.")
+        self._numbers += 1
+        number = self._numbers
+        self._requests[number] = request
+        request.connection.on_close(lambda _: self._dropped(number))
+        self._step(_event(request.method, request.args, number, self._now_ms()))
+
+    def _dropped(self, number: int) -> None:
+        if self._requests.pop(number, None) is not None:
+            self._step(RequestDropped(cause="connection", now_ms=self._now_ms(), request=number))
+
+    def _step(self, event: Event) -> None:
+        out: Outbox[Effect] = self._machine.step(event)
+        self._machine.validate()
+        for effect in [*out.now, *out.after_sync]:
+            if isinstance(effect, AppendRecords):
+                for key, value in effect.records:
+                    self._append(key, value)
+            elif isinstance(effect, Reply) and (request := self._requests.pop(effect.request, None)) is not None:
+                request.reply(effect.result)
+            elif isinstance(effect, Refuse) and (request := self._requests.pop(effect.request, None)) is not None:
+                request.fail(effect.error)
+
+    def _append(self, key: list[Any], value: list[Any] | None) -> None:
+        self.log.append((key, value))
+        record = record_from_wire(key, value)
+        if isinstance(record, OffsetCommitted):
+            self.commits.append(record)
+        elif isinstance(record, GroupChanged):
+            if self.generations and self.generations[-1].group == record.group:
+                assert record.generation >= self.generations[-1].generation, "a generation fell"
+            if record.state is GroupState.STABLE:
+                _owners(record)
+                self.generations.append(record)
+
+
+def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
+    """Who owns what; fails when a partition has two owners in this generation."""
+    found: dict[TopicPartition, str] = {}
+    for member in record.members:
+        wire = msgspec.msgpack.decode(member.assignment) if member.assignment else []
+        for partition in decode_assignment(wire):
+            assert partition not in found, f"{partition} has two owners in generation {record.generation}"
+            found[partition] = member.member_id
+    return found
+
+
+def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
+    common: dict[str, Any] = {"cause": f"{method} {number}", "now_ms": now_ms, "request": number, "group": args[0]}
+    makers: dict[str, Callable[[], Event]] = {
+        "join_group": lambda: JoinReceived(
+            **common,
+            member_id=args[1],
+            instance_id=args[2],
+            client_id=args[3],
+            session_timeout_ms=args[4],
+            rebalance_timeout_ms=args[5],
+            protocol_type=args[6],
+            protocols=args[7],
+        ),
+        "sync_group": lambda: SyncReceived(
+            **common,
+            generation=args[1],
+            member_id=args[2],
+            instance_id=args[3],
+            assignments={member: bytes(data) for member, data in args[4]},
+        ),
+        "heartbeat": lambda: HeartbeatReceived(
+            **common, generation=args[1], member_id=args[2], instance_id=args[3]
+        ),
+        "leave_group": lambda: LeaveReceived(**common, members=args[1]),
+        "offset_commit": lambda: OffsetCommitReceived(
+            **common, generation=args[1], member_id=args[2], offsets=args[3]
+        ),
+        "offset_fetch": lambda: OffsetFetchReceived(**common, partitions=args[1]),
+        "describe_group": lambda: DescribeGroupReceived(**common),
+    }
+    if method not in makers:
+        raise errors.InvalidRequest(f"There is no method {method!r}.")
+    return makers[method]()

@@ -26,7 +26,10 @@ RequestId = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationReceived:
-    """A broker presents itself. ``incarnation`` -1 = a new life; ``cluster_id`` "" = its directory is new."""
+    """A broker presents itself. ``incarnation`` -1 = a new life; ``cluster_id`` "" = its directory is new.
+
+    ``broker`` -1 = its directory has no broker id yet: the answer gives it one.
+    """
 
     cause: str
     now_ms: int

@@ -8,6 +8,8 @@ noted before the life without it is placed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raylog.core.controller.election import Standing, settle, with_isr, without_leader
 from raylog.core.controller.events import (
     BrokerRegistrationReceived,
@@ -30,7 +32,7 @@ from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
+from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 
@@ -95,8 +97,9 @@ class Membership:
     # ------------------------------------------------------------ brokers
 
     def register_broker(self, event: BrokerRegistrationReceived) -> None:
-        """Enter a broker, or take it up again after its connection broke."""
+        """Enter a broker, or take it up again after its connection broke. A new directory (-1) is given an id."""
         ledger = self._ledger
+        event = replace(event, broker=self._broker_of(event))
         if event.cluster_id not in ("", ledger.image.cluster_id):
             raise InconsistentClusterId(
                 f"Broker {event.broker} has data of cluster {event.cluster_id}, and this is {ledger.image.cluster_id}; "
@@ -147,7 +150,20 @@ class Membership:
         ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)
         image = ledger.image
         snapshot: list[object] = [found.to_wire() for found in image.to_records()]
-        ledger.reply(event.request, [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot])
+        ledger.reply(
+            event.request,
+            [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot, event.broker],
+        )
+
+    def _broker_of(self, event: BrokerRegistrationReceived) -> BrokerId:
+        """Return the broker's id; one that has none gets that of its directory, or the next that is free."""
+        if event.broker != NO_LEADER:
+            return event.broker
+        brokers = self._ledger.image.brokers
+        for known in brokers.values():
+            if known.directory_id == event.directory_id:
+                return known.broker
+        return BrokerId(max(brokers, default=0) + 1)
 
     # ------------------------------------------------------------ replicas
 

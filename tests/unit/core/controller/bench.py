@@ -185,7 +185,7 @@ class Bench:
                 cluster_id=cluster,
             )
         )
-        self._entered(("broker", broker), number, result)
+        self._entered(("broker", result[5]), number, result)
         return result
 
     def replica(

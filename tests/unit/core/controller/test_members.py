@@ -83,13 +83,24 @@ def test_the_description_names_what_an_operator_looks_for() -> None:
 
 def test_a_broker_gets_its_incarnation_and_a_snapshot_that_includes_it() -> None:
     bench = running_topic()
-    incarnation, cluster_id, epoch, version, records = bench.broker(4)
+    incarnation, cluster_id, epoch, version, records, broker = bench.broker(4)
+    assert broker == 4
     assert isinstance(version, int)
     assert isinstance(records, list)
     image = MetadataImage.restore(version, [record_from_wire(row) for row in records])
     assert image == bench.image
     assert image.brokers[BrokerId(4)].incarnation == incarnation
     assert (cluster_id, epoch) == (image.cluster_id, image.controller_epoch)
+
+
+def test_a_directory_without_an_id_gets_the_next_free_one_and_the_same_one_again() -> None:
+    bench = three_brokers()
+    assert bench.broker(-1, directory="fresh")[5] == 4
+    assert bench.broker(-1, directory="fresh")[5] == 4
+    assert bench.broker(-1, directory="other")[5] == 5
+    bench.start()
+    assert bench.broker(-1, directory="fresh")[5] == 4
+    assert [broker.directory_id for broker in bench.image.online_brokers()][3:] == ["fresh", "other"]
 
 
 def test_published_records_keep_an_image_up_to_date() -> None:

@@ -163,8 +163,13 @@ class ClusterClient:
 
     # Calls
 
-    async def call_broker(self, method: str, args: object = None, *, timeout_s: float) -> Reply:
-        """Call any broker, the next one if one cannot be reached, until `timeout_s` is over."""
+    async def call_broker(
+        self, method: str, args: object = None, *, timeout_s: float, failures: list[RaylogError] | None = None
+    ) -> Reply:
+        """Call any broker, the next one if one cannot be reached, until `timeout_s` is over.
+
+        What made it try again is added to `failures`: after a lost answer the first attempt may have had its effect.
+        """
         deadline_s = self._now_s() + timeout_s
         backoff = self._backoff()
         error: RaylogError = ConnectionFailed("No broker is known.")
@@ -179,8 +184,10 @@ class ClusterClient:
                     return await connection.call(method, args, timeout_s=max(0.001, deadline_s - self._now_s()))
                 except (RpcError, RaylogError) as failure:
                     error = as_raylog_error(failure)
-                    if not error.retriable:
+                    if not error.retriable or isinstance(error, UnknownTopicOrPartition):
                         raise error from failure
+                    if failures is not None:
+                        failures.append(error)
             await self._pause(backoff, deadline_s, error)
             if self.address is not None and self.address.through_ray:
                 await self._find_again(deadline_s)

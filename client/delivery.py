@@ -6,6 +6,8 @@ The rules, with idempotence on:
   the last five batches of a producer. One leaves the line when it and all before it are answered.
 - After a retriable failure nothing new is sent until every request is answered; then all that is in line is sent again
   in order, the same bytes, to whoever leads by then. What was stored before is recognised and answered with its offset.
+- A leader that knows nothing of a producer takes any sequence from it. So the first batch goes alone, after every
+  failure too: only when it is stored may others follow at once, because only then is a gap before them noticed.
 - A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
   behind it is then refused as out of order while it is first in line: that is proof that nothing in line is stored, so
   the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses what still travels
@@ -17,7 +19,9 @@ Everything here runs on the sender's loop. May touch: the network through `Clust
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from raylog.client.accumulator import Lane
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 
 SEQUENCE_MASK = 2**31 - 1
 PRODUCER_EPOCH_MAX = 2**15 - 1
+LEADER_REMEMBERS_S = 600.0
+"""A leader forgets producers that have been silent for producer.id.expiration.ms, which is at least this."""
 
 
 class Delivery:
@@ -56,6 +62,8 @@ class Delivery:
         self._next_sequence = 0
         self._recovery: asyncio.Task[None] | None = None
         self._is_recovering = False
+        self._is_known_to_leader = not sender.config.enable_idempotence
+        self._last_stored_s = 0.0
         self._has_tried_at_once = False
         self._needs_metadata = False
         self._last_error: RaylogError | None = None
@@ -83,10 +91,13 @@ class Delivery:
             if line or lane.sealed or lane.open is not None:
                 self._recover()
             return
-        for batch in line:
+        if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
+            self._is_known_to_leader = not sender.config.enable_idempotence
+        window = sender.window if self._is_known_to_leader else 1
+        for batch in islice(line, window):
             if batch.state is IN_LINE:
                 self._send(batch, now_s)
-        while len(line) < sender.window and not self._is_recovering:
+        while len(line) < window and not self._is_recovering:
             taken = sender.accumulator.take(lane, now_s)
             if taken is None:
                 return
@@ -176,6 +187,8 @@ class Delivery:
             return
         batch.state = STORED
         batch.base_offset = base_offset
+        self._is_known_to_leader = True
+        self._last_stored_s = time.monotonic()
         self._backoff.reset()
         self._has_tried_at_once = False
         self._last_error = None
@@ -235,6 +248,7 @@ class Delivery:
     def _recover(self) -> None:
         """Stop sending; when every request is answered, find the leader and go on from the front of the line."""
         self._is_recovering = True
+        self._is_known_to_leader = not self._sender.config.enable_idempotence
         self._begin_recovery_when_answered()
 
     def _begin_recovery_when_answered(self) -> None:

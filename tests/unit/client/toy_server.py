@@ -32,7 +32,7 @@ Fault = str | int
 - "cut_after": stored and replicated, then the connection breaks;
 - "cut_unreplicated": stored on the leader alone, then the connection breaks; a leader move forgets it;
 - "hold": stored, and answered when the test calls `release`;
-- a number: refused with this error, nothing is stored.
+- a number: refused with this error and not stored, unless it was stored before.
 """
 Result = TypeVar("Result")
 
@@ -72,6 +72,13 @@ class ToyPartition:
             self._keep(bytes(batch))
             first = self.batches[-1][0].base_offset if first < 0 else first
         return first
+
+    def has(self, payload: memoryview) -> bool:
+        """Whether the first batch is stored already: a leader does not find fault with what it has accepted before."""
+        try:
+            return self.producers.check(parse_header(payload)) is not None
+        except StorageError:
+            return False
 
     def advance(self) -> None:
         """All that is stored is replicated now; fetches that wait see it."""
@@ -331,7 +338,10 @@ class ToyCluster:
         request.reply([])
 
     def _on_describe_cluster(self, request: Request) -> None:
-        brokers = [[broker, one.host, one.port, f"node-{broker}"] for broker, one in self.brokers.items()]
+        brokers = [
+            {"broker": broker, "host": one.host, "port": one.port, "node_id": f"node-{broker}", "online": True}
+            for broker, one in self.brokers.items()
+        ]
         request.reply({"cluster_id": "toy", "controller_epoch": 1, "brokers": brokers})
 
     def _on_find_coordinator(self, request: Request) -> None:
@@ -384,7 +394,7 @@ class ToyCluster:
     def _on_produce(self, one: ToyPartition, request: Request) -> None:
         one.produce_requests += 1
         fault = one.faults.popleft() if one.faults else "store"
-        if isinstance(fault, int):
+        if isinstance(fault, int) and not one.has(request.payload):
             raise errors.from_code(fault, "The toy was told to refuse this.")
         if fault == "cut_before":
             request.connection.abort("cut by the test")

@@ -1,0 +1,351 @@
+"""`Admin` and `AsyncAdmin`: creating, changing and describing topics, groups and the cluster.
+
+Changes go through any broker to the controller. May touch: the network through `ClusterClient`, one daemon thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from raylog.client import runtime
+from raylog.client.cluster import ClusterClient
+from raylog.client.config import AdminConfig, load
+from raylog.client.descriptions import (
+    ClusterDescription,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    TopicDescription,
+    describe_cluster,
+    describe_topic,
+)
+from raylog.core.errors import (
+    ClientClosed,
+    LeaderNotAvailable,
+    RaylogError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.core.groups.protocol import decode_assignment
+from raylog.core.ids import TopicPartition
+from raylog.rpc import RpcError
+
+Result = TypeVar("Result")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+CONTROLLER_DEFAULT = -1
+POLL_S = 0.02
+
+
+class AsyncAdmin:
+    """Administration from an event loop. `await start()` and `stop()`, or `async with`.
+
+    Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
+    deadline in seconds, after which the last error is raised.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self.config = load(AdminConfig, config, keywords)
+        self.cluster = ClusterClient(self.config)
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        if not self._is_started:
+            try:
+                await self.cluster.start(self.config.request_timeout_ms / 1000)
+            except BaseException:  # cancelled or refused: no connection may stay behind
+                await self.cluster.close()
+                raise
+            self._is_started = True
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self.cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """Create a topic and wait until each partition has a leader that every broker knows of.
+
+        Numbers not given are the cluster's defaults; `assignment` names the brokers of each partition instead.
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
+        """
+        deadline_s = self._now_s() + timeout_s
+        args = [
+            name,
+            CONTROLLER_DEFAULT if partitions is None else partitions,
+            CONTROLLER_DEFAULT if replication_factor is None else replication_factor,
+            None if assignment is None else [list(brokers) for brokers in assignment],
+            dict(config or {}),
+            False,
+            int(timeout_s * 1000),
+        ]
+        failures: list[RaylogError] = []
+        try:
+            await self.cluster.call_broker("create_topic", args, timeout_s=timeout_s, failures=failures)
+        except TopicAlreadyExists:
+            if not failures:
+                raise
+            # Our own first attempt may have created it before its answer was lost.
+        await self._until_everywhere(name, deadline_s, is_there=True)
+        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+
+    async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
+        """Delete a topic and its records, and wait until every broker has forgotten it.
+
+        Raises UnknownTopicOrPartition that names the nearest topic.
+        """
+        deadline_s = self._now_s() + timeout_s
+        failures: list[RaylogError] = []
+        try:
+            await self.cluster.call_broker("delete_topic", [name], timeout_s=timeout_s, failures=failures)
+        except UnknownTopicOrPartition as error:
+            if not failures:
+                known = await self.list_topics(timeout_s=timeout_s)
+                raise UnknownTopicOrPartition(did_you_mean("topic", name, known), topic=name) from error
+        await self._until_everywhere(name, deadline_s, is_there=False)
+        self.cluster.metadata.forget_topics((name,))
+
+    async def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
+        """The names of all topics, sorted; Raylog's own only with `internal`."""
+        await self.cluster.refresh(None, timeout_s=timeout_s)
+        return sorted(one.name for one in self.cluster.metadata.topics.values() if internal or not one.internal)
+
+    async def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
+        """One topic as it is now. Raises UnknownTopicOrPartition that names the nearest."""
+        return (await self.describe_topics([name], timeout_s=timeout_s))[name]
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
+    ) -> dict[str, TopicDescription]:
+        """Topics as they are now, by name; all of the users' when none is named."""
+        if names is None:
+            names = await self.list_topics(timeout_s=timeout_s)
+        wanted = list(names)
+        await self.cluster.refresh(wanted, timeout_s=timeout_s)
+        return {name: describe_topic(await self.cluster.topic(name, timeout_s=timeout_s)) for name in wanted}
+
+    async def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Set configuration keys of a topic, and give others their defaults back.
+
+        Raises InvalidConfig that names the nearest key, UnknownTopicOrPartition.
+        """
+        args = [name, dict(set or {}), list(delete)]
+        await self.cluster.call_broker("alter_topic_config", args, timeout_s=timeout_s)
+
+    # Cluster and groups
+
+    async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
+        """The cluster as its controller sees it."""
+        reply = await self.cluster.call_broker("describe_cluster", [], timeout_s=timeout_s)
+        return describe_cluster(reply.args)
+
+    async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
+        """All groups, sorted by name. Asks every coordinator, and starts those that sleep."""
+        try:
+            topic = await self.cluster.topic(OFFSETS_TOPIC, timeout_s=min(timeout_s, 0.05))
+        except UnknownTopicOrPartition:
+            return []  # nobody has committed or joined anything yet
+        found: set[tuple[str, str, str]] = set()
+        for key in keys_of_each_coordinator(len(topic.partitions)):
+            reply = await self.cluster.call_coordinator(key, "list_groups", [], timeout_s=timeout_s)
+            found.update((row[0], row[1], row[2]) for row in reply.args)
+        return [GroupListing(*row) for row in sorted(found)]
+
+    async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
+        """One group with members and committed offsets. Raises GroupIdNotFound."""
+        reply = await self.cluster.call_coordinator(group_id, "describe_group", [group_id], timeout_s=timeout_s)
+        answer = reply.args
+        return GroupDescription(
+            answer["group"],
+            answer["state"],
+            answer["protocol_type"],
+            answer["protocol"],
+            answer["generation"],
+            answer["leader"],
+            tuple(_member(row) for row in answer["members"]),
+            {TopicPartition(row[1], row[2]): row[3] for row in answer["offsets"] if row[3] >= 0},
+        )
+
+    async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
+        """Delete a group without members, and its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
+        await self.cluster.call_coordinator(group_id, "delete_group", [group_id], timeout_s=timeout_s)
+
+    # Inside
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool) -> None:
+        """Wait until every live broker knows all leaders of a topic, or has forgotten it."""
+        late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
+        while True:
+            left_s = deadline_s - self._now_s()
+            if left_s <= 0:
+                raise late
+            await self.cluster.refresh((name,), timeout_s=left_s)
+            waiting = 0
+            for broker in list(self.cluster.metadata.brokers.values()):
+                try:
+                    connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
+                    reply = await connection.call("metadata", [[name]], timeout_s=min(left_s, 5.0))
+                except (RpcError, RaylogError) as error:  # a broker that dies meanwhile is none to wait for
+                    late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
+                    continue
+                error_code, _, _, _, partitions = reply.args[3][0][:5]
+                if is_there and (error_code or not all(row[4] for row in partitions)):
+                    late = LeaderNotAvailable(f"Topic {name!r} was created, but not every partition has a leader yet.")
+                    waiting += 1
+                elif not is_there and not error_code:
+                    waiting += 1
+            if not waiting:
+                await self.cluster.refresh((name,), timeout_s=max(0.1, deadline_s - self._now_s()))
+                return
+            await asyncio.sleep(POLL_S)
+
+
+class Admin:
+    """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
+        self._twin = AsyncAdmin(config, **keywords)
+        self.config = self._twin.config
+        self._runtime = runtime.shared()
+        self._runtime.run(self._twin.start())
+        self._is_closed = False
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """See `AsyncAdmin.create_topic`."""
+        return self._run(
+            lambda: self._twin.create_topic(name, partitions, replication_factor, config, assignment, timeout_s)
+        )
+
+    def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.delete_topic`."""
+        self._run(lambda: self._twin.delete_topic(name, timeout_s))
+
+    def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
+        """See `AsyncAdmin.list_topics`."""
+        return self._run(lambda: self._twin.list_topics(internal=internal, timeout_s=timeout_s))
+
+    def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
+        """See `AsyncAdmin.describe_topic`."""
+        return self._run(lambda: self._twin.describe_topic(name, timeout_s=timeout_s))
+
+    def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
+    ) -> dict[str, TopicDescription]:
+        """See `AsyncAdmin.describe_topics`."""
+        return self._run(lambda: self._twin.describe_topics(names, timeout_s=timeout_s))
+
+    def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        timeout_s: float = 30.0,
+    ) -> None:
+        """See `AsyncAdmin.alter_topic_config`."""
+        self._run(lambda: self._twin.alter_topic_config(name, set, delete, timeout_s))
+
+    def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
+        """See `AsyncAdmin.describe_cluster`."""
+        return self._run(lambda: self._twin.describe_cluster(timeout_s=timeout_s))
+
+    def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
+        """See `AsyncAdmin.list_groups`."""
+        return self._run(lambda: self._twin.list_groups(timeout_s=timeout_s))
+
+    def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
+        """See `AsyncAdmin.describe_group`."""
+        return self._run(lambda: self._twin.describe_group(group_id, timeout_s=timeout_s))
+
+    def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.delete_group`."""
+        self._run(lambda: self._twin.delete_group(group_id, timeout_s))
+
+    def close(self) -> None:
+        """Close the connections. Closing again does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._runtime.run(self._twin.stop(), 10.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._is_closed and self._runtime.thread.is_alive():
+            self._is_closed = True
+            warnings.warn(f"{self!r} was not closed.", ResourceWarning, stacklevel=2, source=self)
+            asyncio.run_coroutine_threadsafe(self._twin.stop(), self._runtime.loop)
+
+    def __repr__(self) -> str:
+        return f"<Admin {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        if self._is_closed:
+            raise ClientClosed("This Admin was closed; make a new one.")
+        return self._runtime.run(work())
+
+
+def keys_of_each_coordinator(partitions: int) -> list[str]:
+    """One group name for each partition of the offsets topic that hashes to it, as brokers hash (CRC-32)."""
+    keys: dict[int, str] = {}
+    number = 0
+    while len(keys) < partitions:
+        keys.setdefault(zlib.crc32(str(number).encode()) % partitions, str(number))
+        number += 1
+    return [keys[index] for index in range(partitions)]
+
+
+def _member(row: Mapping[str, Any]) -> MemberDescription:
+    raw = row["assignment"]
+    assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
+    return MemberDescription(row["member_id"], row["instance_id"], row["client_id"], tuple(assigned))

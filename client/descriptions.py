@@ -1,0 +1,101 @@
+"""What Admin tells of a cluster, its topics and its groups: plain frozen values. Touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylog.client.metadata import BrokerInfo, PartitionInfo, TopicInfo
+from raylog.core.ids import TopicPartition
+
+__all__ = [
+    "BrokerInfo",
+    "ClusterDescription",
+    "GroupDescription",
+    "GroupListing",
+    "MemberDescription",
+    "PartitionInfo",
+    "TopicDescription",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic. `config` holds the keys that were set for it; the others have their defaults."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    config: dict[str, Any]
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of each partition."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster as its controller sees it. `details` is the whole answer, for display."""
+
+    cluster_id: str
+    controller_epoch: int
+    brokers: tuple[BrokerInfo, ...]
+    offline_brokers: tuple[BrokerInfo, ...]
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group in a list."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member of a group; `assignment` is what its leader gave it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group, its members and its committed offsets."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str | None
+    generation: int
+    leader: str | None
+    members: tuple[MemberDescription, ...]
+    offsets: dict[TopicPartition, int]
+
+
+def describe_topic(info: TopicInfo) -> TopicDescription:
+    """A topic's metadata as users see it."""
+    return TopicDescription(info.name, info.topic_id, info.internal, info.partitions, dict(info.config))
+
+
+def describe_cluster(answer: Mapping[str, Any]) -> ClusterDescription:
+    """The controller's answer as users see it."""
+    online: list[BrokerInfo] = []
+    offline: list[BrokerInfo] = []
+    for row in answer.get("brokers", ()):
+        broker = BrokerInfo(row["broker"], row["host"], row["port"], str(row["node_id"]))
+        (online if row.get("online", True) else offline).append(broker)
+    return ClusterDescription(
+        str(answer.get("cluster_id", "")),
+        int(answer.get("controller_epoch", -1)),
+        tuple(online),
+        tuple(offline),
+        dict(answer),
+    )

@@ -1,0 +1,155 @@
+"""Calls that find their way to brokers and leaders."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from raylog.client.cluster import ClusterClient
+from raylog.client.config import AdminConfig, load
+from raylog.core.errors import (
+    AuthenticationFailed,
+    ClientClosed,
+    ConnectionFailed,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+from tests.unit.client.toy_server import ToyCluster
+
+
+@asynccontextmanager
+async def client_of(cluster: ToyCluster, **options: Any) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(load(AdminConfig, None, cluster.options | options))
+    await client.start(5)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def test_a_leader_is_found_and_answers(cluster: ToyCluster) -> None:
+    cluster.create_topic("a", partitions=2)
+
+    async def scenario() -> Any:
+        async with client_of(cluster) as client:
+            return (await client.call_leader("a", 1, "list_offsets", -1, timeout_s=5)).args
+
+    assert asyncio.run(scenario()) == [0, -1, 0]
+
+
+def test_a_call_follows_a_leader_that_moves(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> Any:
+        async with client_of(cluster) as client:
+            await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
+            await asyncio.to_thread(cluster.move_leader, "a", 0, silently=True)
+            return (await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)).args
+
+    assert asyncio.run(scenario())[2] == 1
+
+
+def test_a_call_survives_cut_connections(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> Any:
+        async with client_of(cluster) as client:
+            for _ in range(3):
+                await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
+                await asyncio.to_thread(cluster.cut_connections)
+            return (await client.call_broker("init_producer_id", [], timeout_s=5)).args
+
+    assert asyncio.run(scenario()) == [1, 0]
+
+
+def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> Any:
+        async with client_of(cluster) as client:
+            await asyncio.to_thread(cluster.stop_broker, 0)
+            return await client.topic("a", timeout_s=5)
+
+    assert asyncio.run(scenario()).name == "a"
+
+
+def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            with pytest.raises(OffsetOutOfRange) as caught:
+                await client.call_leader("a", 0, "fetch", 99, 1, 1, 0, 0, timeout_s=5)
+            assert caught.value.details == {"start": 0, "end": 0}
+
+    asyncio.run(scenario())
+
+
+def test_an_unknown_topic_names_the_nearest(cluster: ToyCluster) -> None:
+    cluster.create_topic("flights")
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+                await client.topic("flihgts", timeout_s=0.2)
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_created_a_moment_later_is_found(cluster: ToyCluster) -> None:
+    async def scenario() -> Any:
+        async with client_of(cluster) as client:
+            asked = asyncio.ensure_future(client.topic("late", timeout_s=5))
+            await client.refresh(("late",), timeout_s=5)
+            await asyncio.to_thread(cluster.create_topic, "late")
+            return await asked
+
+    assert asyncio.run(scenario()).name == "late"
+
+
+def test_many_who_ask_at_once_make_one_request(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            cluster.requests_seen.clear()
+            await asyncio.gather(*(client.refresh(("a",), timeout_s=5) for _ in range(50)))
+
+    asyncio.run(scenario())
+    assert cluster.requests_seen.count("metadata") == 1
+
+
+def test_the_group_coordinator_is_looked_up_once(cluster: ToyCluster) -> None:
+    cluster.extra_methods["heartbeat"] = lambda request: request.reply([])
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            for _ in range(3):
+                await client.call_coordinator("g", "heartbeat", ["g", 1, "m", None], timeout_s=5)
+
+    asyncio.run(scenario())
+    assert cluster.requests_seen.count("find_coordinator") == 1
+
+
+def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
+    async def scenario() -> None:
+        client = ClusterClient(load(AdminConfig, None, cluster.options | {"secret": b"wrong"}))
+        with pytest.raises(AuthenticationFailed):
+            await client.start(5)
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_there_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
+    async def scenario() -> None:
+        client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x"}))
+        with pytest.raises(ConnectionFailed):
+            await client.start(0.2)
+        await client.close()
+        with pytest.raises(ClientClosed):
+            await client.refresh((), timeout_s=1)
+
+    asyncio.run(scenario())

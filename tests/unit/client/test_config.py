@@ -1,0 +1,65 @@
+"""Configuration keys: both spellings, text values, and errors that name the nearest key."""
+
+import pytest
+
+from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig, kafka_name, keys_of, load
+from raylog.core.errors import InvalidConfig
+
+
+def test_keywords_and_dotted_keys_mean_the_same() -> None:
+    assert load(ProducerConfig, {"linger.ms": 7}, {}) == load(ProducerConfig, None, {"linger_ms": 7})
+
+
+def test_a_keyword_wins_over_the_dictionary() -> None:
+    assert load(ProducerConfig, {"linger.ms": 7}, {"linger_ms": 9}).linger_ms == 9
+
+
+def test_a_dictionary_of_text_pastes_in_from_a_properties_file() -> None:
+    config = load(ProducerConfig, {"linger.ms": "7", "enable.idempotence": "false", "acks": "1"}, {})
+    assert (config.linger_ms, config.enable_idempotence, config.acks) == (7, False, 1)
+
+
+def test_other_clients_names_are_understood() -> None:
+    config = load(ProducerConfig, {"queue.buffering.max.ms": 3, "bootstrap.servers": "a:1"}, {})
+    assert (config.linger_ms, config.bootstrap) == (3, "a:1")
+
+
+def test_an_unknown_key_names_the_nearest_in_the_same_spelling() -> None:
+    with pytest.raises(InvalidConfig, match=r"did you mean 'linger\.ms'"):
+        load(ProducerConfig, {"lingr.ms": 7}, {})
+    with pytest.raises(InvalidConfig, match="did you mean 'group_id'"):
+        load(ConsumerConfig, None, {"groupid": "g"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("linger_ms", "soon"), ("linger_ms", -1), ("batch_size", 0), ("acks", 2), ("compression_type", "lz5"),
+     ("linger_ms", True), ("client_id", 5), ("enable_idempotence", 1)],
+)  # fmt: skip
+def test_a_value_of_a_wrong_kind_is_refused(key: str, value: object) -> None:
+    with pytest.raises(InvalidConfig):
+        load(ProducerConfig, None, {key: value})
+
+
+def test_idempotence_follows_acks_unless_asked_for() -> None:
+    assert load(ProducerConfig, None, {}).enable_idempotence is True
+    assert load(ProducerConfig, None, {"acks": 1}).enable_idempotence is False
+    with pytest.raises(InvalidConfig, match="needs acks='all'"):
+        load(ProducerConfig, None, {"acks": 1, "enable_idempotence": True})
+
+
+def test_idempotence_allows_five_requests_at_once() -> None:
+    with pytest.raises(InvalidConfig, match="at most 5"):
+        load(ProducerConfig, None, {"max_in_flight_requests_per_connection": 6})
+
+
+def test_a_heartbeat_must_fit_into_the_session() -> None:
+    with pytest.raises(InvalidConfig, match="must be below session_timeout_ms"):
+        load(ConsumerConfig, None, {"heartbeat_interval_ms": 5_000, "session_timeout_ms": 5_000})
+
+
+@pytest.mark.parametrize("kind", [ProducerConfig, ConsumerConfig, AdminConfig])
+def test_every_key_says_what_it_means_and_survives_kafkas_spelling(kind: type[ProducerConfig]) -> None:
+    for name, key in keys_of(kind).items():
+        assert key.metadata["doc"].endswith((".", "...")), name
+        load(kind, {kafka_name(name): key.default}, {})

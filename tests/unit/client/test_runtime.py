@@ -1,0 +1,74 @@
+"""The shared loop of the synchronous clients."""
+
+import asyncio
+import multiprocessing
+import threading
+from multiprocessing.connection import Connection
+
+import pytest
+
+from raylog.client import runtime
+
+
+async def answer(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_a_coroutine_runs_on_another_thread_and_its_result_comes_back() -> None:
+    async def where() -> int:
+        return threading.get_ident()
+
+    shared = runtime.shared()
+    assert shared.run(answer(7), 5) == 7
+    assert shared.run(where(), 5) != threading.get_ident()
+
+
+def test_all_threads_share_one_runtime() -> None:
+    assert runtime.shared() is runtime.shared()
+
+
+def test_a_late_coroutine_is_cancelled() -> None:
+    ended = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        runtime.shared().run(forever(), 0.01)
+    assert ended.wait(5)
+
+
+def test_waiting_on_the_loops_own_thread_is_refused_instead_of_hanging() -> None:
+    shared = runtime.shared()
+
+    async def wait_for_oneself() -> str:
+        try:
+            shared.run(answer(1), 1)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    assert "asyncio twin" in shared.run(wait_for_oneself(), 5)
+
+
+def _child(pipe: Connection) -> None:
+    pipe.send(runtime.shared().run(answer(3), 5))
+    pipe.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_gets_a_loop_of_its_own() -> None:
+    runtime.shared()
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(there,))
+    child.start()
+    assert here.poll(20)
+    assert here.recv() == 3
+    child.join(20)
+    assert child.exitcode == 0
+    here.close()
+    there.close()

@@ -16,11 +16,12 @@ from raylog.actors.metadata_answers import coordinator_index, metadata_answer
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
 from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
+from raylog.actors.transport import listen
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, NotController, RaylogError, from_code
-from raylog.core.ids import NO_INCARNATION
-from raylog.rpc import Connection, RemoteError, Request, RpcError, RpcServer
+from raylog.core.ids import NO_INCARNATION, NO_LEADER
+from raylog.rpc import Connection, RemoteError, Request, RpcError
 from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)
@@ -51,12 +52,13 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host)
+        self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
-        self._supervisor = ReplicaSupervisor(spec, workshop)
+        self._workshop = workshop
+        self._supervisor: ReplicaSupervisor | None = None
         self._link = ControllerLink(
             find_controller,
-            name=f"broker {spec.broker}",
+            name=f"broker on {spec.folder}",
             secret=spec.secret,
             register=self._register,
             handler=self._on_controller_message,
@@ -70,13 +72,13 @@ class BrokerServer:
             self.spec.folder, cluster_id=self.spec.cluster_id, broker_id=self.spec.broker
         )
         self.endpoint = await self._server.start()
-        self._supervisor.start()
         self._link.start()
 
     async def stop(self) -> None:
         """Stop answering and let the directory go; the replicas stay."""
-        await self._supervisor.stop()
         await self._link.stop()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -84,6 +86,12 @@ class BrokerServer:
         if self._directory is not None:
             self._directory.close()
             self._directory = None
+
+    @property
+    def broker(self) -> int:
+        """The broker's id; -1 before a new directory has been given one."""
+        known = None if self._directory is None else self._directory.broker_id
+        return int(NO_LEADER) if known is None else known
 
     async def wait_registered(self, timeout_s: float) -> None:
         """Wait until the controller knows this broker; raises TimeoutError."""
@@ -96,7 +104,7 @@ class BrokerServer:
         return {
             "cluster_id": self.image.cluster_id,
             "secret": self.spec.secret,
-            "brokers": brokers or [[self.spec.broker, host, port]],
+            "brokers": brokers or [[self.broker, host, port]],
         }
 
     # ------------------------------------------------------------ controller
@@ -109,7 +117,7 @@ class BrokerServer:
         reply = await connection.call(
             "register_broker",
             [
-                self.spec.broker,
+                NO_LEADER if directory.broker_id is None else directory.broker_id,
                 self._incarnation,
                 self.spec.node_id,
                 host,
@@ -119,11 +127,15 @@ class BrokerServer:
             ],
             timeout_s=REGISTER_TIMEOUT_S,
         )
-        incarnation, _, _, version, snapshot = reply.args
+        incarnation, _, _, version, snapshot, broker = reply.args
+        directory.assign_broker(broker)
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
         self.image = image
         self._registered.set()
+        if self._supervisor is None:
+            self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop)
+            self._supervisor.start()
         self._supervisor.reconcile(image)
 
     def _on_controller_message(self, request: Request) -> None:
@@ -134,14 +146,13 @@ class BrokerServer:
         if from_version + len(rows) <= self.image.version:
             return
         if from_version != self.image.version:
-            logger.warning(
-                "broker %d: metadata at %d, update from %d", self.spec.broker, self.image.version, from_version
-            )
+            logger.warning("metadata at %d, update from %d; reading it anew", self.image.version, from_version)
             request.connection.close(f"metadata has a gap: at {self.image.version}, update from {from_version}")
             return
         for row in rows:
             self.image.apply(record_from_wire(row))
-        self._supervisor.reconcile(self.image)
+        if self._supervisor is not None:
+            self._supervisor.reconcile(self.image)
 
     # ------------------------------------------------------------ clients
 

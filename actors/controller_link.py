@@ -11,8 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from raylog.actors.transport import dial
 from raylog.core.errors import ConnectionFailed, NotController, StaleBrokerEpoch
-from raylog.rpc import Connection, Handler, RemoteError, Reply, Request, RpcError, connect
+from raylog.rpc import Connection, Handler, RemoteError, Reply, Request, RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class ControllerLink:
     async def _connect_once(self) -> None:
         host, port = await self._find()
         self._early = []
-        connection = await connect(host, port, secret=self._secret, handler=self._receive, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await dial(host, port, secret=self._secret, handler=self._receive, timeout_s=CONNECT_TIMEOUT_S)
         closed = asyncio.Event()
         connection.on_close(lambda _: closed.set())
         try:

@@ -20,12 +20,13 @@ from raylog.actors.metadata_answers import cluster_answer, metadata_answer
 from raylog.actors.metadata_log import MetadataLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
+from raylog.actors.transport import listen
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
 from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.outbox import Outbox
-from raylog.rpc import Connection, Request, RpcServer
+from raylog.rpc import Connection, Request
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class ControllerServer:
         self._next_number = 1
         self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()
         self._tick_task: asyncio.Task[None] | None = None
-        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
+        self._server = listen(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 
     # ------------------------------------------------------------ life

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from raylog.actors.transport import dial
 from raylog.core.ids import NO_EPOCH
 from raylog.core.replication.events import SendFetch
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
+from raylog.rpc import Connection, RemoteError, Reply, RpcError
 
 CONNECT_TIMEOUT_S: Final = 1.0
 MAX_WAIT_MS: Final = 500
@@ -100,7 +101,7 @@ class FollowerLink:
         if standing is not None and not standing.is_closed:
             return standing
         host, port = endpoint
-        connection = await connect(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
         if endpoint != self._endpoint:
             connection.close("the leader changed while connecting")
             raise ConnectionResetError("the leader changed while connecting")

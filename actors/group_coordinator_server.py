@@ -20,6 +20,7 @@ from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.offsets_log import Identity, OffsetsLog, Row
 from raylog.actors.settings import group_settings, session_heartbeat_s
 from raylog.actors.specs import CoordinatorSpec
+from raylog.actors.transport import listen
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
     InvalidProducerEpoch,
@@ -30,7 +31,7 @@ from raylog.core.errors import (
 from raylog.core.groups import events as groups
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.outbox import Outbox
-from raylog.rpc import Connection, Request, RpcServer
+from raylog.rpc import Connection, Request
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class GroupCoordinatorServer:
         self._wanted = asyncio.Event()
         self._writing = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host)
+        self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,

@@ -20,6 +20,11 @@ def broker_name(broker: int) -> str:
     return f"broker-{broker}"
 
 
+def node_broker_name(node_id: str) -> str:
+    """Return the actor name of the broker of a Ray node."""
+    return f"broker-on-{node_id[:16]}"
+
+
 def replica_name(topic: str, partition: int, broker: int, topic_id: str) -> str:
     """Return the actor name of a partition replica; the topic id keeps a re-created topic apart from its namesake."""
     return f"replica:{topic}-{partition}:broker-{broker}:{topic_id[:8]}"

@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 
 from raylog.actors.clock import monotonic_ms, wall_ms
+from raylog.actors.transport import dial
 from raylog.core.errors import RaylogError, RequestTimedOut, from_code
 from raylog.core.ids import EARLIEST
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
+from raylog.rpc import Connection, RemoteError, Reply, RpcError
 from raylog.storage.records import decode_batch, encode_batch, iter_headers
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
@@ -143,6 +144,6 @@ class OffsetsLog:
         _, _, leader_epoch, host, port, *_ = partitions[self._partition]
         if not port:
             raise ConnectionResetError("the offsets topic's partition has no leader at the moment")
-        connection = await connect(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
+        connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
         self._leader = _Leader(str(topic_id), leader_epoch, connection)
         return self._leader

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import os
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import ray
@@ -18,7 +20,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raylog.actors.broker_server import BrokerServer
 from raylog.actors.controller_server import ControllerServer
 from raylog.actors.group_coordinator_server import GroupCoordinatorServer
-from raylog.actors.naming import CONTROLLER, NAMESPACE, broker_name, coordinator_name, replica_name
+from raylog.actors.naming import (
+    CONTROLLER,
+    NAMESPACE,
+    broker_name,
+    coordinator_name,
+    node_broker_name,
+    replica_name,
+)
+from raylog.actors.node_watch import NodeWatch
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.core.errors import ConnectionFailed
@@ -28,6 +38,7 @@ logger = logging.getLogger(__name__)
 FIND_TIMEOUT_S: Final = 1.0
 MAKE_TIMEOUT_S: Final = 60.0
 FATAL_EXIT_CODE: Final = 70
+LOOPBACK: Final = "127.0.0.1"
 
 
 def end_process(reason: str) -> None:
@@ -83,7 +94,10 @@ class Controller:
         self._making: set[asyncio.Task[None]] = set()
         self._spec = spec
         self._server = ControllerServer(spec, start_coordinator=self._start_coordinator, on_fatal=end_process)
+        self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
         await self._server.start()
+        if spec.node_folder is not None:
+            self._nodes.start()
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -107,6 +121,7 @@ class Controller:
 
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
+        await self._nodes.stop()
         await self._server.stop()
 
     def _start_coordinator(self, kind: str, index: int) -> None:
@@ -126,8 +141,10 @@ class Broker:
     """Ray actor of a broker."""
 
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Lock the data directory and begin to serve."""
+        """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
         _log_to_stderr()
+        if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
+            spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
         self._server = BrokerServer(
             spec, find_controller=find_controller, workshop=RayWorkshop(spec.node_id), on_fatal=end_process
         )
@@ -184,8 +201,10 @@ class GroupCoordinator:
     """Ray actor of a group coordinator."""
 
     async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Begin to load the groups."""
+        """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
         _log_to_stderr()
+        if spec.host != LOOPBACK:
+            spec = replace(spec, host=ray.util.get_node_ip_address())
         self._server = GroupCoordinatorServer(spec, find_controller=find_controller, on_fatal=end_process)
         await self._server.start()
 
@@ -251,6 +270,15 @@ def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
     return ray.remote(Controller).options(**actor_options(CONTROLLER, node_id=node_id)).remote(spec)
 
 
+async def ensure_broker(spec: BrokerSpec) -> None:
+    """Make a broker's actor unless it runs, and wait until it serves; raises TimeoutError and RuntimeError."""
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(make_broker(spec).endpoint.remote().future()), MAKE_TIMEOUT_S)
+    except (ray.exceptions.RayError, ValueError) as error:
+        raise RuntimeError(str(error)) from error
+
+
 def make_broker(spec: BrokerSpec) -> Any:
     """Make a broker's actor, or return the one that runs."""
-    return ray.remote(Broker).options(**actor_options(broker_name(spec.broker), node_id=spec.node_id)).remote(spec)
+    name = node_broker_name(spec.node_id) if spec.broker is None else broker_name(spec.broker)
+    return ray.remote(Broker).options(**actor_options(name, node_id=spec.node_id)).remote(spec)

@@ -19,11 +19,12 @@ from raylog.actors.replica_log import OpenedLog, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
 from raylog.actors.specs import ReplicaSpec
+from raylog.actors.transport import listen
 from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.state import PartitionState
-from raylog.rpc import Connection, RemoteError, Reply, Request, RpcError, RpcServer
+from raylog.rpc import Connection, RemoteError, Reply, Request, RpcError
 from raylog.storage.errors import StorageError
 from raylog.storage.records import iter_headers
 
@@ -49,7 +50,7 @@ class ReplicaServer:
         self._opened: OpenedLog | None = None
         self._runner: ReplicaRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = RpcServer(self._on_request, secret=spec.secret, host=spec.host)
+        self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,

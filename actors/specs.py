@@ -16,13 +16,15 @@ class ControllerSpec:
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    node_folder: Path | None = None
+    """Data directory of the broker that every node with the resource ``raylog`` gets; None = only embedded brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSpec:
-    """One broker: its id and the data directory that it locks."""
+    """One broker: the data directory that it locks; ``broker`` None takes the id kept there, or gets a new one."""
 
-    broker: int
+    broker: int | None
     folder: Path
     secret: bytes
     cluster_id: str

@@ -40,9 +40,10 @@ class ReplicaWorkshop(Protocol):
 class ReplicaSupervisor:
     """Compares wanted with running replicas whenever the metadata changes, and once a second."""
 
-    def __init__(self, spec: BrokerSpec, workshop: ReplicaWorkshop) -> None:
+    def __init__(self, spec: BrokerSpec, broker: int, workshop: ReplicaWorkshop) -> None:
         """Nothing happens before :meth:`start`."""
         self._spec = spec
+        self._broker = broker
         self._workshop = workshop
         self._image: MetadataImage | None = None
         self._changed = asyncio.Event()
@@ -53,7 +54,7 @@ class ReplicaSupervisor:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._task = asyncio.create_task(self._run(), name=f"supervisor of broker {self._spec.broker}")
+        self._task = asyncio.create_task(self._run(), name=f"supervisor of broker {self._broker}")
 
     async def stop(self) -> None:
         """Stop comparing; the replicas stay as they are."""
@@ -80,7 +81,7 @@ class ReplicaSupervisor:
         """Remove what a topic left here that was deleted while this broker was away."""
         for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
             topic_id = topic_id_of(folder)
-            name = replica_name(topic, partition, self._spec.broker, topic_id)
+            name = replica_name(topic, partition, self._broker, topic_id)
             if topic_id and name not in wanted:
                 logger.info("%s belongs to a topic that was deleted", folder.name)
                 await self._workshop.end(name)
@@ -117,7 +118,7 @@ class ReplicaSupervisor:
 
     def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, bool]]:
         wanted: dict[str, tuple[ReplicaSpec, bool]] = {}
-        mine = self._spec.broker
+        mine = self._broker
         for topic in image.topics.values():
             for state in topic.partitions:
                 place = state.place(BrokerId(mine))

@@ -27,13 +27,16 @@ POLL_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
+LOOPBACK: Final = "127.0.0.1"
+NODE_FOLDER: Final = "broker"
+"""Folder of a node's broker below the data directory, where every node has its own disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Where one broker will run: its id, its node and its data directory."""
+    """Where one broker will run. ``broker`` None: on a node of its own, with the id that its directory has or gets."""
 
-    broker: int
+    broker: int | None
     node_id: str
     host: str
     folder: Path
@@ -147,23 +150,27 @@ def start(
 
 
 def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> None:
+    import ray
+
     from raylog.actors import ray_actors
     from raylog.actors.naming import controller_folder
     from raylog.actors.specs import BrokerSpec, ControllerSpec
 
     secret = _kept(root, "secret")
     cluster_id = _kept(root, "cluster-id")
+    embedded = [seat for seat in seats if seat.broker is not None]
     ray_actors.make_controller(
         ControllerSpec(
             folder=controller_folder(root),
             secret=bytes.fromhex(secret),
             cluster_id=cluster_id[:32],
             cluster_config=settings,
-            host=seats[0].host,
+            host=LOOPBACK if embedded else ray.util.get_node_ip_address(),
+            node_folder=None if embedded else root / NODE_FOLDER,
         ),
         node_id=_this_node(),
     )
-    for seat in seats:
+    for seat in embedded:
         ray_actors.make_broker(
             BrokerSpec(
                 broker=seat.broker,
@@ -302,21 +309,17 @@ def _this_node() -> str:
 def _seats(root: Path, brokers: int | None) -> list[_Seat]:
     import ray
 
-    from raylog.actors.naming import RESOURCE, broker_folder
+    from raylog.actors.naming import broker_folder
+    from raylog.actors.node_watch import offering
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    offering = [node for node in nodes if node["Resources"].get(RESOURCE)]
-    if offering:
-        if brokers is not None and brokers != len(offering):
+    nodes = offering(ray.nodes())  # type: ignore[no-untyped-call]
+    if nodes:
+        if brokers is not None and brokers != len(nodes):
             raise StartFailed(
-                f"brokers={brokers}, but {len(offering)} nodes offer the resource 'raylog', and each gets one broker; "
+                f"brokers={brokers}, but {len(nodes)} nodes offer the resource 'raylog', and each gets one broker; "
                 "leave the argument out."
             )
-        offering.sort(key=lambda node: str(node["NodeManagerAddress"]))
-        return [
-            _Seat(broker=number, node_id=node["NodeID"], host=node["NodeManagerAddress"], folder=root)
-            for number, node in enumerate(offering, start=1)
-        ]
+        return [_Seat(broker=None, node_id=node.node_id, host=node.host, folder=root / NODE_FOLDER) for node in nodes]
     known = len(list(root.glob("broker-*"))) if root.is_dir() else 0
     count = brokers if brokers is not None else max(known, 1)
     if count < known:
@@ -325,7 +328,7 @@ def _seats(root: Path, brokers: int | None) -> list[_Seat]:
         )
     here = _this_node()
     return [
-        _Seat(broker=number, node_id=here, host="127.0.0.1", folder=broker_folder(root, number))
+        _Seat(broker=number, node_id=here, host=LOOPBACK, folder=broker_folder(root, number))
         for number in range(1, count + 1)
     ]
 
@@ -379,21 +382,24 @@ def _status(timeout_s: float) -> dict[str, Any]:
 
 
 def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -> None:
-    wanted = {seat.broker for seat in seats}
+    wanted = sorted((seat.host, seat.node_id, seat.broker) for seat in seats)
+    embedded = seats[0].broker is not None
     problem = "no status yet"
 
     def serving() -> bool:
         nonlocal problem
         status = _status(max(0.1, deadline - time.monotonic()))
-        online = {one["broker"] for one in status["brokers"] if one["online"]}
+        online = {one["broker"] if embedded else one["node_id"] for one in status["brokers"] if one["online"]}
+        missing = [host for host, node_id, broker in wanted if (broker if embedded else node_id) not in online]
         leaderless = [
             f"{topic}-{one['partition']}"
             for topic, partitions in status["topics"].items()
             for one in partitions
             if one["leader"] < 0
         ]
-        problem = f"brokers online: {sorted(online)} of {sorted(wanted)}; partitions without a leader: {leaderless}"
-        return wanted <= online and not leaderless
+        problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {leaderless or 'none'}"
+        # Nodes may still be on their way to a cluster of several, and their partitions' leaders with them.
+        return not missing and not (embedded and leaderless)
 
     try:
         _wait_for(serving, deadline, "")

@@ -74,9 +74,18 @@ class DataDirectory:
         return self._properties["cluster.id"]
 
     @property
-    def broker_id(self) -> int:
-        """The broker the data belongs to."""
-        return int(self._properties["broker.id"])
+    def broker_id(self) -> int | None:
+        """The broker the data belongs to; None in a new directory that was opened without one."""
+        known = self._properties.get("broker.id")
+        return None if known is None else int(known)
+
+    def assign_broker(self, broker_id: int) -> None:
+        """Make a new directory the given broker's, durably. Raises WrongDirectory when it is another's already."""
+        if self.broker_id is None:
+            self._properties["broker.id"] = str(broker_id)
+            _write(self.path, self._properties)
+        elif self.broker_id != broker_id:
+            raise WrongDirectory(self.path, "broker.id", str(self.broker_id), str(broker_id))
 
     @property
     def directory_id(self) -> str:
@@ -84,11 +93,12 @@ class DataDirectory:
         return self._properties["directory.id"]
 
     @classmethod
-    def open(cls, path: Path, *, cluster_id: str | None, broker_id: int) -> DataDirectory:
+    def open(cls, path: Path, *, cluster_id: str | None, broker_id: int | None) -> DataDirectory:
         """Lock the directory and check that it is ours, or make it ours if it is new.
 
-        `cluster_id` None takes the one in the directory (a new one in a new directory). Raises DirectoryInUse,
-        WrongDirectory, StorageIoError, DiskFull.
+        `cluster_id` None takes the one in the directory (a new one in a new directory). `broker_id` None takes the
+        one in the directory; a new directory then gets one by `assign_broker`. Raises DirectoryInUse, WrongDirectory,
+        StorageIoError, DiskFull.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -152,27 +162,29 @@ def _lock(path: Path, fd: int) -> None:
         raise from_os_error(f"write {path / LOCK}", error) from error
 
 
-def _identify(path: Path, cluster_id: str | None, broker_id: int) -> dict[str, str]:
+def _identify(path: Path, cluster_id: str | None, broker_id: int | None) -> dict[str, str]:
     text = read_text(path / META)
     if text is None:
-        properties = {
-            "version": "1",
-            "cluster.id": cluster_id or uuid.uuid4().hex,
-            "broker.id": str(broker_id),
-            "directory.id": uuid.uuid4().hex,
-        }
-        lines = "".join(f"{key}={value}\n" for key, value in properties.items())
-        write_atomically(path / META, lines.encode())
-        sync_folder(path.parent)
+        properties = {"version": "1", "cluster.id": cluster_id or uuid.uuid4().hex, "directory.id": uuid.uuid4().hex}
+        if broker_id is not None:
+            properties["broker.id"] = str(broker_id)
+            _write(path, properties)
+            sync_folder(path.parent)
         return properties
     properties = _parse_properties(text)
-    asked = {"version": "1", "broker.id": str(broker_id), "cluster.id": cluster_id or properties.get("cluster.id", "")}
+    asked = {"version": "1", "cluster.id": cluster_id or properties.get("cluster.id", "")}
+    asked["broker.id"] = properties.get("broker.id", "") if broker_id is None else str(broker_id)
     for key, value in asked.items():
         if properties.get(key) != value or not value:
             raise WrongDirectory(path, key, properties.get(key, "(missing)"), value or "(any)")
     if not properties.get("directory.id"):
         raise WrongDirectory(path, "directory.id", "(missing)", "(any)")
     return properties
+
+
+def _write(path: Path, properties: dict[str, str]) -> None:
+    lines = "".join(f"{key}={value}\n" for key, value in properties.items())
+    write_atomically(path / META, lines.encode())
 
 
 def _parse_properties(text: str) -> dict[str, str]:

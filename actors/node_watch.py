@@ -1,0 +1,95 @@
+"""Gives every node of a Ray cluster that offers the resource ``raylog`` its broker. Owned by the controller's actor.
+
+Nodes may join at any time after ``raylog start``, and come back under another Ray id: the broker's identity lies in its
+data directory, not in the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from raylog.actors.naming import RESOURCE
+from raylog.actors.specs import BrokerSpec, ControllerSpec
+
+logger = logging.getLogger(__name__)
+
+CHECK_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A live Ray node that offers the resource: Ray's id and its address."""
+
+    node_id: str
+    host: str
+
+
+def offering(nodes: list[dict[str, Any]]) -> list[Node]:
+    """Return the live nodes of ``ray.nodes()`` that offer the resource, by address."""
+    found = [
+        Node(str(one["NodeID"]), str(one["NodeManagerAddress"]))
+        for one in nodes
+        if one["Alive"] and one["Resources"].get(RESOURCE)
+    ]
+    return sorted(found, key=lambda node: (node.host, node.node_id))
+
+
+class NodeWatch:
+    """Looks at the cluster's nodes every two seconds."""
+
+    def __init__(
+        self,
+        spec: ControllerSpec,
+        *,
+        nodes: Callable[[], list[dict[str, Any]]],
+        make_broker: Callable[[BrokerSpec], Awaitable[None]],
+    ) -> None:
+        """``nodes`` is ``ray.nodes`` (it blocks); ``make_broker`` makes a broker's actor unless it runs."""
+        self._spec = spec
+        self._nodes = nodes
+        self._make_broker = make_broker
+        self._seen: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name="node watch")
+
+    async def stop(self) -> None:
+        """Stop looking; brokers stay."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            found = offering(await asyncio.to_thread(self._nodes))
+            self._seen &= {node.node_id for node in found}
+            for node in found:
+                if node.node_id not in self._seen:
+                    await self._give_broker(node)
+            await asyncio.sleep(CHECK_S)
+
+    async def _give_broker(self, node: Node) -> None:
+        folder = self._spec.node_folder
+        if folder is None:
+            return
+        spec = BrokerSpec(
+            broker=None,
+            folder=folder,
+            secret=self._spec.secret,
+            cluster_id=self._spec.cluster_id,
+            node_id=node.node_id,
+            host=node.host,
+        )
+        try:
+            await self._make_broker(spec)
+        except (TimeoutError, OSError, RuntimeError) as error:
+            logger.warning("the broker on %s was not started, trying again: %s", node.host, error)
+        else:
+            logger.info("node %s has its broker", node.host)
+            self._seen.add(node.node_id)

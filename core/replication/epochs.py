@@ -38,6 +38,11 @@ class EpochHistory:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     @property
+    def earliest(self) -> LeaderEpoch:
+        """The oldest epoch that is still known, or :data:`NO_EPOCH`."""
+        return self._epochs[0] if self._epochs else NO_EPOCH
+
+    @property
     def entries(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
         """All pairs, oldest first."""
         return tuple(zip(self._epochs, self._starts, strict=True))

@@ -241,13 +241,23 @@ class Leader:
         if event.incarnation < progress.incarnation:
             return StaleBrokerEpoch()
         progress.meet(event.incarnation)
-        return self._out_of_range() if event.fetch_offset < self._log.start else None
+        if event.fetch_offset < self._log.start or self._cannot_compare(event):
+            return self._out_of_range()
+        return None
 
     def _out_of_range(self) -> RaylogError:
         return OffsetOutOfRange(
             f"The leader holds offsets {self._log.start} to {self._log.end}; start again at its log start offset.",
             log_start_offset=self._log.start,
         )
+
+    def _cannot_compare(self, event: FetchReceived) -> bool:
+        """True when retention took from us all that the follower could have in common with us.
+
+        Its log ends in an epoch that we no longer know, so nothing tells whether what it holds is what we dropped; all
+        of it lies below our log start offset or parts from our history. It has to start again from there.
+        """
+        return 0 <= event.last_fetched_epoch < self._log.epochs.earliest
 
     def _answer_divergence(self, event: FetchReceived, out: Outbox[Effect]) -> bool:
         """Answer with the point where the histories part, if they do. Such a fetch acknowledges nothing (rule R1)."""

@@ -61,7 +61,9 @@ class Checks:
             return
         self.monotone.holds(process.broker, machine.incarnation, machine.leader_epoch, after)
         who = f"broker {process.broker} ({machine.role} in epoch {machine.leader_epoch})"
-        self.committed.advanced(who, machine.leader_epoch, before, after, process.log.entry)
+        # A log that starts anew takes its new start for committed; what it held before is about to be thrown away.
+        known = max(before, machine.log_start_offset)
+        self.committed.advanced(who, machine.leader_epoch, known, after, process.log.entry)
         if machine.role == "leader":
             durable = {broker: log.durable_end for broker, log in self.simulation.logs.items()}
             self.earned.advanced(

@@ -281,4 +281,13 @@ PLANTED = (
         "check_producer",
         lambda self, producer, sequence: None,
     ),
+    Planted(
+        "histories are compared beyond what retention left",
+        "retention",
+        40,
+        ("I1", "I2", "I6", "I7", "I8"),
+        Leader,
+        "_cannot_compare",
+        lambda self, event: False,
+    ),
 )

@@ -197,6 +197,11 @@ def _sticky_lag(draw: random.Random) -> Faults:
     )
 
 
+def _retention(draw: random.Random) -> Faults:
+    """Logs lose their old half all the time, while old leaders come back with records that nobody else has."""
+    return replace(_zombie(draw), retention=4.0, fence_rate=1.5, crash_rate=0.5, produce_pause_ms=8)
+
+
 def _quiet(draw: random.Random) -> Faults:
     return _calm(draw)
 
@@ -210,11 +215,12 @@ PROFILES: dict[str, Callable[[random.Random], Faults]] = {
     "controller": _controller,
     "swizzle": _swizzle,
     "sticky-lag": _sticky_lag,
+    "retention": _retention,
     "quiet": _quiet,
 }
 DEFAULT = "default"
 _ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
-_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag")
+_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention")
 
 
 def profile_of(name: str, seed: int) -> str:

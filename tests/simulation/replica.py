@@ -364,7 +364,8 @@ class ReplicaProcess:
         self._waiting = deque((min(end, self.log.end), effects) for end, effects in self._waiting)
 
     def _reset(self, effect: ResetLog) -> None:
-        self.simulation.checks.truncating(self, self.log.start)
+        # What lies below the new start is retention's to drop; only what lies above it is cut.
+        self.simulation.checks.truncating(self, max(self.log.start, effect.start_offset))
         self.log.reset(effect.start_offset)
         self._waiting = deque((self.log.end, effects) for _, effects in self._waiting)
 

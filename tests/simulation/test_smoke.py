@@ -29,8 +29,8 @@ def test_a_profile_of_faults_brings_elections_about(profile: str) -> None:
 
 
 def test_half_of_the_default_seeds_are_swarm() -> None:
-    profiles = [profile_of(DEFAULT, seed) for seed in range(140)]
-    assert profiles.count("swarm") == 70
+    profiles = [profile_of(DEFAULT, seed) for seed in range(160)]
+    assert profiles.count("swarm") == 80
     assert {"zombie", "stale", "reboot", "last-man", "controller"} < set(profiles)
 
 

@@ -36,8 +36,7 @@ def test_a_replica_is_deaf_until_its_own_life_is_addressed() -> None:
     assert context.machine.role == "idle"
     context.told(partition_state(leader=SECOND, incarnations={1: 11}))
     assert context.machine.role == "idle"
-    context.told(led_by_second())
-    assert context.machine.role == "follower"
+    assert some(SendFetch, context.told(led_by_second()).after_sync)
 
 
 def test_old_states_are_ignored() -> None:

@@ -8,8 +8,8 @@ from raylog.core.replication.events import ProposeIsr
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state, some
 
 
-def leading_without_third(**options: int) -> Context:
-    context = Context(**options)
+def leading_without_third() -> Context:
+    context = Context()
     context.told(partition_state(isr=(ME, SECOND)))
     context.produced()
     context.fetched_by(SECOND, 10)
@@ -135,9 +135,9 @@ def test_after_a_conflict_the_proposed_member_counts_until_the_controllers_next_
     context = leading_without_third()
     context.isr_answered(proposal_to_add_third(context), error_code)
     assert not some(ProposeIsr, context.ticked(1_000).now)
-    assert context.machine.maximal_isr == (ME, SECOND, THIRD)
+    assert THIRD in context.machine.maximal_isr
     context.told(partition_state(isr=(ME, SECOND), partition_epoch=2))
-    assert context.machine.maximal_isr == (ME, SECOND)
+    assert THIRD not in context.machine.maximal_isr
 
 
 def test_an_ineligible_member_counts_until_the_partition_epoch_moved() -> None:

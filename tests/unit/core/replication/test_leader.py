@@ -263,6 +263,16 @@ def test_a_fetch_below_the_log_start_learns_where_the_log_starts() -> None:
     assert error.details["log_start_offset"] == 5
 
 
+def test_a_follower_whose_epochs_retention_dropped_here_starts_again_at_the_log_start() -> None:
+    """Found by the simulator: cut to our log start, its unacknowledged records below it would have passed for ours."""
+    context = Context(log_end=20, log_start=5, epochs=((3, 5),))
+    context.told(partition_state(leader_epoch=5))
+    for offset in (5, 8):
+        error = only(RefuseRequest, context.fetched_by(SECOND, offset, epoch=5, last_epoch=1).now).error
+        assert isinstance(error, OffsetOutOfRange)
+    assert not some(RefuseRequest, context.fetched_by(SECOND, 5, epoch=5, last_epoch=3).now)
+
+
 def test_a_diverging_fetch_gets_the_parting_point_and_acknowledges_nothing() -> None:
     context = Context(log_end=20, epochs=((1, 0), (3, 12)))
     context.told(partition_state(leader_epoch=5))
@@ -331,4 +341,4 @@ def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story() -> None:
     context = leading()
     with pytest.raises(InvariantBroken, match="orders-0 on 1") as broken:
         context.synced(5)
-    assert any("StateReceived" in line for line in broken.value.story)
+    assert any("StateReceived" in str(line) for line in broken.value.story)

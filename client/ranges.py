@@ -26,8 +26,8 @@ from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
-from raylog.rpc import RpcError
+from raylog.core.ids import EARLIEST, TopicPartition
+from raylog.rpc import Connection, RpcError
 from raylog.storage.errors import StorageError
 from raylog.storage.records import iter_headers
 
@@ -98,13 +98,20 @@ class RangeFetcher:
         backoff = Backoff(20, 1_000)
         began_s = self._now_s()
         deadline_s = began_s + self._stall_timeout_s
+        loss: RaylogError | None = None
         while self.next_offset < self.wanted.end:
             try:
                 if self._leader is None:
                     await self._find_leader(deadline_s)
+                if loss is not None:
+                    log_start = await self._log_start(deadline_s)
+                    # Nothing from here on, if the log does not begin behind: its end was cut off.
+                    self._pass_over(loss, log_start if log_start > self.next_offset else self.wanted.end)
+                    loss = None
+                    continue
                 found = await self._fetch(deadline_s)
-                if found:
-                    return found
+                if found or self.next_offset >= self.wanted.end:
+                    return found or None
                 error: RaylogError = RequestTimedOut(
                     f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
                     f"it was committed up to {self.wanted.end}: check that its leader has caught up."
@@ -112,8 +119,11 @@ class RangeFetcher:
             except (RpcError, RaylogError) as failure:
                 error = as_raylog_error(failure)
                 if self._is_loss(error, began_s):
-                    self._pass_over(error)
-                    continue
+                    loss = self._accepted(error)
+                    if isinstance(error, OffsetOutOfRange):
+                        continue  # the leader knows what is left
+                    self._pass_over(error, self.wanted.end)
+                    return None
                 if not error.retriable or isinstance(error, CorruptMessage):  # on disk; fetching again changes nothing
                     raise error from failure
                 if error.refresh_metadata or isinstance(error, RequestTimedOut):
@@ -138,15 +148,20 @@ class RangeFetcher:
     def _left_s(self, deadline_s: float, most_s: float) -> float:
         return max(0.001, min(most_s, deadline_s - self._now_s()))
 
-    async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
-        """One request; the batches that reach into the rest of the range, and the position behind them."""
+    async def _connection(self, deadline_s: float) -> tuple[Connection, float]:
+        """The connection with the leader, and the seconds that a call on it may take."""
         if self._leader is None:
             raise LeaderNotAvailable(f"Partition {self.wanted.topic_partition} has no leader at the moment.")
         timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
-        connection = await self._pool.get(self._leader, timeout_s)
+        return await self._pool.get(self._leader, timeout_s), timeout_s
+
+    async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
+        """One request; the batches that reach into the rest of the range, and the position behind them."""
+        connection, timeout_s = await self._connection(deadline_s)
         wanted = self.wanted
         args = [wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset]
-        args += [self._max_bytes, 1, FETCH_MAX_WAIT_MS, 0]
+        # Half of what is left, so that the leader's answer is here before this call's own deadline.
+        args += [self._max_bytes, 1, min(FETCH_MAX_WAIT_MS, int(timeout_s * 500)), 0]
         reply = await connection.call("fetch", args, timeout_s=timeout_s)
         found: list[FetchedBatch] = []
         try:
@@ -201,18 +216,28 @@ class RangeFetcher:
             return known_id is not None and known_id.topic_id != self.wanted.topic_id
         return isinstance(error, UnknownTopicOrPartition) and self._now_s() - began_s > TOPIC_GRACE_S
 
-    def _pass_over(self, error: RaylogError) -> None:
-        """Raise the loss, or skip what is lost."""
+    def _accepted(self, error: RaylogError) -> RaylogError:
+        """The loss, if it may be passed over; raises it otherwise."""
         wanted, at = self.wanted, self.next_offset
-        log_start = error.details.get("start")
-        if isinstance(error, OffsetOutOfRange) and isinstance(log_start, int) and log_start > at:
-            self.next_offset = min(log_start, wanted.end)
-        else:
-            self.next_offset = wanted.end
-        lost = f"Offsets {at} to {self.next_offset - 1} of {wanted.topic_partition} are lost: {error.message}"
         if self._fail_on_data_loss:
-            raise type(error)(f"{lost} Set failOnDataLoss to false to read what is left.", **error.details) from error
-        logger.warning("%s", lost)
+            raise type(error)(
+                f"Offset {at} of {wanted.topic_partition} is lost, and a query wants {wanted.start} to {wanted.end}: "
+                f"{error.message} Set failOnDataLoss to false to read what is left.",
+                **error.details,
+            ) from error
+        return error
+
+    def _pass_over(self, error: RaylogError, next_offset: int) -> None:
+        """Move behind what is lost."""
+        at, self.next_offset = self.next_offset, min(next_offset, self.wanted.end)
+        lost = f"Offsets {at} to {self.next_offset - 1} of {self.wanted.topic_partition} are lost"
+        logger.warning("%s: %s", lost, error.message)
+
+    async def _log_start(self, deadline_s: float) -> int:
+        connection, timeout_s = await self._connection(deadline_s)
+        args = [self.wanted.topic_id, self.wanted.partition, self._leader_epoch, EARLIEST]
+        reply = await connection.call("list_offsets", args, timeout_s=timeout_s)
+        return int(reply.args[0])
 
 
 __all__ = ["PartitionRange", "RangeFetcher"]

@@ -1,0 +1,124 @@
+"""What a query's WHERE says about topic, partition, offset and timestamp, so that the rest is never fetched.
+
+Spark hands over comparisons that all must hold. They only narrow what is read: Spark applies every one of them again
+to the rows, so it is enough that nothing is left out that could match. Used by reader.py. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+OFFSET_MAX = 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the same on every Python that Spark supports
+MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """What may be left out. Ends are exclusive; None means that nothing is known."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    partition_low: int = 0
+    partition_end: int = OFFSET_MAX
+    offset_low: int = 0
+    offset_end: int = OFFSET_MAX
+    time_low_ms: int | None = None
+    """Records before the first one with this timestamp are older. There is no upper end: timestamps need not ascend,
+    so a younger record may lie before an older one, and only the first of an age can be found."""
+
+    def keeps(self, topic: str, partition: int) -> bool:
+        """Whether a record of this partition could match."""
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and self.partition_low <= partition < self.partition_end
+        )
+
+
+def narrowing_of(filters: Iterable[Filter]) -> Narrowing:
+    """Combine comparisons that all must hold; those that say nothing useful are passed over."""
+    found = Narrowing()
+    for one in filters:
+        if isinstance(
+            one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
+        ):
+            found = _narrowed(found, one, one.attribute, one.value)
+    return found
+
+
+def _narrowed(found: Narrowing, one: Filter, attribute: tuple[str, ...], value: Any) -> Narrowing:
+    column = attribute[0] if len(attribute) == 1 else ""
+    if column == "topic":
+        names = _choices(one, value, str)
+        if names is not None:
+            return replace(found, topics=names if found.topics is None else found.topics & names)
+    elif column == "partition":
+        numbers = _choices(one, value, int)
+        if numbers is not None:
+            return replace(found, partitions=numbers if found.partitions is None else found.partitions & numbers)
+        low, end = _bounds(one, value)
+        return replace(found, partition_low=max(found.partition_low, low), partition_end=min(found.partition_end, end))
+    elif column == "offset":
+        offsets = _choices(one, value, int)
+        low, end = _bounds(one, value)
+        if offsets is not None:
+            low, end = min(offsets, default=OFFSET_MAX), max(offsets, default=-1) + 1
+        return replace(found, offset_low=max(found.offset_low, low), offset_end=min(found.offset_end, end))
+    elif column == "timestamp":
+        low_ms = _time_low_ms(one, value)
+        if low_ms is not None and low_ms > 0:
+            return replace(found, time_low_ms=max(found.time_low_ms or 0, low_ms))
+    return found
+
+
+def _choices(one: Filter, value: Any, kind: type) -> frozenset[Any] | None:
+    """The values that an equality or IN leaves; None for other comparisons."""
+    if isinstance(one, In):
+        values = [each for each in value if each is not None]
+    elif isinstance(one, EqualTo | EqualNullSafe):
+        values = [value]
+    else:
+        return None
+    return frozenset(values) if all(type(each) is kind for each in values) else None
+
+
+def _bounds(one: Filter, value: Any) -> tuple[int, int]:
+    """The whole numbers that an order comparison leaves, as (low, end)."""
+    if type(value) is not int:
+        return 0, OFFSET_MAX
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return value + isinstance(one, GreaterThan), OFFSET_MAX
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return 0, value + isinstance(one, LessThanOrEqual)
+    return 0, OFFSET_MAX
+
+
+def _time_low_ms(one: Filter, value: Any) -> int | None:
+    """The least timestamp in whole milliseconds that could match; None when the comparison gives none."""
+    if isinstance(one, In):
+        times = [_time_low_ms(EqualTo(one.attribute, each), each) for each in value if each is not None]
+        known = [each for each in times if each is not None]
+        return min(known) if known and len(known) == len(times) else None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    since = value - EPOCH
+    if isinstance(one, GreaterThan):
+        return since // MILLISECOND + 1
+    if isinstance(one, EqualTo | EqualNullSafe | GreaterThanOrEqual):
+        return -(-since // MILLISECOND)
+    return None

@@ -1,0 +1,201 @@
+"""The options of `spark.read.format("raylog")`: Kafka's names, checked; an unknown one is an error that helps.
+
+Spark hands options over as text under names whose case does not count. Used by source.py. Touches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raylog.client.config import ConsumerConfig, kafka_name, keys_of, load
+from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.spark.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
+
+WHAT = ("subscribe", "assign", "subscribePattern")
+READ = (
+    *WHAT,
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders"),
+    *("raylog.bootstrap", "raylog.secret", "kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
+)
+WITHOUT_EFFECT = (
+    # Of Kafka's source: there is no group to prefix, and repetitions are bound by time instead of a count.
+    *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    # Of streams; Kafka's source takes them in a batch query too, so one set of options serves both.
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    # Spark's own, from load(path).
+    "path",
+)
+REFUSED = {
+    "kafka.auto.offset.reset": "set startingOffsets instead, which says where a query begins",
+    "kafka.key.deserializer": "keys come as bytes; cast the column",
+    "kafka.value.deserializer": "values come as bytes; cast the column",
+    "kafka.key.serializer": "keys come as bytes; cast the column",
+    "kafka.value.serializer": "values come as bytes; cast the column",
+    "kafka.enable.auto.commit": "Spark keeps the offsets of a query itself",
+    "kafka.interceptor.classes": "transform the columns instead",
+}
+CLIENT = tuple(f"kafka.{kafka_name(name)}" for name in keys_of(ConsumerConfig) if name not in ("bootstrap", "secret"))
+"""Keys of the consumer that pass through; see raylog.client.config for their meaning."""
+FETCH_BYTES = "kafka.max.partition.fetch.bytes"
+PATTERN_HINT = "subscribePattern is a regular expression in Python's spelling that must match whole names"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, from where to where, and how; made by `parse_options`."""
+
+    topics: tuple[str, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
+    pattern: str | None = None
+    start: OffsetSpec
+    end: OffsetSpec
+    latest_without_match: bool = False
+    """A start time behind the last record reads nothing, instead of being an error."""
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    bootstrap: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    stall_timeout_s: float = 120.0
+    """How long a task waits for data before it fails."""
+    fetch_max_bytes: int | None = None
+    """Bytes of one fetch; None leaves it to the reader."""
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig, repr=False)
+
+
+class _Texts:
+    """The given options by their canonical names, with readers that name the option in their errors."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._texts = {name: str(text) for name, text in given.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._texts
+
+    def text(self, name: str) -> str | None:
+        return self._texts.get(name)
+
+    def truth(self, name: str, default: bool) -> bool:
+        text = self._texts.get(name, str(default)).strip().lower()
+        if text not in ("true", "false"):
+            raise InvalidConfig(f"{name} must be true or false, not {self._texts[name]!r}.")
+        return text == "true"
+
+    def number(self, name: str, low: int) -> int | None:
+        text = self._texts.get(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            raise InvalidConfig(f"{name} must be a whole number, not {text!r}.") from None
+        if value < low:
+            raise InvalidConfig(f"{name} must be at least {low}, not {value}.")
+        return value
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check the options of a batch read. Raises InvalidConfig with a sentence that says what to change."""
+    texts = _Texts(canonical(given))
+    topics, assigned, pattern = _what(texts)
+    strategy = (texts.text("startingOffsetsByTimestampStrategy") or "error").lower()
+    if strategy not in ("error", "latest"):
+        raise InvalidConfig(did_you_mean("value of startingOffsetsByTimestampStrategy", strategy, ("error", "latest")))
+    consumer = _consumer(texts)
+    return ReadOptions(
+        topics=topics,
+        assigned=assigned,
+        pattern=pattern,
+        start=_edge(texts, "starting", "earliest", illegal=LATEST),
+        end=_edge(texts, "ending", "latest", illegal=EARLIEST),
+        latest_without_match=strategy == "latest",
+        min_partitions=texts.number("minPartitions", 1),
+        max_records_per_partition=texts.number("maxRecordsPerPartition", 1),
+        fail_on_data_loss=texts.truth("failOnDataLoss", True),
+        include_headers=texts.truth("includeHeaders", False),
+        bootstrap=_one_bootstrap(texts),
+        secret=texts.text("raylog.secret"),
+        stall_timeout_s=(texts.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000) / 1000,
+        fetch_max_bytes=consumer.max_partition_fetch_bytes if FETCH_BYTES in texts else None,
+        consumer=consumer,
+    )
+
+
+def canonical(given: Mapping[str, str]) -> dict[str, str]:
+    """The options under the spelling used here; InvalidConfig for one that is refused or unknown."""
+    spelling = {name.lower(): name for name in (*READ, *WITHOUT_EFFECT, *CLIENT)}
+    found = {}
+    for name, text in given.items():
+        if name.lower() in REFUSED:
+            raise InvalidConfig(f"The option {name!r} is not supported: {REFUSED[name.lower()]}.")
+        known = spelling.get(name.lower())
+        if known is None:
+            raise InvalidConfig(_unknown(name, spelling))
+        found[known] = text
+    return found
+
+
+def _unknown(name: str, spelling: Mapping[str, str]) -> str:
+    """The sentence for an unknown option; names are compared without case, and the answer is in the right one."""
+    sentence = did_you_mean("option", name.lower(), spelling)
+    for small in sorted(spelling, key=len, reverse=True):
+        sentence = sentence.replace(f"'{small}'", f"'{spelling[small]}'")
+    return sentence.replace(repr(name.lower()), repr(name))
+
+
+def _what(texts: _Texts) -> tuple[tuple[str, ...], tuple[TopicPartition, ...], str | None]:
+    chosen = [name for name in WHAT if name in texts]
+    if len(chosen) != 1:
+        given = f"; {' and '.join(chosen)} were given" if chosen else ""
+        raise InvalidConfig(f"Exactly one of the options {', '.join(WHAT)} must say what to read{given}.")
+    text = texts.text(chosen[0]) or ""
+    if chosen[0] == "assign":
+        return (), parse_assignment("assign", text), None
+    if chosen[0] == "subscribe":
+        topics = _unique(part.strip() for part in text.split(","))
+        if not topics:
+            raise InvalidConfig("subscribe must name at least one topic, several with commas between them.")
+        return topics, (), None
+    if not text.strip():
+        raise InvalidConfig(f"{PATTERN_HINT}; it is empty.")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidConfig(f"{PATTERN_HINT}; {text!r} is none: {error}.") from None
+    return (), (), text
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _edge(texts: _Texts, prefix: str, default: str, *, illegal: int) -> OffsetSpec:
+    """One end of the read; Kafka's order of precedence: a time for all, times for each, offsets."""
+    time_ms = texts.number(f"{prefix}Timestamp", 0)
+    if time_ms is not None:
+        return OffsetSpec(option=f"{prefix}Timestamp", everywhere=time_ms, is_time=True)
+    times = texts.text(f"{prefix}OffsetsByTimestamp")
+    if times is not None:
+        return parse_times(f"{prefix}OffsetsByTimestamp", times)
+    return parse_offsets(f"{prefix}Offsets", texts.text(f"{prefix}Offsets") or default, illegal=illegal)
+
+
+def _one_bootstrap(texts: _Texts) -> str | None:
+    ours, kafkas = texts.text("raylog.bootstrap"), texts.text("kafka.bootstrap.servers")
+    if ours is not None and kafkas is not None and ours != kafkas:
+        raise InvalidConfig("raylog.bootstrap and kafka.bootstrap.servers are the same option; give one of them.")
+    return ours if ours is not None else kafkas
+
+
+def _consumer(texts: _Texts) -> ConsumerConfig:
+    keys = {name.removeprefix("kafka."): texts.text(name) for name in CLIENT if name in texts}
+    try:
+        return load(ConsumerConfig, keys, {})
+    except InvalidConfig as error:
+        raise InvalidConfig(f"An option that begins with 'kafka.' is wrong: {error.message}") from None

@@ -1,0 +1,230 @@
+"""The driver's part of a read: which offsets of which partitions, and where their leaders are.
+
+Runs once a query, in the Python process that Spark starts for planning. May touch: the network, the clock, and Ray when
+neither option nor environment says where the brokers are. Used by reader.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from raylog.client.cluster import ClusterClient
+from raylog.client.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.ranges import PartitionRange
+from raylog.client.runtime import shared
+from raylog.core.errors import (
+    ConnectionFailed,
+    InvalidConfig,
+    OffsetOutOfRange,
+    RaylogError,
+)
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.spark.filters import Narrowing
+from raylog.spark.offsets import OffsetSpec, split_ranges
+from raylog.spark.options import ReadOptions
+
+PLAN_TIMEOUT_S = 60.0
+"""How long finding the cluster, leaders and offsets may take altogether."""
+QUESTIONS_AT_ONCE = 64
+"""Partitions that are asked for their offsets at the same time."""
+
+_remembered: ClusterAddress | None = None
+"""What Ray said last, because asking it takes a second; forgotten when nobody answers there."""
+
+
+def plan_read(options: ReadOptions, narrowing: Narrowing) -> list[PartitionRange]:
+    """The ranges to read, one for each task. Raises RaylogError's family with what to change.
+
+    The end is fixed here (the high watermark unless the options say otherwise), so a query sees one state of the topic.
+    """
+    return shared().run(_plan(options, narrowing), PLAN_TIMEOUT_S + 5)
+
+
+async def _plan(options: ReadOptions, narrowing: Narrowing) -> list[PartitionRange]:
+    now_s = asyncio.get_running_loop().time
+    deadline_s = now_s() + PLAN_TIMEOUT_S
+    client = await _started(options, PLAN_TIMEOUT_S)
+    try:
+        planner = _Planner(client, options, narrowing, lambda: max(0.1, deadline_s - now_s()))
+        return await planner.ranges()
+    finally:
+        await client.close()
+
+
+async def _started(options: ReadOptions, timeout_s: float) -> ClusterClient:
+    """A client that has reached the cluster."""
+    if options.bootstrap or os.environ.get(ENV_BOOTSTRAP):
+        return await _connected(
+            await find_cluster(options.bootstrap, options.secret, timeout_s=timeout_s), options, timeout_s
+        )
+    global _remembered
+    if _remembered is not None:
+        try:
+            return await _connected(_remembered, options, 5.0)
+        except RaylogError:
+            _remembered = None  # the cluster of an earlier query has moved or gone: ask again
+    _remembered = await _ask_ray(timeout_s)
+    return await _connected(_remembered, options, timeout_s)
+
+
+async def _connected(address: ClusterAddress, options: ReadOptions, timeout_s: float) -> ClusterClient:
+    hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in address.endpoints)
+    bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
+    client = ClusterClient(replace(options.consumer, bootstrap=bootstrap, secret=address.secret))
+    try:
+        await client.start(timeout_s)
+    except BaseException:  # whatever ended the start, half-made connections must be closed
+        await client.close()
+        raise
+    return client
+
+
+async def _ask_ray(timeout_s: float) -> ClusterAddress:
+    """Ask the Ray session around this process, and leave it again if we were not in it.
+
+    Spark may use this process for something else afterwards, which must find no session in a namespace of ours.
+    """
+    was_inside = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    try:
+        return await find_cluster(None, None, timeout_s=timeout_s)
+    finally:
+        if not was_inside and "ray" in sys.modules:
+            await asyncio.to_thread(sys.modules["ray"].shutdown)
+
+
+class _Planner:
+    """One query's planning over one started client; `left_s` says how much time is left."""
+
+    def __init__(
+        self, client: ClusterClient, options: ReadOptions, narrowing: Narrowing, left_s: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._narrowing = narrowing
+        self._left_s = left_s
+        self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def ranges(self) -> list[PartitionRange]:
+        partitions = await self._partitions()
+        self._options.start.check_names(partitions)
+        self._options.end.check_names(partitions)
+        kept = [one for one in partitions if self._narrowing.keeps(one.topic, one.partition)]
+        whole = [found for found in await _gathered(self._range(one) for one in kept) if found.start < found.end]
+        pieces = split_ranges(
+            [(one.start, one.end) for one in whole],
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [replace(whole[index], start=start, end=end) for index, start, end in pieces]
+
+    async def _partitions(self) -> list[TopicPartition]:
+        """All partitions that the options name, in order; UnknownTopicOrPartition for one that does not exist."""
+        options = self._options
+        if options.assigned:
+            for one in options.assigned:
+                await self._client.leader(one.topic, one.partition, timeout_s=self._left_s())
+            return sorted(options.assigned)
+        topics = options.topics
+        if options.pattern is not None:
+            await self._client.refresh(None, timeout_s=self._left_s())
+            known = [one for one in self._client.metadata.topics.values() if not one.internal]
+            topics = tuple(sorted(one.name for one in known if re.fullmatch(options.pattern, one.name)))
+        found: list[TopicPartition] = []
+        for topic in topics:
+            info = await self._client.topic(topic, timeout_s=self._left_s())
+            found += [TopicPartition(topic, one.partition) for one in info.partitions]
+        return sorted(found)
+
+    async def _range(self, one: TopicPartition) -> PartitionRange:
+        """The offsets to read of one partition, and its leader."""
+        async with self._at_once:
+            low, high = await self._ask(one, EARLIEST), await self._ask(one, LATEST)
+            start = await self._start(one, low, high)
+            end = await self._end(one, low, high)
+            if self._options.start.each and self._options.end.each and not self._options.start.is_time:
+                _check_order(one, start, end)
+            narrowing = self._narrowing
+            start, end = max(start, narrowing.offset_low), min(end, narrowing.offset_end)
+            if narrowing.time_low_ms is not None and start < end:
+                found = await self._ask(one, narrowing.time_low_ms)
+                start = max(start, found) if found >= 0 else end
+        info, leader = await self._client.leader(one.topic, one.partition, timeout_s=self._left_s())
+        address = self._client.address
+        if address is None:
+            raise ConnectionFailed("The client is not started.")
+        brokers = tuple((broker.host, broker.port) for broker in self._client.metadata.brokers.values())
+        return PartitionRange(
+            topic=one.topic,
+            topic_id=info.topic_id,
+            partition=one.partition,
+            leader_epoch=leader.leader_epoch,
+            leader=leader.endpoint,
+            start=start,
+            end=end,
+            brokers=brokers or address.endpoints,
+            secret=address.secret,
+        )
+
+    async def _start(self, one: TopicPartition, low: int, high: int) -> int:
+        spec = self._options.start
+        number = spec.of(one)
+        if not spec.is_time:
+            return self._inside(spec, one, _edge_or(number, low, high), low, high)
+        found = await self._ask(one, number)
+        if found < 0 and not self._options.latest_without_match:
+            raise InvalidConfig(
+                f"{one} has no record at or after {number} ms, which {spec.option} asks for; choose an earlier "
+                "time, or set startingOffsetsByTimestampStrategy to latest to read nothing of such partitions."
+            )
+        return high if found < 0 else min(found, high)
+
+    async def _end(self, one: TopicPartition, low: int, high: int) -> int:
+        spec = self._options.end
+        number = spec.of(one)
+        if not spec.is_time:
+            return self._inside(spec, one, _edge_or(number, low, high), low, high)
+        found = await self._ask(one, number)
+        return high if found < 0 else min(found, high)
+
+    def _inside(self, spec: OffsetSpec, one: TopicPartition, offset: int, low: int, high: int) -> int:
+        """The offset if it exists; else OffsetOutOfRange, or the nearest that exists when loss is accepted."""
+        if low <= offset <= high:
+            return offset
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{spec.option} names offset {offset} of {one}, but the log holds {low} to {high}. Set failOnDataLoss "
+                "to false to read what there is.",
+                start=low,
+                end=high,
+            )
+        return min(max(offset, low), high)
+
+    async def _ask(self, one: TopicPartition, time_ms: int) -> int:
+        reply = await self._client.call_leader(
+            one.topic, one.partition, "list_offsets", time_ms, timeout_s=self._left_s()
+        )
+        return int(reply.args[0])
+
+
+def _edge_or(number: int, low: int, high: int) -> int:
+    return low if number == EARLIEST else high if number == LATEST else number
+
+
+def _check_order(one: TopicPartition, start: int, end: int) -> None:
+    if start > end:
+        raise InvalidConfig(f"The read of {one} begins at offset {start}, behind its end {end}; change one of the two.")
+
+
+async def _gathered(work: Iterable[Awaitable[PartitionRange]]) -> list[PartitionRange]:
+    """Run all; the first error ends the others before it is raised, so that none is left behind."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,1 @@
+"""Tests of the Spark data source that need no Spark session."""

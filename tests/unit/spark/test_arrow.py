@@ -1,0 +1,79 @@
+"""Record batches have the very schema that Spark compares them with, and are cut to size."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from raylog.client.consuming.opening import FetchedBatch
+from raylog.core.ids import TopicPartition
+from raylog.spark.arrow import ROWS_MAX, ArrowBuilder, row_schema
+from raylog.storage.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, encode_batch, encode_kafka_batch, parse_header
+
+T0 = TopicPartition("t", 0)
+
+
+def fetched(batch: bytes) -> FetchedBatch:
+    return FetchedBatch(memoryview(batch), 0, parse_header(batch))
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_the_schema_is_the_one_spark_expects(include_headers: bool) -> None:
+    builder = ArrowBuilder(T0, 0, 10, include_headers=include_headers)
+    builder.add(fetched(encode_batch(None, [b"v"], [1], [[("a", b"1"), ("a", b"2")]])))
+    (found,) = builder.take()
+    assert to_arrow_schema(row_schema(include_headers), timezone="UTC").equals(found.schema)
+    assert found.schema.field("value").type == pa.binary()
+    assert found.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    found.validate(full=True)
+
+
+def test_the_ddl_is_that_of_sparks_kafka_source() -> None:
+    assert row_schema(True).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+
+
+def test_timestamps_that_the_leader_gave_are_marked() -> None:
+    builder = ArrowBuilder(T0, 0, 10)
+    builder.add(fetched(encode_batch(None, [b"a", b"b"], [1, 2])))
+    builder.add(fetched(encode_batch(None, [b"c"], [9], base_offset=2, attributes=TIMESTAMP_TYPE_BIT)))
+    (found,) = builder.take()
+    assert found.column("timestampType").to_pylist() == [0, 0, 1]
+
+
+def test_markers_of_the_broker_are_no_rows() -> None:
+    builder = ArrowBuilder(T0, 0, 10)
+    builder.add(fetched(encode_batch(None, [b"x"], [1], attributes=CONTROL_BIT)))
+    assert list(builder.take()) == []
+
+
+def test_batches_of_kafka_clients_are_read_too() -> None:
+    builder = ArrowBuilder(T0, 1, 3, include_headers=True)
+    builder.add(
+        fetched(encode_kafka_batch([b"k", None, b"m"], [b"a", None, b"c"], [5, 6, 7], [[("h", b"1")], None, []]))
+    )
+    (found,) = builder.take()
+    assert [(row["key"], row["value"], row["headers"]) for row in found.to_pylist()] == [
+        (None, None, None),
+        (b"m", b"c", None),
+    ]
+
+
+def test_a_builder_is_full_by_rows_and_gives_no_batch_that_is_larger() -> None:
+    builder = ArrowBuilder(T0, 0, 10**9)
+    rows = ROWS_MAX + 1
+    builder.add(fetched(encode_batch(None, [b""] * rows, [0] * rows)))
+    assert builder.is_full
+    found = list(builder.take())
+    assert [batch.num_rows for batch in found] == [ROWS_MAX, 1]
+    assert found[1].column("offset").to_pylist() == [ROWS_MAX]
+    assert not builder.is_full
+
+
+def test_a_builder_is_full_by_bytes() -> None:
+    builder = ArrowBuilder(T0, 0, 10**9)
+    builder.add(fetched(encode_batch(None, [b"x" * (9 << 20)], [0])))
+    assert builder.is_full

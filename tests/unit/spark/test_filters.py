@@ -1,0 +1,81 @@
+"""Which comparisons narrow what is read, and that all go back to Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from raylog.spark.filters import EPOCH, Narrowing, narrowing_of
+from raylog.spark.options import parse_options
+from raylog.spark.reader import RaylogReader
+
+HALF_PAST = EPOCH + timedelta(microseconds=1_500)  # one and a half milliseconds
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (EqualTo(("partition",), 3), Narrowing(partitions=frozenset({3}))),
+        (In(("partition",), (1, 2)), Narrowing(partitions=frozenset({1, 2}))),
+        (GreaterThan(("partition",), 1), Narrowing(partition_low=2)),
+        (EqualTo(("topic",), "a"), Narrowing(topics=frozenset({"a"}))),
+        (EqualTo(("offset",), 5), Narrowing(offset_low=5, offset_end=6)),
+        (In(("offset",), (7, 5)), Narrowing(offset_low=5, offset_end=8)),
+        (GreaterThan(("offset",), 5), Narrowing(offset_low=6)),
+        (GreaterThanOrEqual(("offset",), 5), Narrowing(offset_low=5)),
+        (LessThan(("offset",), 5), Narrowing(offset_end=5)),
+        (LessThanOrEqual(("offset",), 5), Narrowing(offset_end=6)),
+        (GreaterThan(("timestamp",), HALF_PAST), Narrowing(time_low_ms=2)),
+        (GreaterThanOrEqual(("timestamp",), HALF_PAST), Narrowing(time_low_ms=2)),
+        (EqualTo(("timestamp",), EPOCH + timedelta(milliseconds=9)), Narrowing(time_low_ms=9)),
+        (LessThan(("timestamp",), HALF_PAST), Narrowing()),
+        (GreaterThan(("timestamp",), datetime(2026, 1, 1)), Narrowing()),
+        (EqualTo(("value",), b"x"), Narrowing()),
+        (IsNotNull(("offset",)), Narrowing()),
+        (Not(EqualTo(("partition",), 3)), Narrowing()),
+        (StringStartsWith(("topic",), "a"), Narrowing()),
+        (EqualTo(("offset",), 5.5), Narrowing()),
+    ],
+)
+def test_a_comparison_narrows_what_it_can(one: Filter, expected: Narrowing) -> None:
+    assert narrowing_of([one]) == expected
+
+
+def test_comparisons_add_up() -> None:
+    found = narrowing_of(
+        [
+            GreaterThanOrEqual(("offset",), 5),
+            LessThan(("offset",), 9),
+            GreaterThan(("offset",), 2),
+            In(("partition",), (1, 2)),
+            EqualTo(("partition",), 2),
+            GreaterThan(("timestamp",), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        ]
+    )
+    assert found == Narrowing(offset_low=5, offset_end=9, partitions=frozenset({2}), time_low_ms=1001)
+
+
+def test_spark_gets_every_filter_back_and_the_reader_remembers() -> None:
+    reader = RaylogReader(parse_options({"subscribe": "a"}))
+    filters: list[Filter] = [EqualTo(("partition",), 3), IsNotNull(("value",))]
+    assert list(reader.pushFilters(filters)) == filters
+    assert reader.narrowing == Narrowing(partitions=frozenset({3}))
+
+
+def test_a_reader_does_not_depend_on_push_down_so_spark_may_have_it_off() -> None:
+    reader = RaylogReader(parse_options({"subscribe": "a"}))
+    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters

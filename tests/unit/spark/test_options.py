@@ -1,0 +1,141 @@
+"""The options of a batch read: Kafka's names, Kafka's rules, and errors that say what to change."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from raylog.core.errors import InvalidConfig
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.spark.options import ReadOptions, parse_options
+
+
+def parsed(**given: str) -> ReadOptions:
+    return parse_options({"subscribe": "orders", **given})
+
+
+def refusal(given: dict[str, str]) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        parse_options(given)
+    return caught.value.message
+
+
+def test_without_further_options_a_batch_reads_from_the_earliest_to_the_latest_offset() -> None:
+    found = parsed()
+    assert found.topics == ("orders",)
+    assert (found.start.everywhere, found.end.everywhere) == (EARLIEST, LATEST)
+    assert (found.fail_on_data_loss, found.include_headers) == (True, False)
+    assert (found.min_partitions, found.max_records_per_partition) == (None, None)
+
+
+def test_the_case_of_names_does_not_count_because_spark_does_not_keep_it() -> None:
+    found = parse_options({"subscribepattern": "a.*", "MINPARTITIONS": "7", "includeheaders": "TRUE"})
+    assert (found.pattern, found.min_partitions, found.include_headers) == ("a.*", 7, True)
+
+
+def test_several_topics_are_given_with_commas_and_each_counts_once() -> None:
+    assert parse_options({"subscribe": " a, b ,a,"}).topics == ("a", "b")
+
+
+def test_assign_names_partitions() -> None:
+    found = parse_options({"assign": '{"b": [1, 0], "a": [2]}'})
+    assert found.assigned == (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
+
+
+def test_exactly_one_option_says_what_to_read() -> None:
+    assert "subscribe, assign, subscribePattern" in refusal({})
+    assert "subscribe and assign were given" in refusal({"subscribe": "a", "assign": '{"a": [0]}'})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": 0}', '{"a": ["0"]}', '{"a": [-1]}', '{"a": [true]}', "a"])
+def test_an_assignment_that_is_none_is_shown_how_it_should_look(text: str) -> None:
+    assert '{"topic": [0, 1]}' in refusal({"assign": text})
+
+
+def test_offsets_may_be_given_for_each_partition() -> None:
+    found = parsed(startingOffsets='{"orders": {"0": 23, "1": -2}}', endingOffsets='{"orders": {"0": -1, "1": 50}}')
+    assert found.start.each == {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): EARLIEST}
+    assert found.end.each == {TopicPartition("orders", 0): LATEST, TopicPartition("orders", 1): 50}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "edge"),
+    [
+        ("startingOffsets", "latest", "latest"),
+        ("startingOffsets", '{"orders": {"0": -1}}', "latest"),
+        ("endingOffsets", "Earliest", "earliest"),
+        ("endingOffsets", '{"orders": {"0": -2}}', "earliest"),
+    ],
+)
+def test_a_batch_may_not_begin_at_the_end_nor_end_at_the_beginning(name: str, text: str, edge: str) -> None:
+    assert f"{name} cannot be {edge}" in refusal({"subscribe": "orders", name: text})
+
+
+@pytest.mark.parametrize(
+    "text", ["yesterday", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": "1"}}', '{"a": {"0": -3}}', "{}"]
+)
+def test_offsets_that_are_none_are_refused_by_name(text: str) -> None:
+    assert "startingOffsets" in refusal({"subscribe": "a", "startingOffsets": text})
+
+
+def test_a_time_wins_over_times_and_times_win_over_offsets() -> None:
+    times = '{"orders": {"0": 5}}'
+    both = {"startingOffsetsByTimestamp": times, "startingOffsets": "earliest"}
+    found = parsed(startingTimestamp="1700", **both)
+    assert (found.start.everywhere, found.start.is_time, found.start.option) == (1700, True, "startingTimestamp")
+    found = parsed(**both)
+    assert (found.start.each, found.start.is_time) == ({TopicPartition("orders", 0): 5}, True)
+
+
+def test_an_unknown_option_is_answered_with_the_nearest_one_in_its_right_spelling() -> None:
+    assert refusal({"subscribe": "a", "startingofsets": "earliest"}) == (
+        "Unknown option 'startingofsets'; did you mean 'startingOffsets'?"
+    )
+    assert "'subscribe'" in refusal({"subscrbe": "a"})
+    assert "'raylog.bootstrap'" in refusal({"subscribe": "a", "bootstrap": "h:1"})
+    assert "'kafka.max.partition.fetch.bytes'" in refusal({"subscribe": "a", "kafka.max.partition.fetch.byte": "1"})
+
+
+def test_options_that_kafkas_source_refuses_are_refused_with_a_way_out() -> None:
+    assert "startingOffsets" in refusal({"subscribe": "a", "kafka.auto.offset.reset": "earliest"})
+    assert "cast" in refusal({"subscribe": "a", "kafka.Value.Deserializer": "json"})
+
+
+def test_options_of_kafkas_source_that_mean_nothing_here_do_no_harm() -> None:
+    parsed(
+        groupIdPrefix="x",
+        path="",
+        **{"fetchOffset.numRetries": "3", "maxOffsetsPerTrigger": "5", "kafka.group.id": "g"},
+    )
+
+
+def test_the_address_has_kafkas_name_too_but_not_two_values() -> None:
+    assert parsed(**{"kafka.bootstrap.servers": "h:1"}).bootstrap == "h:1"
+    message = refusal({"subscribe": "a", "kafka.bootstrap.servers": "h:1", "raylog.bootstrap": "h:2"})
+    assert "give one of them" in message
+
+
+def test_keys_of_the_consumer_pass_through_and_are_checked() -> None:
+    assert parsed().fetch_max_bytes is None
+    found = parsed(**{"kafka.max.partition.fetch.bytes": "1000", "kafkaConsumer.pollTimeoutMs": "500"})
+    assert (found.fetch_max_bytes, found.stall_timeout_s) == (1000, 0.5)
+    assert "whole number" in refusal({"subscribe": "a", "kafka.max.partition.fetch.bytes": "many"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("minPartitions", "0"), ("minPartitions", "x"), ("maxRecordsPerPartition", "-1"), ("failOnDataLoss", "maybe")],
+)
+def test_numbers_and_truths_are_checked_by_name(name: str, text: str) -> None:
+    assert name in refusal({"subscribe": "a", name: text})
+
+
+def test_a_pattern_must_be_a_regular_expression() -> None:
+    assert "regular expression" in refusal({"subscribePattern": "("})
+
+
+def test_options_travel_to_the_workers_and_never_show_the_secret() -> None:
+    found = parsed(**{"raylog.secret": "c0ffee", "raylog.bootstrap": "h:1"})
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert "c0ffee" not in repr(found)

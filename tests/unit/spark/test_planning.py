@@ -1,0 +1,123 @@
+"""What the driver plans: which offsets of which partitions, cut as asked, and how the leaders are reached."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
+from raylog.spark.filters import Narrowing
+from raylog.spark.reader import RangePartition
+from tests.unit.client.toy_server import SECRET, ToyCluster
+from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, spans
+
+
+def test_a_topic_is_read_from_its_log_start_to_its_high_watermark(cluster: ToyCluster) -> None:
+    drop_before(cluster, "orders", 0, 30)
+    assert spans(plan(options(cluster, subscribe="orders"))) == [("orders", 0, 30, 100), ("orders", 1, 0, 50)]
+
+
+def test_a_range_says_how_to_reach_the_leader_and_hides_the_secret(cluster: ToyCluster) -> None:
+    cluster.move_leader("orders", 1)
+    _, found = plan(options(cluster, subscribe="orders"))
+    place = cluster.replicas["orders", 1, cluster.partitions["orders", 1].leader]
+    assert found.leader == (place.host, place.port)
+    assert (found.leader_epoch, found.secret, len(found.brokers)) == (1, SECRET, 2)
+    task = RangePartition(found)
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert "toy secret" not in repr(task)
+
+
+def test_offsets_of_each_partition_are_kept_to(cluster: ToyCluster) -> None:
+    chosen = options(
+        cluster,
+        subscribe="orders",
+        startingOffsets='{"orders": {"0": 33, "1": -2}}',
+        endingOffsets='{"orders": {"0": 35, "1": -1}}',
+    )
+    assert spans(plan(chosen)) == [("orders", 0, 33, 35), ("orders", 1, 0, 50)]
+
+
+def test_offsets_must_name_every_partition_and_no_other(cluster: ToyCluster) -> None:
+    with pytest.raises(InvalidConfig, match="missing: orders-1"):
+        plan(options(cluster, subscribe="orders", startingOffsets='{"orders": {"0": 1}}'))
+    with pytest.raises(InvalidConfig, match="not read: orders-2"):
+        plan(options(cluster, subscribe="orders", endingOffsets='{"orders": {"0": 1, "1": 1, "2": 1}}'))
+
+
+def test_offsets_that_are_not_there_are_an_error_unless_loss_is_accepted(cluster: ToyCluster) -> None:
+    drop_before(cluster, "orders", 0, 30)
+    given = {
+        "assign": '{"orders": [0]}',
+        "startingOffsets": '{"orders": {"0": 7}}',
+        "endingOffsets": '{"orders": {"0": 999}}',
+    }
+    with pytest.raises(
+        OffsetOutOfRange, match="startingOffsets names offset 7 of orders-0, but the log holds 30 to 100"
+    ):
+        plan(options(cluster, **given))
+    assert spans(plan(options(cluster, **given, failOnDataLoss=False))) == [("orders", 0, 30, 100)]
+
+
+def test_a_start_behind_its_end_is_a_mistake(cluster: ToyCluster) -> None:
+    given = {"startingOffsets": '{"orders": {"0": 9}}', "endingOffsets": '{"orders": {"0": 8}}'}
+    with pytest.raises(InvalidConfig, match="begins at offset 9, behind its end 8"):
+        plan(options(cluster, assign='{"orders": [0]}', **given))
+
+
+def test_times_choose_the_first_record_that_is_not_older(cluster: ToyCluster) -> None:
+    chosen = options(cluster, subscribe="orders", startingTimestamp=START_MS + 20, endingTimestamp=START_MS + 70)
+    assert spans(plan(chosen)) == [("orders", 0, 20, 70), ("orders", 1, 20, 50)]
+
+
+def test_a_start_time_without_a_record_is_an_error_or_the_end_as_asked(cluster: ToyCluster) -> None:
+    given = {"subscribe": "orders", "startingTimestamp": START_MS + 60}
+    with pytest.raises(InvalidConfig, match="orders-1 has no record at or after"):
+        plan(options(cluster, **given))
+    chosen = options(cluster, **given, startingOffsetsByTimestampStrategy="latest")
+    assert spans(plan(chosen)) == [("orders", 0, 60, 100)]
+
+
+def test_an_unknown_topic_is_answered_with_the_nearest_one(cluster: ToyCluster) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="did you mean 'orders'"):
+        plan(options(cluster, subscribe="ordres"))
+
+
+def test_an_assigned_partition_must_exist(cluster: ToyCluster) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 1, not 5"):
+        plan(options(cluster, assign='{"orders": [0, 5]}'))
+
+
+def test_a_pattern_takes_the_topics_whose_whole_name_matches(cluster: ToyCluster) -> None:
+    for name in ("orders-eu", "old-orders"):
+        cluster.create_topic(name, 1)
+        fill(cluster, name, 0, [1])
+    assert spans(plan(options(cluster, subscribePattern="orders-.."))) == [("orders-eu", 0, 0, 1)]
+    assert plan(options(cluster, subscribePattern="nothing.*")) == []
+
+
+def test_partitions_without_records_get_no_task(cluster: ToyCluster) -> None:
+    cluster.create_topic("quiet", 3)
+    fill(cluster, "quiet", 1, [2])
+    assert spans(plan(options(cluster, subscribe="quiet"))) == [("quiet", 1, 0, 2)]
+
+
+def test_large_partitions_are_cut_as_asked(cluster: ToyCluster) -> None:
+    found = plan(options(cluster, subscribe="orders", minPartitions=3))
+    assert spans(found) == [("orders", 0, 0, 50), ("orders", 0, 50, 100), ("orders", 1, 0, 50)]
+    found = plan(options(cluster, subscribe="orders", maxRecordsPerPartition=40))
+    assert [(one.start, one.end) for one in found] == [(0, 33), (33, 66), (66, 100), (0, 25), (25, 50)]
+
+
+def test_what_the_query_cannot_match_is_not_planned(cluster: ToyCluster) -> None:
+    chosen = options(cluster, subscribe="orders")
+    assert spans(plan(chosen, Narrowing(partitions=frozenset({1})))) == [("orders", 1, 0, 50)]
+    assert spans(plan(chosen, Narrowing(offset_low=60, offset_end=70))) == [("orders", 0, 60, 70)]
+    assert spans(plan(chosen, Narrowing(time_low_ms=START_MS + 75))) == [("orders", 0, 75, 100)]
+    assert plan(chosen, Narrowing(topics=frozenset({"other"}))) == []
+
+
+def test_a_wrong_secret_is_said_at_once(cluster: ToyCluster) -> None:
+    with pytest.raises(AuthenticationFailed):
+        plan(options(cluster, subscribe="orders", **{"raylog.secret": "00"}))

@@ -81,6 +81,7 @@ class ClusterLife(RuleBasedStateMachine):
             except RaylogError:
                 assert self.bench.state(partition) == state, "a refused proposal changes nothing"
             else:
+                assert not stale, "a proposal that rests on an older state loses"
                 assert set(self.bench.state(partition).isr) == set(named)
 
     @rule(topic=st.sampled_from(["a", "b"]), factor=st.integers(1, 3))

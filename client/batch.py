@@ -150,7 +150,7 @@ def _call(callback: Callable[[], object]) -> None:
 
 
 class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The outcome of one `send()`. May be waited for in any thread, or awaited in any event loop."""
+    """The outcome of one `send()`. May be waited for in any thread."""
 
     _batch: Batch
     _index: int
@@ -180,6 +180,19 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Have `function(future)` called when the outcome is known; on the client's thread, so it must not block."""
         self._batch.when_done(lambda: function(self))
 
+    def _metadata(self) -> RecordMetadata:
+        batch, index = self._batch, self._index
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamps[index])
+
+
+class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):
+    """The same for AsyncProducer: it can be awaited.
+
+    A class of its own, because type checkers warn of awaitables that nobody awaits, and a synchronous `send()` is often
+    left alone on its line.
+    """
+
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         """Wait in a coroutine."""
         if not self._batch.is_done:
@@ -188,11 +201,6 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
             self._batch.when_done(lambda: _wake(loop, waiter))
             yield from waiter
         return self.result(0)
-
-    def _metadata(self) -> RecordMetadata:
-        batch, index = self._batch, self._index
-        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
-        return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamps[index])
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:

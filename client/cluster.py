@@ -118,7 +118,7 @@ class ClusterClient:
         """
         found = self.metadata.topic(name)
         deadline_s = self._now_s() + timeout_s
-        unknown_s = self._now_s() + min(timeout_s, NEW_TOPIC_GRACE_S)
+        unknown_s = self._now_s() + min(timeout_s / 2, NEW_TOPIC_GRACE_S)  # the rest is for finding the nearest name
         backoff = self._backoff()
         while found is None:
             await self.refresh((name,), timeout_s=max(0.001, deadline_s - self._now_s()))

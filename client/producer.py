@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from raylog.client import runtime
 from raylog.client.accumulator import Router
-from raylog.client.batch import SendFuture
+from raylog.client.batch import AsyncSendFuture, SendFuture
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ProducerConfig, load
 from raylog.client.sender import Sender, closed_error
@@ -27,7 +27,7 @@ from raylog.client.serializers import serializer
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
 
-__all__ = ["AsyncProducer", "Producer", "SendFuture"]
+__all__ = ["AsyncProducer", "AsyncSendFuture", "Producer", "SendFuture"]
 
 _EXIT_TIMEOUT_S = 1.0
 _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the records have been waited for
@@ -98,7 +98,7 @@ class AsyncProducer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> SendFuture:
+    ) -> AsyncSendFuture:
         """Put a record in line; await the returned future for where it was stored.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
@@ -113,7 +113,7 @@ class AsyncProducer:
             router = await self._route(topic, at_least=partition + 1)
         future = accumulator.append(router, *checked, partition, moment)
         if future is not None:
-            return future
+            return AsyncSendFuture(future._batch, future._index)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._max_block_s
         while True:
@@ -122,7 +122,7 @@ class AsyncProducer:
                 await asyncio.wait([room], timeout=max(0.0, deadline_s - loop.time()))
             future = accumulator.append(router, *checked, partition, moment)
             if future is not None:
-                return future
+                return AsyncSendFuture(future._batch, future._index)
             if loop.time() >= deadline_s:
                 raise self.exhausted()
 

@@ -36,7 +36,7 @@ def run(schedule: list[tuple[str, int, int]], plan: list[list[Any]], **options: 
         cluster.create_topic("t", PARTITIONS)
         for number, chosen in enumerate(plan):
             cluster.set_faults("t", number, chosen)
-        small = {"linger_ms": 0, "batch_size": 40, "max_request_size": 400, "request_timeout_ms": 150}
+        small: dict[str, Any] = {"linger_ms": 0, "batch_size": 40, "max_request_size": 400, "request_timeout_ms": 150}
         with Producer(**cluster.options, **small, retry_backoff_ms=1, retry_backoff_max_ms=20, **options) as producer:
             for step, number, much in schedule:
                 match step:

@@ -191,8 +191,16 @@ class ToyCluster:
         self.do(lambda: self.partitions[topic, partition].faults.extend(faults))
 
     def release(self, topic: str, partition: int) -> None:
-        """Answer the held produce requests."""
+        """Wait until a produce request is held, then answer all that are."""
+        self.wait_held(topic, partition)
         self.do(lambda: self._release(self.partitions[topic, partition]))
+
+    def wait_held(self, topic: str, partition: int, timeout_s: float = 10.0) -> None:
+        """Wait until a produce request is held."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self.do(lambda: self.partitions[topic, partition].held):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"No produce request for {topic}-{partition} came within {timeout_s} seconds.")
 
     def cut_connections(self) -> None:
         """Break every connection there is, of brokers and replicas."""
@@ -257,8 +265,8 @@ class ToyCluster:
         self.version += 1
         for place in [place for place in self.replicas if place[0] == name]:
             await self.replicas.pop(place).server.close()
-        for place in [place for place in self.partitions if place[0] == name]:
-            del self.partitions[place]
+        for found in [found for found in self.partitions if found[0] == name]:
+            del self.partitions[found]
 
     def _move_leader(self, one: ToyPartition, to: int | None, silently: bool) -> int:
         old = one.leader

@@ -1,0 +1,102 @@
+"""The command `raylog`: its subcommands, and the one place where errors become sentences and exit codes.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted. The modules imported here are light: whatever needs
+Ray, a client or rich is imported by the command that uses it, so that `raylog --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+import raylog
+from raylog.cli.complaints import explain, usage_complaint
+from raylog.cli.consume import consume
+from raylog.cli.groups import group
+from raylog.cli.lifecycle import start, stop
+from raylog.cli.log import log
+from raylog.cli.options import Commands
+from raylog.cli.perf import perf
+from raylog.cli.produce import produce
+from raylog.cli.status import status
+from raylog.cli.topics import topic
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class CommandLine(Commands):
+    """The top of the command line: runs a command and turns what it raises into one sentence and an exit code."""
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **options: Any
+    ) -> NoReturn:
+        """Run and end the process; click's own handling of errors is not used, to have one form for all of them."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in arguments
+        # `--debug` is welcome anywhere: people add it at the end of the line that has just failed.
+        arguments = [one for one in arguments if one != "--debug"]
+        options["standalone_mode"] = False
+        _set_up_logging(debug)
+        sys.exit(self._run(arguments, prog_name or "raylog", debug, options))
+
+    def _run(self, arguments: list[str], prog_name: str, debug: bool, options: dict[str, Any]) -> int:
+        try:
+            code = super().main(arguments, prog_name, **options)
+            sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            return 0
+        except click.UsageError as error:
+            click.echo(usage_complaint(error, prog_name), err=True)
+            return error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Interrupted.", err=True)
+            return INTERRUPTED
+        except BrokenPipeError:
+            _forget_stdout()
+            return BROKEN_PIPE
+        except Exception as error:  # the last place where an error can still become a sentence
+            if debug:
+                import traceback
+
+                traceback.print_exc()
+            click.echo(f"raylog: {explain(error)}", err=True)
+            return 1
+
+
+def _set_up_logging(debug: bool) -> None:
+    """What libraries log is for `--debug`; without it an error is one sentence, and nothing is said twice."""
+    if debug:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    else:
+        logging.getLogger("raylog").addHandler(logging.NullHandler())
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more (`raylog consume | head`): keep the interpreter's last flush from complaining."""
+    import os
+
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(raylog.__version__, prog_name="raylog")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere on the line.")
+def cli(debug: bool) -> None:
+    """Raylog, a log broker that lives inside a Ray cluster.
+
+    `raylog start` brings up a cluster on this machine; the other commands find it by themselves. Without Ray, give
+    --bootstrap host:port and the cluster's secret (--secret-file, or the variable RAYLOG_SECRET).
+    """
+
+
+for command in (start, stop, status, topic, group, produce, consume, log, perf):
+    cli.add_command(command)

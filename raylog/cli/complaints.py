@@ -1,0 +1,62 @@
+"""Errors as sentences with the next step. Used by `app`; touches nothing."""
+
+from __future__ import annotations
+
+import click
+
+from raylog.core import errors
+
+NO_CLUSTER = (
+    "No Raylog cluster was found here; run `raylog start`, or give --bootstrap host:port and --secret-file for one "
+    "that runs elsewhere."
+)
+_NEXT_STEP: dict[type[errors.RaylogError], str] = {
+    errors.UnknownTopicOrPartition: "`raylog topic list` shows the topics.",
+    errors.TopicAlreadyExists: "Choose another name, or add --if-not-exists.",
+    errors.GroupIdNotFound: "`raylog group list` shows the groups.",
+    errors.NonEmptyGroup: "Stop its consumers first; `raylog group describe` names them.",
+    errors.ConnectionFailed: "`raylog status` shows which brokers are online.",
+    errors.RequestTimedOut: "`raylog status` shows what is offline.",
+    errors.NotEnoughReplicas: "`raylog status` shows which replicas are out of sync.",
+    errors.LeaderNotAvailable: "`raylog status` shows what is offline.",
+    errors.DeliveryTimedOut: "`raylog status` shows what is offline.",
+    errors.AuthenticationFailed: "The secret lies in the file `secret` of the cluster's data directory; give it with "
+    "--secret-file.",
+    errors.OffsetOutOfRange: "Give an offset inside that range, or `earliest` or `latest`.",
+}
+
+
+def usage_complaint(error: click.UsageError, prog_name: str) -> str:
+    """What is wrong with the arguments, in one line, and where the right ones are listed."""
+    path = error.ctx.command_path if error.ctx is not None else prog_name
+    return f"raylog: {_sentence(error.format_message())} See `{path} --help`."
+
+
+def explain(error: Exception) -> str:
+    """The sentence for an error: what happened, and what to do next."""
+    if isinstance(error, click.ClickException):
+        return _sentence(error.format_message())
+    if isinstance(error, errors.NoClusterFound):
+        told = str(error)
+        return NO_CLUSTER if told == errors.NoClusterFound().message else told
+    if isinstance(error, errors.RaylogError):
+        told = _sentence(error.message)
+        if isinstance(error, errors.GroupIdNotFound):
+            told = _sentence(told.partition(";")[0])  # what follows is the way to the groups in Python
+        step = next((step for kind, step in _NEXT_STEP.items() if isinstance(error, kind)), "")
+        return told if not step or step in told else f"{told} {step}"
+    if isinstance(error, TimeoutError) and not error.filename:
+        return f"{_sentence(str(error) or 'The cluster did not answer in time')} `raylog status` shows what is offline."
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    module = type(error).__module__
+    if module.startswith("raylog."):
+        return _sentence(str(error))
+    first_line = next((line for line in str(error).splitlines() if line.strip()), "no details")
+    origin = "Ray reports" if module.split(".")[0] == "ray" else "This should not happen"
+    return f"{origin}: {type(error).__name__}: {first_line.strip()} - run it again with --debug to see where."
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -1,0 +1,117 @@
+"""`raylog group`: list, describe and delete consumer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.output import show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.admin import Admin
+    from raylog.client.descriptions import GroupDescription
+    from raylog.core.ids import TopicPartition
+
+
+@click.group(cls=Commands)
+def group() -> None:
+    """List, describe and delete consumer groups."""
+
+
+def _admin(arguments: dict[str, Any]) -> Admin:
+    from raylog.client.admin import Admin
+
+    return Admin(**arguments)
+
+
+@group.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def list_(target: Target, as_json: bool) -> None:
+    """List the groups and their states."""
+    with _admin(target.client_arguments()) as admin:
+        groups = admin.list_groups()
+    if as_json:
+        show_json([{"group": one.group_id, "state": one.state, "protocol_type": one.protocol_type} for one in groups])
+    elif groups:
+        show_table("", ["group", "state"], [[one.group_id, one.state] for one in groups])
+    else:
+        click.echo("No groups yet; a consumer with a group_id makes one.")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def describe(target: Target, name: str, as_json: bool) -> None:
+    """Show members, committed offsets and lag of a group."""
+    arguments = target.client_arguments()
+    with _admin(arguments) as admin:
+        found = admin.describe_group(name)
+        existing = set(admin.list_topics(internal=True))
+    wanted = {*found.offsets, *(one for member in found.members for one in member.assignment)}
+    ends = _ends(arguments, [one for one in wanted if one.topic in existing])
+    rows = progress(found, ends)
+    if as_json:
+        show_json(
+            {
+                "group": found.group_id,
+                "state": found.state,
+                "protocol": found.protocol,
+                "generation": found.generation,
+                "members": [
+                    {
+                        "member_id": one.member_id,
+                        "client_id": one.client_id,
+                        "instance_id": one.instance_id,
+                        "assignment": [str(each) for each in one.assignment],
+                    }
+                    for one in found.members
+                ],
+                "partitions": rows,
+            }
+        )
+        return
+    count = len(found.members)
+    click.echo(
+        f"Group {found.group_id}: {found.state}, generation {found.generation}, "
+        f"{count} {'member' if count == 1 else 'members'}"
+    )
+    columns = ["topic", "partition", "committed", "end", "lag", "member"]
+    if rows:
+        show_table("", columns, [["-" if row[name] is None else row[name] for name in columns] for row in rows])
+
+
+def _ends(arguments: dict[str, Any], partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """The end offset of each partition, for the lag."""
+    if not partitions:
+        return {}
+    from raylog.client.consumer import Consumer
+
+    with Consumer(**arguments) as consumer:
+        return consumer.end_offsets(partitions)
+
+
+def progress(found: GroupDescription, ends: dict[TopicPartition, int]) -> list[dict[str, Any]]:
+    """A row for each partition the group has read or is reading: committed offset, end, lag, who reads it."""
+    owners = {one: member.client_id for member in found.members for one in member.assignment}
+    rows: list[dict[str, Any]] = []
+    for partition in sorted({*found.offsets, *owners}):
+        committed, end = found.offsets.get(partition), ends.get(partition)
+        lag = None if committed is None or end is None else max(end - committed, 0)
+        row = {"topic": partition.topic, "partition": partition.partition, "committed": committed}
+        rows.append({**row, "end": end, "lag": lag, "member": owners.get(partition)})
+    return rows
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True)
+@cluster_options
+def delete(target: Target, names: tuple[str, ...]) -> None:
+    """Delete groups without members, with their committed offsets."""
+    with _admin(target.client_arguments()) as admin:
+        for name in names:
+            admin.delete_group(name)
+            click.echo(f"Group {name} deleted.")

@@ -1,0 +1,157 @@
+"""`raylog start` and `raylog stop`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+
+if TYPE_CHECKING:
+    from raylog.cli.ray_node import OwnRay
+    from raylog.cluster import Cluster
+
+WATCH_S = 1.0
+
+
+@click.command(cls=ManyValues)
+@data_dir_option
+@click.option("--brokers", type=click.IntRange(min=1), help="Brokers on this machine; default: as many as there were.")
+@click.option("--config", "config", multiple=True, metavar="KEY=VALUE...", help="Cluster keys, with Kafka's names.")
+@click.option("--foreground", is_flag=True, help="Stay, and stop the cluster at Ctrl-C or SIGTERM.")
+@click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Time to serve.")
+@address_option
+def start(
+    data_dir: Path,
+    brokers: int | None,
+    config: tuple[str, ...],
+    foreground: bool,
+    timeout_s: float,
+    address: str | None,
+) -> None:
+    """Start a cluster on this machine, or bring one back from its data directory.
+
+    Joins the Ray cluster of this machine. When there is none (or with --address local) a Ray node is started first,
+    which `raylog stop` ends again. On a Ray cluster whose nodes offer the resource `raylog`, each gets one broker.
+    """
+    settings = pairs("--config", config)
+    root = data_dir.absolute()
+    from raylog.core.config import validate_cluster_config
+
+    validate_cluster_config(settings)
+    cluster, own = _bring_up(root, brokers, settings, address, timeout_s)
+    _tell(cluster, root, own)
+    if foreground:
+        ended = _wait_for_signal(own)
+        cluster.stop()
+        _shut_down(own, root)
+        if ended:
+            raise click.ClickException("Ray ended while the cluster was running; the data directory has its log")
+        click.echo("Stopped.")
+
+
+def _bring_up(
+    root: Path, brokers: int | None, settings: dict[str, str], address: str | None, timeout_s: float
+) -> tuple[Cluster, OwnRay | None]:
+    from raylog import cluster as clusters
+    from raylog.cli import ray_node
+
+    root.mkdir(parents=True, exist_ok=True)
+    found = ray_node.find(address, root)
+    own = ray_node.recorded(root)
+    started_here = found is None
+    if found is None:
+        click.echo("No Ray runs here: starting one ...", err=True)
+        own = ray_node.start_node(root)
+        found = own.address
+    if own is not None and own.address != found:
+        own = None  # another Ray cluster was asked for by --address
+    try:
+        ray_node.join(found, root)
+        return clusters.start(root, brokers=brokers, config=settings, timeout_s=timeout_s), own
+    except BaseException:  # also an interrupt: a Ray that was started for a cluster which is not there has to go
+        if started_here and own is not None:
+            _shut_down(own, root)
+        raise
+
+
+def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
+    import ray
+
+    status = cluster.status()
+    bootstrap = ",".join(f"{one['host']}:{one['port']}" for one in status["brokers"] if one["online"])
+    address = ray.get_runtime_context().gcs_address
+    click.echo(f"Raylog runs, with its data in {root}.")
+    for broker in status["brokers"]:
+        state = "online" if broker["online"] else "offline"
+        click.echo(f"  broker {broker['broker']}: {broker['host']}:{broker['port']} ({state})")
+    click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
+    click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
+    click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
+    click.echo(f'  export {ENV_SECRET}="$(cat {root / "secret"})"')
+
+
+def _wait_for_signal(own: OwnRay | None) -> bool:
+    """Wait for SIGINT or SIGTERM; returns True when our Ray ended instead."""
+    asked = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    click.echo("Running in the foreground; Ctrl-C stops it.", err=True)
+    try:
+        while not asked.wait(WATCH_S):
+            if own is not None and not own.is_running():
+                return True
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return False
+
+
+def _shut_down(own: OwnRay | None, root: Path) -> None:
+    """Leave Ray, and end it if it is ours."""
+    import ray
+
+    from raylog.cli import ray_node
+
+    ray.shutdown()
+    if own is not None:
+        ray_node.stop_node(own, root)
+
+
+@click.command()
+@data_dir_option
+@click.option("--timeout-s", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Time to end.")
+@click.option("--keep-ray", is_flag=True, help="Leave Ray running even when `raylog start` started it.")
+@address_option
+def stop(data_dir: Path, timeout_s: float, keep_ray: bool, address: str | None) -> None:
+    """Stop the cluster; the data stays, and `raylog start` brings it back.
+
+    Ray is ended only when `raylog start` had started it for this data directory.
+    """
+    from raylog import cluster as clusters
+    from raylog.cli import ray_node
+    from raylog.core.errors import NoClusterFound
+
+    root = data_dir.absolute()
+    joined = ray_node.join(address, root)
+    own = ray_node.recorded(root)
+    if keep_ray or (own is not None and own.address != joined):
+        own = None
+    try:
+        clusters.connect().stop(timeout_s)
+    except NoClusterFound:
+        if own is None:
+            raise
+        click.echo("No Raylog cluster runs in the Ray that was started for it.", err=True)
+    else:
+        click.echo("Raylog has stopped; its data stays on disk.")
+    _shut_down(own, root)
+    if own is not None:
+        click.echo(f"Ray (process {own.pid}) has ended.")

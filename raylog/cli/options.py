@@ -1,0 +1,179 @@
+"""What several commands share: how a cluster is named, `key=value` lists, properties files, groups that know better.
+
+Used by every command. Imports only click; Ray is imported when a cluster is looked for through it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from raylog.core.errors import did_you_mean
+
+ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
+ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
+DEFAULT_DATA_DIR = "raylog-data"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Commands(click.Group):
+    """A group that names the nearest command when it does not know one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; raises UsageError with a guess at what was meant."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(did_you_mean("command", args[0], self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+class ManyValues(click.Command):
+    """A command whose `key=value` options take several values: `--config a=1 b=2`, as Kafka's tools do."""
+
+    many: tuple[str, ...] = ("--config", "--producer-props", "--consumer-props")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each further value, which is the form that click reads."""
+        spread: list[str] = []
+        current: str | None = None
+        one_is_first = True
+        for one in args:
+            if one.startswith("-"):
+                current, one_is_first = (one if one in self.many else None), True
+                if current is None:
+                    spread.append(one)
+            elif current is not None and (one_is_first or "=" in one):
+                spread += [current, one]
+                one_is_first = False
+            else:
+                spread.append(one)
+        if args and args[-1] in self.many:
+            spread.append(args[-1])  # without a value: click says so
+        return super().parse_args(ctx, spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster a command talks to: brokers by address, or the Ray cluster that it runs in."""
+
+    bootstrap: str | None
+    secret_file: Path | None
+    address: str | None
+    data_dir: Path
+
+    def client_arguments(self, config: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Keyword arguments for a client; joins Ray when no bootstrap is known.
+
+        `config` holds further keys as the user gave them; its `bootstrap.servers` wins.
+        """
+        config = dict(config or {})
+        bootstrap = config.pop("bootstrap.servers", None) or self.bootstrap
+        if not bootstrap:
+            self.join_ray()
+            return {"config": config}
+        return {"bootstrap": bootstrap, "secret": self._secret(), "config": config}
+
+    def join_ray(self) -> str:
+        """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""
+        from raylog.cli.ray_node import join
+
+        return join(self.address, self.data_dir)
+
+    def _secret(self) -> str:
+        if self.secret_file is not None:
+            secret = self.secret_file.read_text(encoding="utf-8").strip()
+            try:
+                bytes.fromhex(secret)
+            except ValueError:
+                secret = ""
+            if not secret:
+                raise click.UsageError(
+                    f"{self.secret_file} holds no secret in hexadecimal digits; it is the file `secret` in the "
+                    "cluster's data directory"
+                )
+            return secret
+        secret = os.environ.get(ENV_SECRET, "")
+        if not secret:
+            raise click.UsageError(
+                f"--bootstrap needs the cluster's secret: give --secret-file, or set {ENV_SECRET}; it is the file "
+                "`secret` in the cluster's data directory"
+            )
+        return secret
+
+
+def cluster_options(function: Function) -> Function:
+    """Add the options that name a cluster; the command gets them as one `target`."""
+
+    @functools.wraps(function)
+    def with_target(
+        *args: Any, bootstrap: str | None, secret_file: Path | None, address: str | None, data_dir: Path, **kwargs: Any
+    ) -> Any:
+        return function(*args, target=Target(bootstrap, secret_file, address, data_dir), **kwargs)
+
+    options = [
+        click.option(
+            *("--bootstrap", "--bootstrap-server", "bootstrap"),
+            envvar=ENV_BOOTSTRAP,
+            metavar="HOST:PORT[,...]",
+            help=f"Brokers to begin with; needs no Ray, but the secret.  [env: {ENV_BOOTSTRAP}]",
+        ),
+        click.option(
+            "--secret-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"File with the cluster's secret; otherwise the variable {ENV_SECRET}.",
+        ),
+        address_option,
+        data_dir_option,
+    ]
+    wrapped: Any = with_target
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+address_option = click.option(
+    "--address",
+    envvar="RAY_ADDRESS",
+    metavar="HOST:PORT",
+    help="Ray cluster to use; default: the one `raylog start` made here, else the one on this machine.",
+)
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(DEFAULT_DATA_DIR),
+    show_default=True,
+    help="Data directory of a cluster on this machine.",
+)
+
+
+def pairs(option: str, values: Iterable[str]) -> dict[str, str]:
+    """Read `key=value` arguments; raises UsageError for one that is none."""
+    found: dict[str, str] = {}
+    for one in values:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"{option} takes key=value, and {one!r} is not of that form")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a file of `key=value` lines with `#` comments, as Kafka's tools take them."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"line {number} of {path} is not key=value: {text!r}")
+        found[name.strip()] = value.strip()
+    return found

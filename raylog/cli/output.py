@@ -1,0 +1,97 @@
+"""How values look on a terminal: tables, times, sizes, bytes as text, JSON. Used by the commands that show any."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+PLAIN_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe, where nobody's window limits it."""
+
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: Iterable[str] = ()
+) -> None:
+    """Draw a table; `marks` gives one style a row ("red", "" for none)."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    if title:
+        click.echo(title)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    styles = iter(marks)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row), style=next(styles, "") or None)
+    console.print(table)
+
+
+def show_json(value: object) -> None:
+    """One JSON document, indented."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def json_line(value: object) -> str:
+    """One JSON document in one line."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return text_of(value)
+    if isinstance(value, set | frozenset | tuple):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def text_of(data: bytes | None) -> str:
+    """Bytes for a person: text where it is text, else `0x` and hexadecimal digits, `null` for a null."""
+    if data is None:
+        return "null"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+
+
+def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    """A JSON member for bytes: the text under its name, or base64 under `<name>_base64` when it is no text."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
+
+
+def moment(timestamp_ms: int) -> str:
+    """A timestamp in UTC with milliseconds; the bare number where it is no time of a calendar."""
+    if timestamp_ms < 0:
+        return str(timestamp_ms)
+    try:
+        whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(timestamp_ms // 1000))
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return f"{whole}.{timestamp_ms % 1000:03d}Z"
+
+
+def size(number: int) -> str:
+    """Bytes in the unit that keeps them short."""
+    amount = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"

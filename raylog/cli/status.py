@@ -1,0 +1,122 @@
+"""`raylog status`: brokers, topics, leaders, in-sync replicas, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Target, cluster_options
+from raylog.cli.output import show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.descriptions import PartitionInfo
+
+STYLE = {"ok": "", "under-replicated": "red", "offline": "bold red"}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
+@cluster_options
+@click.pass_context
+def status(ctx: click.Context, target: Target, as_json: bool) -> None:
+    """Show brokers, topics, leaders and in-sync replicas.
+
+    Exit code 1 when a broker is offline or a partition has no leader.
+    """
+    found = judged(_ask(target))
+    if as_json:
+        show_json(found)
+    else:
+        _draw(found)
+    if found["offline_brokers"] or found["offline_partitions"]:
+        ctx.exit(1)
+
+
+def _ask(target: Target) -> dict[str, Any]:
+    if target.bootstrap:
+        from raylog.client.admin import Admin
+
+        with Admin(**target.client_arguments()) as admin:
+            topics = admin.describe_topics(admin.list_topics(internal=True))
+            return {
+                **admin.describe_cluster().details,
+                "topics": {
+                    name: [plain_partition(partition) for partition in one.partitions] for name, one in topics.items()
+                },
+            }
+    from raylog.cluster import connect
+
+    target.join_ray()
+    return connect().status()
+
+
+def plain_partition(one: PartitionInfo) -> dict[str, Any]:
+    """A partition as the controller and JSON show it."""
+    return {
+        "partition": one.partition,
+        "leader": one.leader,
+        "leader_epoch": one.leader_epoch,
+        "replicas": list(one.replicas),
+        "isr": list(one.isr),
+    }
+
+
+def judged(status: dict[str, Any]) -> dict[str, Any]:
+    """The same state, and beside it what is not as it should be."""
+    partitions = [(f"{topic}-{one['partition']}", one) for topic, all_ in status["topics"].items() for one in all_]
+    return {
+        **status,
+        "offline_brokers": [one["broker"] for one in status["brokers"] if not one["online"]],
+        "offline_partitions": [name for name, one in partitions if condition(one) == "offline"],
+        "under_replicated_partitions": [name for name, one in partitions if condition(one) == "under-replicated"],
+    }
+
+
+def condition(partition: dict[str, Any]) -> str:
+    """How a partition is: offline without a leader, under-replicated when a replica is out of sync."""
+    if partition["leader"] < 0:
+        return "offline"
+    return "under-replicated" if len(partition["isr"]) < len(partition["replicas"]) else "ok"
+
+
+def _draw(found: dict[str, Any]) -> None:
+    brokers = found["brokers"]
+    show_table(
+        f"Cluster {found['cluster_id']}",
+        ["broker", "address", "state"],
+        [[one["broker"], f"{one['host']}:{one['port']}", "online" if one["online"] else "offline"] for one in brokers],
+        marks=["" if one["online"] else "bold red" for one in brokers],
+    )
+    rows = [(topic, one) for topic, partitions in sorted(found["topics"].items()) for one in partitions]
+    if not rows:
+        click.echo("\nNo topics yet; make one with `raylog topic create`.")
+        return
+    click.echo()
+    show_table(
+        f"{len(found['topics'])} topics, {len(rows)} partitions",
+        ["topic", "partition", "leader", "epoch", "replicas", "in sync", "state"],
+        [
+            [
+                topic,
+                one["partition"],
+                one["leader"] if one["leader"] >= 0 else "none",
+                one["leader_epoch"],
+                listed(one["replicas"]),
+                listed(one["isr"]),
+                condition(one),
+            ]
+            for topic, one in rows
+        ],
+        marks=[STYLE[condition(one)] for _, one in rows],
+    )
+    for name, key in (("offline", "offline_partitions"), ("under-replicated", "under_replicated_partitions")):
+        if found[key]:
+            click.echo(
+                f"{len(found[key])} {name}: {', '.join(found[key][:10])}{' ...' if len(found[key]) > 10 else ''}"
+            )
+
+
+def listed(numbers: list[int]) -> str:
+    """Broker ids, separated by commas."""
+    return ",".join(str(number) for number in numbers) or "none"

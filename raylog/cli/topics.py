@@ -1,0 +1,157 @@
+"""`raylog topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Commands, ManyValues, Target, cluster_options, pairs
+from raylog.cli.output import show_json, show_table
+from raylog.cli.status import STYLE, condition, listed, plain_partition
+
+if TYPE_CHECKING:
+    from raylog.client.admin import Admin
+    from raylog.client.descriptions import TopicDescription
+
+
+@click.group(cls=Commands)
+def topic() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+def _admin(target: Target) -> Admin:
+    from raylog.client.admin import Admin
+
+    return Admin(**target.client_arguments())
+
+
+@topic.command(cls=ManyValues)
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="Default: the cluster's num.partitions.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: default.replication.factor.")
+@click.option(
+    "--config", multiple=True, metavar="KEY=VALUE...", help="Keys of the topic, such as retention.ms=3600000."
+)
+@click.option("--if-not-exists", is_flag=True, help="Do nothing when the topic exists.")
+@cluster_options
+def create(
+    target: Target,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    config: tuple[str, ...],
+    if_not_exists: bool,
+) -> None:
+    """Create a topic, and wait until each of its partitions has a leader."""
+    settings = pairs("--config", config)
+    from raylog.core.errors import TopicAlreadyExists
+
+    with _admin(target) as admin:
+        try:
+            made = admin.create_topic(name, partitions, replication_factor, settings)
+        except TopicAlreadyExists:
+            if not if_not_exists:
+                raise
+            click.echo(f"Topic {name} exists already.")
+            return
+    count = len(made.partitions)
+    click.echo(
+        f"Topic {name} created: {count} {'partition' if count == 1 else 'partitions'}, "
+        f"replication factor {made.replication_factor}."
+    )
+
+
+@topic.command("list")
+@click.option("--internal", is_flag=True, help="Raylog's own topics as well.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@cluster_options
+def list_(target: Target, internal: bool, as_json: bool) -> None:
+    """List the topics, one name a line."""
+    with _admin(target) as admin:
+        names = admin.list_topics(internal=internal)
+    if as_json:
+        show_json(names)
+        return
+    for name in names:
+        click.echo(name)
+
+
+@topic.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+    """Show partitions, leaders, replicas and configuration of the topics named, or of all."""
+    with _admin(target) as admin:
+        described = admin.describe_topics(names or None)
+    if as_json:
+        show_json({name: as_plain(one) for name, one in described.items()})
+        return
+    if not described:
+        click.echo("No topics yet; make one with `raylog topic create`.")
+    for name, one in described.items():
+        partitions = [plain_partition(partition) for partition in one.partitions]
+        settings = ", ".join(f"{key}={value}" for key, value in sorted(one.config.items())) or "all defaults"
+        show_table(
+            f"{name}  (id {one.topic_id}, replication factor {one.replication_factor}; {settings})",
+            ["partition", "leader", "epoch", "replicas", "in sync", "state"],
+            [
+                [
+                    each["partition"],
+                    each["leader"] if each["leader"] >= 0 else "none",
+                    each["leader_epoch"],
+                    listed(each["replicas"]),
+                    listed(each["isr"]),
+                    condition(each),
+                ]
+                for each in partitions
+            ],
+            marks=[STYLE[condition(each)] for each in partitions],
+        )
+
+
+def as_plain(described: TopicDescription) -> dict[str, Any]:
+    """A topic as JSON shows it."""
+    return {
+        "topic_id": described.topic_id,
+        "internal": described.internal,
+        "replication_factor": described.replication_factor,
+        "config": described.config,
+        "partitions": [plain_partition(one) for one in described.partitions],
+    }
+
+
+@topic.command(cls=ManyValues)
+@click.argument("name")
+@click.option("--config", multiple=True, metavar="KEY=VALUE...", help="Keys to set.")
+@click.option("--delete-config", multiple=True, metavar="KEY", help="A key to give its default back; may be repeated.")
+@cluster_options
+def alter(target: Target, name: str, config: tuple[str, ...], delete_config: tuple[str, ...]) -> None:
+    """Change the configuration of a topic."""
+    settings = pairs("--config", config)
+    if not settings and not delete_config:
+        raise click.UsageError("nothing to change: give --config key=value, or --delete-config key")
+    with _admin(target) as admin:
+        admin.alter_topic_config(name, settings, delete_config)
+    click.echo(f"Topic {name} altered.")
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--if-exists", is_flag=True, help="Do nothing for a topic that does not exist.")
+@cluster_options
+def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
+    """Delete topics with all their records."""
+    from raylog.core.errors import UnknownTopicOrPartition
+
+    with _admin(target) as admin:
+        for name in names:
+            try:
+                admin.delete_topic(name)
+            except UnknownTopicOrPartition:
+                if not if_exists:
+                    raise
+                click.echo(f"There is no topic {name}.")
+            else:
+                click.echo(f"Topic {name} deleted.")

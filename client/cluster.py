@@ -299,8 +299,8 @@ class ClusterClient:
                 listener(changed)
 
     async def _wait_for(self, task: asyncio.Task[None], deadline_s: float, *, raise_its_error: bool) -> None:
-        done, _ = await asyncio.wait([task], timeout=max(0.0, deadline_s - self._now_s()))
-        if not done:
+        await asyncio.wait([task], timeout=max(0.0, deadline_s - self._now_s()))
+        if not task.done():
             raise RequestTimedOut("No broker answered a metadata request in time; check that the cluster runs.")
         if task.cancelled():
             raise ClientClosed("The client was closed while it fetched metadata.")

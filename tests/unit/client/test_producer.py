@@ -107,7 +107,7 @@ def test_a_record_that_is_too_large_is_refused_alone(cluster: ToyCluster) -> Non
 
 def test_an_unknown_topic_names_the_nearest(cluster: ToyCluster) -> None:
     cluster.create_topic("flights")
-    with Producer(**cluster.options, max_block_ms=300) as producer:
+    with Producer(**cluster.options, max_block_ms=1000) as producer:
         with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
             producer.send("fligths", b"x")
         with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 0, not 4"):

@@ -18,7 +18,7 @@ from raylog.client.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.ranges import PartitionRange
 from raylog.client.runtime import shared
 from raylog.core.errors import (
-    ConnectionFailed,
+    UnknownTopicOrPartition,
     InvalidConfig,
     OffsetOutOfRange,
     RaylogError,
@@ -127,7 +127,11 @@ class _Planner:
         options = self._options
         if options.assigned:
             for one in options.assigned:
-                await self._client.leader(one.topic, one.partition, timeout_s=self._left_s())
+                count = len((await self._client.topic(one.topic, timeout_s=self._left_s())).partitions)
+                if one.partition >= count:
+                    raise UnknownTopicOrPartition(
+                        f"Topic {one.topic!r} has partitions 0 to {count - 1}, not {one.partition}; change assign."
+                    )
             return sorted(options.assigned)
         topics = options.topics
         if options.pattern is not None:
@@ -146,17 +150,17 @@ class _Planner:
             low, high = await self._ask(one, EARLIEST), await self._ask(one, LATEST)
             start = await self._start(one, low, high)
             end = await self._end(one, low, high)
-            if self._options.start.each and self._options.end.each and not self._options.start.is_time:
+            if not (self._options.start.is_time or self._options.end.is_time):
                 _check_order(one, start, end)
             narrowing = self._narrowing
             start, end = max(start, narrowing.offset_low), min(end, narrowing.offset_end)
             if narrowing.time_low_ms is not None and start < end:
                 found = await self._ask(one, narrowing.time_low_ms)
                 start = max(start, found) if found >= 0 else end
-        info, leader = await self._client.leader(one.topic, one.partition, timeout_s=self._left_s())
+        info = await self._client.topic(one.topic, timeout_s=self._left_s())
+        leader = info.partitions[one.partition]
         address = self._client.address
-        if address is None:
-            raise ConnectionFailed("The client is not started.")
+        assert address is not None  # every started client has one
         brokers = tuple((broker.host, broker.port) for broker in self._client.metadata.brokers.values())
         return PartitionRange(
             topic=one.topic,

@@ -5,9 +5,11 @@ with the Java that raylog.spark.java finds, and makes `format("raylog")` known. 
 when a session is asked for, not before.
 """
 
+import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -59,7 +61,10 @@ def session(
         ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
     _require_java_on_ray()
     settings = DEFAULTS | {name: _spell(value) for name, value in (config or {}).items()}
-    spark: SparkSession = raydp.init_spark(app_name, num_executors, executor_cores, executor_memory, configs=settings)
+    with _ray_address_for_children(ray.get_runtime_context().gcs_address):
+        spark: SparkSession = raydp.init_spark(
+            app_name, num_executors, executor_cores, executor_memory, configs=settings
+        )
     try:
         register(spark)
     except BaseException:
@@ -81,6 +86,23 @@ def register(spark: "SparkSession") -> None:
     from raylog.spark.source import RaylogDataSource
 
     spark.dataSource.register(RaylogDataSource)
+
+
+@contextmanager
+def _ray_address_for_children(address: str) -> Iterator[None]:
+    """Tell the JVM that is started meanwhile, and the Python processes in which it plans queries, which Ray this is.
+
+    They look for the Raylog cluster there; without a word they would take the Ray that was started last on the machine.
+    """
+    before = os.environ.get("RAY_ADDRESS")
+    os.environ["RAY_ADDRESS"] = address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["RAY_ADDRESS"]
+        else:
+            os.environ["RAY_ADDRESS"] = before
 
 
 def _spell(value: object) -> str:

@@ -16,7 +16,7 @@ import sys
 from raylog.spark import java
 java.prepare()  # before Ray starts, which looks for Java only then
 import ray
-ray.init(num_cpus=4, object_store_memory=120_000_000, include_dashboard=False, log_to_driver=False)
+ray.init(address="local", num_cpus=4, object_store_memory=120_000_000, include_dashboard=False, log_to_driver=False)
 import raylog
 import raylog.spark
 

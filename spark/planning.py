@@ -18,10 +18,10 @@ from raylog.client.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.ranges import PartitionRange
 from raylog.client.runtime import shared
 from raylog.core.errors import (
-    UnknownTopicOrPartition,
     InvalidConfig,
     OffsetOutOfRange,
     RaylogError,
+    UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.spark.filters import Narrowing

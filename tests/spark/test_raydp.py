@@ -35,6 +35,10 @@ with raylog.start(sys.argv[1], brokers=1) as cluster:
         print("TOTAL", total[0], int(total[1]))
         print("PLACES", spark.sql("SELECT count(DISTINCT partition, offset) FROM orders").first()[0])
         print("PUSHED", spark.sql("SELECT * FROM orders WHERE partition = 1").rdd.getNumPartitions())
+        since = spark.sql("SELECT * FROM orders WHERE timestamp > timestamp'2020-01-01' AND offset >= 100")
+        print("SINCE", since.count(), since.agg({"offset": "min"}).first()[0])
+        late = spark.read.format("raylog").option("subscribe", "orders").option("startingTimestamp", 2**41)
+        print("LATE", late.option("startingOffsetsByTimestampStrategy", "latest").load().count())
     finally:
         raylog.spark.stop()
 ray.shutdown()
@@ -57,3 +61,5 @@ def test_sql_on_raydp_reads_what_a_producer_wrote(tmp_path: Path) -> None:
     assert f"TOTAL 2000 {sum(range(2000))}" in lines
     assert "PLACES 2000" in lines
     assert "PUSHED 1" in lines
+    assert "SINCE 1800 100" in lines
+    assert "LATE 0" in lines

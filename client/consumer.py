@@ -58,11 +58,14 @@ class Consumer:
         if not self._is_open:
             return
         self._is_open = False
+        is_alone = self._one_poll.acquire(blocking=False)  # the listener may not poll here either
         try:
             call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
             if call is not None:
                 self._inner._listener.make(call)
         finally:
+            if is_alone:
+                self._one_poll.release()
             self._runtime.run(self._engine.close(timeout_s=timeout))
 
     def __enter__(self) -> Self:

@@ -92,20 +92,21 @@ class Fetcher:
             try:
                 await self._fetch(state)
                 backoff.reset()
-            except OffsetOutOfRange as error:
-                state.stop_behind(session, error)
-                self._on_data()
             except (RpcError, RaylogError) as failure:
-                error_seen = as_raylog_error(failure)
-                # `topic` in the details: the whole topic is unknown, which only the user can explain.
-                if "topic" in error_seen.details or not error_seen.retriable:
-                    self._on_error(error_seen)
-                if error_seen.refresh_metadata or isinstance(error_seen, RequestTimedOut):
-                    await self._refresh(state.partition.topic)
-                if isinstance(error_seen, CorruptMessage):
-                    state.stop_behind(session, error_seen)
-                    self._on_data()
-                await asyncio.sleep(backoff.next_s())
+                await self._failed(state, session, as_raylog_error(failure), backoff)
+
+    async def _failed(self, state: PartitionState, session: int, error: RaylogError, backoff: Backoff) -> None:
+        if isinstance(error, OffsetOutOfRange | CorruptMessage):
+            # What is buffered comes first; then poll() meets this, and resets the position or tells the user.
+            state.stop_behind(session, error)
+            self._on_data()
+            return
+        # `topic` in the details: the whole topic is unknown, which only the user can explain.
+        if "topic" in error.details or not error.retriable:
+            self._on_error(error)
+        if error.refresh_metadata or isinstance(error, RequestTimedOut):
+            await self._refresh(state.partition.topic)
+        await asyncio.sleep(backoff.next_s())
 
     async def _wait_until_wanted(self, state: PartitionState, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """A group coordinator for the clients' tests: the real `CoordinatorMachine` behind real sockets, its log in memory.
 
-Every step is checked by the machine's own `validate`, and by a referee of our own: in one generation a partition has one
-owner, and a committed offset never goes back but by a commit. `move` replaces the coordinator as a restarted actor does:
-another process, another port, a machine rebuilt from the log.
+Every step is checked by the machine's own `validate`, and by a referee of our own: in one generation a partition has
+one owner, and generations never fall. `move` replaces the coordinator as a restarted actor does: another port, and a
+machine rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -222,13 +222,9 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
             instance_id=args[3],
             assignments={member: bytes(data) for member, data in args[4]},
         ),
-        "heartbeat": lambda: HeartbeatReceived(
-            **common, generation=args[1], member_id=args[2], instance_id=args[3]
-        ),
+        "heartbeat": lambda: HeartbeatReceived(**common, generation=args[1], member_id=args[2], instance_id=args[3]),
         "leave_group": lambda: LeaveReceived(**common, members=args[1]),
-        "offset_commit": lambda: OffsetCommitReceived(
-            **common, generation=args[1], member_id=args[2], offsets=args[3]
-        ),
+        "offset_commit": lambda: OffsetCommitReceived(**common, generation=args[1], member_id=args[2], offsets=args[3]),
         "offset_fetch": lambda: OffsetFetchReceived(**common, partitions=args[1]),
         "describe_group": lambda: DescribeGroupReceived(**common),
     }

@@ -1,0 +1,161 @@
+"""Whatever is fetched, sought and taken in whatever order: a session gives each record once, in order, without gaps."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylog.client.consuming.opening import BatchOpener
+from raylog.client.consuming.partition import PartitionState, Start
+from raylog.client.types import Record
+from raylog.core.errors import CorruptMessage
+from raylog.core.ids import TopicPartition
+from raylog.storage.records import CONTROL_BIT, encode_batch, parse_header
+
+HERE = TopicPartition("flights", 0)
+
+
+@dataclass(frozen=True)
+class Log:
+    """A partition's log: whole batches, some of them control batches, some behind gaps (as a cleaner leaves them)."""
+
+    batches: tuple[bytes, ...]
+    ends: tuple[int, ...]
+    visible: tuple[int, ...]
+    """Offsets of the records that a consumer sees."""
+
+    def fetch(self, offset: int, max_bytes: int) -> memoryview:
+        found = b""
+        for batch, end in zip(self.batches, self.ends, strict=True):
+            if end > offset:
+                if found and len(found) + len(batch) > max_bytes:
+                    break
+                found += batch
+        return memoryview(found)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    batches: list[bytes] = []
+    ends: list[int] = []
+    visible: list[int] = []
+    offset = 0
+    for _ in range(draw(st.integers(1, 8))):
+        offset += draw(st.sampled_from([0, 0, 0, 1, 5]))
+        count = draw(st.integers(1, 6))
+        is_control = draw(st.integers(0, 5)) == 0
+        batches.append(
+            encode_batch(
+                None,
+                [f"value {each}".encode() for each in range(offset, offset + count)],
+                list(range(offset, offset + count)),
+                base_offset=offset,
+                attributes=CONTROL_BIT if is_control else 0,
+                compression=draw(st.sampled_from([0, 0, 1])),
+            )
+        )
+        if not is_control:
+            visible += range(offset, offset + count)
+        offset += count
+        ends.append(offset)
+    return Log(tuple(batches), tuple(ends), tuple(visible))
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(1, 400)),
+        st.tuples(st.just("answer"), st.integers(0, 3)),
+        st.tuples(st.just("take"), st.integers(1, 9)),
+        st.tuples(st.just("take_one"), st.just(0)),
+        st.tuples(st.just("columns"), st.just(0)),
+        st.tuples(st.just("seek"), st.integers(0, 45)),
+        st.tuples(st.just("pause"), st.integers(0, 1)),
+    ),
+    max_size=60,
+)
+
+
+@given(log=logs(), start=st.integers(0, 20), actions=ACTIONS)
+@settings(max_examples=100, deadline=None)
+def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, actions: list[tuple[str, int]]) -> None:
+    state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY)
+    state.move_to(start)
+    asked: list[tuple[int, memoryview]] = []  # answers on the way, of whatever session
+    expected = _from(log, start)
+
+    def check(records: list[Record]) -> None:
+        for record in records:
+            wanted = expected.pop(0)
+            assert record == Record("flights", 0, wanted, wanted, None, f"value {wanted}".encode(), [])
+
+    for action, number in actions:
+        if action == "ask" and len(asked) < 4:
+            asked.append((state.session, log.fetch(state.fetch_offset, number)))
+        elif action == "answer" and asked:
+            session, payload = asked.pop(number % len(asked))
+            # The fetcher has one request outstanding in a session; the others here come from earlier sessions.
+            if session != state.session or payload[:8] == log.fetch(state.fetch_offset, 1)[:8]:
+                assert state.add(session, payload) is (session == state.session)
+        elif action == "take":
+            taken = state.take(number)
+            assert len(taken) <= number
+            check(taken)
+        elif action == "take_one":
+            record = state.take_one()
+            check([] if record is None else [record])
+        elif action == "columns" and not state.has_opened:
+            columns = state.take_columns(fail=True)
+            offsets = [] if columns is None else list(columns.offsets)
+            assert [expected.pop(0) for _ in offsets] == offsets
+        elif action == "seek":
+            state.move_to(number)
+            expected = _from(log, number)
+        elif action == "pause":
+            state.paused = bool(number)
+        assert state.position is not None
+        assert not expected or state.position <= expected[0], "the position never passes a record that was not given"
+
+    state.paused = False
+    while payload := log.fetch(state.fetch_offset, 100):
+        state.add(state.session, payload)
+        check(state.take(1_000))
+    check(state.take(1_000))
+    assert expected == [], "everything is given in the end"
+    assert state.buffered_bytes == 0
+    assert state.position == max(state.fetch_offset, 0)
+
+
+def _from(log: Log, offset: int) -> list[int]:
+    return [each for each in log.visible if each >= offset]
+
+
+@given(log=logs(), cut=st.integers(0, 2_000), damage=st.integers(0, 2_000))
+@settings(max_examples=60, deadline=None)
+def test_damaged_bytes_are_reported_and_never_given(log: Log, cut: int, damage: int) -> None:
+    """Whatever is cut off or flipped: the records given are a prefix of the log, and the rest waits or is refused."""
+    data = bytearray(b"".join(log.batches))
+    data = data[: max(1, len(data) - cut % len(data))]
+    place = damage % len(data)
+    data[place] ^= 0xFF
+    state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY)
+    state.move_to(0)
+    state.add(state.session, memoryview(data))
+    given_offsets: list[int] = []
+    with suppress(CorruptMessage):
+        while records := state.take(4):
+            given_offsets += [record.offset for record in records]
+    if not _in_header_before_crc(log, place):
+        assert given_offsets == list(log.visible[: len(given_offsets)])
+
+
+def _in_header_before_crc(log: Log, place: int) -> bool:
+    """Base offset and epoch lie outside the checksum: damage there is the disk's to notice, not the client's."""
+    start = 0
+    for batch in log.batches:
+        if start <= place < start + parse_header(batch).size:
+            return place - start < 21
+        start += len(batch)
+    return False

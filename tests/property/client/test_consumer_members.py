@@ -1,0 +1,286 @@
+"""Many members of the client's machine against the coordinator's real machine, message by message, in any order.
+
+Messages may be lost, members may fall silent, the coordinator may be rebuilt from its log. At every moment a partition
+has one owner among those whose generation is the newest, and nobody can commit for a generation that is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from raylog.client.consuming.membership import Call, Membership
+from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.events import (
+    AppendRecords,
+    Effect,
+    HeartbeatReceived,
+    JoinReceived,
+    LeaveReceived,
+    OffsetCommitReceived,
+    Refuse,
+    Reply,
+    SyncReceived,
+    Tick,
+)
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.ids import TopicPartition
+from raylog.core.outbox import Outbox
+
+PARTITIONS = {"flights": 5, "trips": 2}
+MEMBERS = 4
+SESSION_MS, REBALANCE_MS = 1_000, 2_000
+
+
+@dataclass
+class Client:
+    """One member, the request it waits for, and the partitions it reads."""
+
+    member: Membership
+    waiting: tuple[int, Call, int] | None = None
+    owned: set[TopicPartition] = field(default_factory=set)
+    is_silent: bool = False
+
+
+class GroupOfMembers(RuleBasedStateMachine):
+    """The world: clients, a coordinator, and the answers between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+        self.requests = 0
+        self.log: list[tuple[list[object], list[object] | None]] = []
+        self.answers: dict[int, Any] = {}
+        self.ids = 0
+        self.clients: list[Client] = []
+        self.committed: dict[TopicPartition, int] = {}
+        self.coordinator = self._rebuilt()
+
+    def _rebuilt(self) -> CoordinatorMachine:
+        machine = CoordinatorMachine(
+            settings=GroupSettings(initial_rebalance_delay_ms=0), new_member_id=self._new_member_id
+        )
+        for key, value in self.log:
+            machine.replay(key, value)
+        machine.loaded(self.now_ms)
+        return machine
+
+    def _new_member_id(self, client_id: str) -> str:
+        self.ids += 1
+        return f"{client_id}-{self.ids}"
+
+    @initialize(assignors=st.sampled_from([("range",), ("roundrobin",), ("sticky",), ("sticky", "range")]))
+    def begin(self, assignors: tuple[str, ...]) -> None:
+        self.clients = [
+            Client(
+                Membership(
+                    "board",
+                    client_id=f"client{number}",
+                    instance_id=f"static{number}" if number == 0 else None,
+                    assignors=assignors,
+                    session_timeout_ms=SESSION_MS,
+                    rebalance_timeout_ms=REBALANCE_MS,
+                )
+            )
+            for number in range(MEMBERS)
+        ]
+
+    # What can happen
+
+    @rule(number=st.integers(0, MEMBERS - 1))
+    def act(self, number: int) -> None:
+        """A member does what its poll() would do next."""
+        client = self.clients[number]
+        member = client.member
+        if client.is_silent or client.waiting is not None:
+            return
+        if member.rejoin_reason is not None:
+            client.owned.clear()  # given back before joining, as an eager rebalance demands
+            args = member.join_args(["flights", "trips"], msgspec.msgpack.encode)
+            self._send(client, Call.JOIN, args)
+        else:
+            self._send(client, Call.HEARTBEAT, member.heartbeat_args())
+
+    @rule(number=st.integers(0, MEMBERS - 1), is_lost=st.sampled_from([False, False, False, True]))
+    def receive(self, number: int, is_lost: bool) -> None:
+        """A member gets the answer it waits for, or loses it with its connection."""
+        client = self.clients[number]
+        if client.waiting is None or client.waiting[0] not in self.answers:
+            return
+        request, call, generation = client.waiting
+        answer = self.answers.pop(request)
+        client.waiting = None
+        if is_lost:
+            if call in (Call.JOIN, Call.SYNC):
+                client.member.need_rejoin("the connection broke")
+            return
+        if isinstance(answer, Refuse):
+            client.member.failed(call, answer.error, generation=generation)
+            if client.member.lost:
+                client.owned.clear()
+        elif call is Call.JOIN:
+            rows = client.member.joined(answer)
+            subscriptions = client.member.subscriptions(rows, msgspec.msgpack.decode)
+            self._send(client, Call.SYNC, client.member.sync_args(subscriptions, PARTITIONS, msgspec.msgpack.encode))
+        elif call is Call.SYNC:
+            client.owned = set(client.member.synced(bytes(answer[0]), msgspec.msgpack.decode))
+
+    @rule(number=st.integers(0, MEMBERS - 1))
+    def commit(self, number: int) -> None:
+        """A member commits what it owns; an old generation is refused, and says so to the member."""
+        client = self.clients[number]
+        generation, member_id = client.member.commit_identity
+        if not client.owned or generation < 0:
+            return
+        offsets = {each: self.committed.get(each, 0) + 1 for each in sorted(client.owned)}
+        rows = [("id", each.topic, each.partition, offset, -1, "") for each, offset in offsets.items()]
+        self.requests += 1
+        self._step(
+            OffsetCommitReceived(
+                cause="commit",
+                now_ms=self.now_ms,
+                request=self.requests,
+                group="board",
+                generation=generation,
+                member_id=member_id,
+                offsets=rows,
+            )
+        )
+        answer = self.answers.pop(self.requests)
+        if isinstance(answer, Refuse):
+            client.member.failed(Call.COMMIT, answer.error, generation=generation)
+            if client.member.lost:
+                client.owned.clear()
+        else:
+            newest = max(other.member.generation for other in self.clients)
+            assert generation == newest or not self._newer_owners(generation), "a commit of a past generation was taken"
+            self.committed |= offsets
+
+    @rule(number=st.integers(0, MEMBERS - 1), is_silent=st.booleans())
+    def fall_silent(self, number: int, is_silent: bool) -> None:
+        self.clients[number].is_silent = is_silent
+
+    @rule(number=st.integers(0, MEMBERS - 1))
+    def leave(self, number: int) -> None:
+        client = self.clients[number]
+        args = client.member.leave_args()
+        if args is None or client.waiting is not None or client.is_silent:
+            return
+        client.owned.clear()
+        client.member.left()
+        self.requests += 1
+        self._step(
+            LeaveReceived(
+                cause="leave",
+                now_ms=self.now_ms,
+                request=self.requests,
+                group="board",
+                members=[(row[0], row[1]) for row in args[1]],  # type: ignore[attr-defined]
+            )
+        )
+
+    @rule(step_ms=st.sampled_from([100, 900, 2_500]))
+    def pass_time(self, step_ms: int) -> None:
+        self.now_ms += step_ms
+        self._step(Tick(cause="tick", now_ms=self.now_ms))
+
+    @rule()
+    def restart_the_coordinator(self) -> None:
+        """Its process dies: what was parked is refused by the connection's end, the log is replayed elsewhere."""
+        self.coordinator = self._rebuilt()
+        for client in self.clients:
+            if client.waiting is not None and client.waiting[0] not in self.answers:
+                if client.waiting[1] in (Call.JOIN, Call.SYNC):
+                    client.member.need_rejoin("the coordinator went away")
+                client.waiting = None
+
+    # How messages travel
+
+    def _send(self, client: Client, call: Call, args: list[Any]) -> None:
+        self.requests += 1
+        client.waiting = (self.requests, call, client.member.generation)
+        common: dict[str, Any] = {
+            "cause": call.value,
+            "now_ms": self.now_ms,
+            "request": self.requests,
+            "group": args[0],
+        }
+        if call is Call.JOIN:
+            self._step(
+                JoinReceived(
+                    **common,
+                    member_id=args[1],
+                    instance_id=args[2],
+                    client_id=args[3],
+                    session_timeout_ms=args[4],
+                    rebalance_timeout_ms=args[5],
+                    protocols=[(name, data) for name, data in args[7]],
+                )
+            )
+        elif call is Call.SYNC:
+            self._step(
+                SyncReceived(
+                    **common,
+                    generation=args[1],
+                    member_id=args[2],
+                    instance_id=args[3],
+                    assignments=dict(args[4]),
+                )
+            )
+        else:
+            self._step(HeartbeatReceived(**common, generation=args[1], member_id=args[2], instance_id=args[3]))
+
+    def _step(self, event: Any) -> None:
+        out: Outbox[Effect] = self.coordinator.step(event)
+        self.coordinator.validate()
+        for effect in [*out.now, *out.after_sync]:
+            if isinstance(effect, AppendRecords):
+                self.log += effect.records
+            elif isinstance(effect, Reply):
+                self.answers[effect.request] = effect.result
+            else:
+                self.answers[effect.request] = effect
+
+    def _newer_owners(self, generation: int) -> bool:
+        return any(client.owned and client.member.generation > generation for client in self.clients)
+
+    # What always holds
+
+    @invariant()
+    def a_partition_has_one_owner_in_a_generation(self) -> None:
+        owners: dict[tuple[int, TopicPartition], int] = {}
+        for number, client in enumerate(self.clients):
+            for partition in client.owned:
+                place = (client.member.generation, partition)
+                assert owners.setdefault(place, number) == number, f"{partition} has two owners"
+
+    @invariant()
+    def who_owns_partitions_holds_a_generation(self) -> None:
+        for client in self.clients:
+            assert not client.owned or client.member.generation > 0
+
+    def teardown(self) -> None:
+        """Left in peace, the members that still live share everything among them."""
+        for client in self.clients:
+            client.is_silent = False
+        for _ in range(40):
+            self.pass_time(100)
+            for number in range(len(self.clients)):
+                self.receive(number, is_lost=False)
+                self.act(number)
+                self.receive(number, is_lost=False)
+        if not self.clients:
+            return
+        everything = {TopicPartition(topic, each) for topic, count in PARTITIONS.items() for each in range(count)}
+        owned = [partition for client in self.clients for partition in client.owned]
+        assert sorted(owned) == sorted(everything)
+        assert len({client.member.generation for client in self.clients}) == 1
+
+
+GroupOfMembers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroupOfMembers = GroupOfMembers.TestCase

@@ -27,6 +27,7 @@ POLL_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
+FOLLOWERS_WAIT_S: Final = 15.0
 LOOPBACK: Final = "127.0.0.1"
 NODE_FOLDER: Final = "broker"
 """Folder of a node's broker below the data directory, where every node has its own disk."""
@@ -295,8 +296,21 @@ def _ensure_ray(address: str | None) -> bool:
     from raylog.spark.java import put_on_path_for_ray
 
     put_on_path_for_ray()
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    _hush()
     return True
+
+
+def _hush() -> None:
+    """Keep Ray's remarks on many small workers, and on workers that died, out of a terminal that did not start Ray.
+
+    Both are normal here: there is a process for each replica, and a dead one is restarted. They stay in Ray's own logs.
+    """
+    try:
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+    except ImportError:
+        return
+    dispatcher.remove_handler("ray_print_logs")
 
 
 def _this_node() -> str:
@@ -385,9 +399,10 @@ def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -
     wanted = sorted((seat.host, seat.node_id, seat.broker) for seat in seats)
     embedded = seats[0].broker is not None
     problem = "no status yet"
+    led_since: float | None = None
 
     def serving() -> bool:
-        nonlocal problem
+        nonlocal problem, led_since
         status = _status(max(0.1, deadline - time.monotonic()))
         online = {one["broker"] if embedded else one["node_id"] for one in status["brokers"] if one["online"]}
         missing = [host for host, node_id, broker in wanted if (broker if embedded else node_id) not in online]
@@ -398,8 +413,15 @@ def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -
             if one["leader"] < 0
         ]
         problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {leaderless or 'none'}"
-        # Nodes may still be on their way to a cluster of several, and their partitions' leaders with them.
-        return not missing and not (embedded and leaderless)
+        if missing or (embedded and leaderless):
+            return False
+        led_since = led_since or time.monotonic()
+        # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
+        # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
+        absent = any(
+            set(one["isr"]) - set(one["online"]) for partitions in status["topics"].values() for one in partitions
+        )
+        return not (embedded and absent) or time.monotonic() - led_since > FOLLOWERS_WAIT_S
 
     try:
         _wait_for(serving, deadline, "")

@@ -130,12 +130,12 @@ class VirtualLog:
         self._rebuild_producers()
 
     def reset(self, start: int) -> None:
-        """Throw everything away and begin at ``start``; durable."""
+        """Throw everything away and begin at ``start``; durable. Producers are unknown then, and may start anywhere."""
         self.start = self.durable_end = start
         self.entries.clear()
         self._epochs.clear()
         self.truncations += 1
-        self._rebuild_producers()
+        self.producers.clear()
 
     def advance_start(self, start: int) -> None:
         """Drop the entries below ``start``. The producer state keeps what they said, as its snapshots do."""

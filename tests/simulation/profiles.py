@@ -51,7 +51,7 @@ class Faults:
     unsynced_survives: float = 0.5
     """Chance that part of what was not synced is still there after a crash."""
     retention: float = 0
-    """Chance per second that a replica drops the older half of what it knows to be committed."""
+    """How often a replica drops all but the newest of what it knows to be committed."""
 
     session_timeout_ms: int = 800
     registration_grace_ms: int = 1500
@@ -198,8 +198,21 @@ def _sticky_lag(draw: random.Random) -> Faults:
 
 
 def _retention(draw: random.Random) -> Faults:
-    """Logs lose their old half all the time, while old leaders come back with records that nobody else has."""
-    return replace(_zombie(draw), retention=4.0, fence_rate=1.5, crash_rate=0.5, produce_pause_ms=8)
+    """Logs lose their old records all the time, while cut-off leaders come back with tails that nobody else has."""
+    return replace(
+        _three(draw),
+        min_insync_replicas=1,
+        producers=3,
+        acks_one=0.9,
+        produce_pause_ms=5,
+        delay_ms=1,
+        retention=8.0,
+        cut_rate=3.0,
+        cut_ms=1200,
+        session_timeout_ms=300,
+        lag_max_ms=800,
+        chaos_s=8,
+    )
 
 
 def _quiet(draw: random.Random) -> Faults:

@@ -10,7 +10,7 @@ from tests.simulation.simulation import run_seed
 
 pytestmark = pytest.mark.sim
 
-SEEDS = 5
+SEEDS = 3
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))

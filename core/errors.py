@@ -1,7 +1,7 @@
-"""The errors a user of Raylog can meet: one root, Kafka's names and numbers, and flags that tell a client what to do.
+"""The errors a user of Raylog can meet: one root, Kafka's names and numbers, flags that tell a client what to do.
 
-Clients branch on ``retriable`` and ``refresh_metadata``, never on names. ``from_code`` turns the wire's number back into
-the class. Bugs are a different tree (:mod:`raylog.core.invariants`) and never appear here.
+Clients branch on ``retriable`` and ``refresh_metadata``, never on names. ``from_code`` turns a number from the wire
+back into the class. Bugs are a different tree (:mod:`raylog.core.invariants`) and never appear here.
 """
 
 from __future__ import annotations
@@ -84,6 +84,12 @@ class RecordTooLarge(RaylogError):
     """The record or batch is larger than the configured maximum."""
 
     code = 10
+
+
+class OffsetMetadataTooLarge(RaylogError):
+    """The note beside a committed offset is larger than the coordinator keeps; commit a shorter one."""
+
+    code = 12
 
 
 class CoordinatorLoadInProgress(RetriableError):

@@ -42,6 +42,7 @@ class OffsetOutOfRange(StorageError):
         self.offset = offset
         self.start = start
         self.end = end
+        self.details = {"start": start, "end": end}
 
 
 class RecordTooLarge(StorageError):

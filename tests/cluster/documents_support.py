@@ -1,0 +1,95 @@
+"""Runs commands as a reader of the documents would, in a Ray of their own that no other Ray on the machine touches.
+
+Used by the tests of the README and of the examples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.unit.style.sources import ROOT
+
+LEFT_OUT = ("RAY_ADDRESS", "RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_DATA_DIR", "PYTHONWARNINGS")
+"""Variables that would lead a command to another cluster, or make it stricter than a reader's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """An empty folder to work in, and an environment whose Ray is found by nobody else."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def run(self, *command: str, stdin: str = "", timeout_s: float = 120.0) -> str:
+        """Run a command; returns what it printed. AssertionError with all its output when it fails or hangs."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as complaints:
+            # Files instead of pipes: `raylog start` leaves a Ray behind that would keep a pipe open.
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=dict(self.environment),
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=complaints,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                process.communicate(stdin, timeout=timeout_s)
+                problem = "" if process.returncode == 0 else f"ended with {process.returncode}"
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                problem = f"did not end within {timeout_s:.0f} s"
+            out.seek(0)
+            complaints.seek(0)
+            printed = out.read()
+            assert not problem, f"{command} {problem}:\n{stdin}\n--- stdout\n{printed}\n--- stderr\n{complaints.read()}"
+        return printed
+
+    def python(self, *arguments: str, stdin: str = "", timeout_s: float = 120.0) -> str:
+        """Run this interpreter."""
+        return self.run(sys.executable, *arguments, stdin=stdin, timeout_s=timeout_s)
+
+
+@contextmanager
+def reader() -> Iterator[Reader]:
+    """A reader whose Ray, if one is left at the end, is ended by its recorded process id."""
+    # Short, because the path of a Unix socket may have 107 bytes and Ray puts long names below it.
+    place = Path(tempfile.mkdtemp(prefix="rl"))
+    folder = place / "work"
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+    # As `pip install` and `source .venv/bin/activate` leave it: `raylog` and `python` are those of this environment.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    environment["RAY_TMPDIR"] = str(place)
+    try:
+        yield Reader(folder, environment)
+    finally:
+        _end_ray(folder)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _end_ray(folder: Path) -> None:
+    """End the Ray that a `raylog start` below the folder has left running; its record says which process that is."""
+    for record in folder.rglob("ray.json"):
+        pid = json.loads(record.read_text(encoding="utf-8"))["pid"]
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            continue
+
+
+def example(name: str) -> str:
+    """The path of an example."""
+    return str(ROOT / "examples" / name)

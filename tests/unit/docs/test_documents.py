@@ -1,0 +1,123 @@
+"""The documents say what is there: paths and functions exist, links lead somewhere, nothing private is in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.unit.docs.documents import DOCUMENTS, anchors, links, name_of, prose
+from tests.unit.style.sources import ROOT, parsed
+
+CODE = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"^(?:[\w.-]+/)*[\w.-]+\.(?:py|toml|yaml|md|txt|svg)$|^(?:[\w.-]+/)+$")
+PLACE = re.compile(r"^((?:[\w.-]+/)+[\w-]+\.py):([A-Za-z_][\w.]*)$")
+AT_USERS = {"broker/", "broker-1/", "controller/", "raylog-data/"}
+"""Folders of a data directory, which the repository does not have."""
+
+PRIVATE = re.compile(r"/work/|/home/|/root/|/tmp/(?!ray/)")
+BOASTS = re.compile(
+    r"\b(?:blazing|seamless\w*|effortless\w*|powerful|robust\w*|cutting-edge|world-class|game-chang\w*|simply|"
+    r"leverag\w+|state-of-the-art|lightning|rock-solid|delightful|best-in-class|enterprise-grade|production-ready)\b",
+    re.IGNORECASE,
+)
+TOP_LEVEL = {path.name for path in ROOT.iterdir()}
+
+
+def names_in(path: Path) -> set[str]:
+    """Functions, classes, and methods as Class.method, of a Python file."""
+    found: set[str] = set()
+    for node in parsed(path).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{node.name}.{one.name}" for one in inner}
+    return found
+
+
+def spans(document: Path) -> list[str]:
+    """Everything between backticks in a document's prose."""
+    return [found[1] for found in CODE.finditer(prose(document.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_function_that_is_named_exists(document: Path) -> None:
+    missing = []
+    for span in spans(document):
+        place = PLACE.match(span)
+        if place is None:
+            continue
+        path = ROOT / place[1]
+        if not path.exists() or place[2] not in names_in(path):
+            missing.append(span)
+    assert not missing, f"{name_of(document)} names what does not exist: {missing}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_path_that_is_named_exists(document: Path) -> None:
+    named = {span for span in spans(document) if PATH.match(span) and span not in AT_USERS}
+    # A bare file name such as `meta.properties` or `ray.json` may be one that a cluster writes; a folder says which.
+    of_ours = {span for span in named if "/" in span.rstrip("/") or span.rstrip("/") in TOP_LEVEL or span.endswith("/")}
+    missing = sorted(span for span in of_ours if not (ROOT / span).exists() and not (document.parent / span).exists())
+    assert not missing, f"{name_of(document)} names paths that do not exist: {missing}"
+
+
+def test_the_architecture_page_names_functions_in_every_layer() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layers = {found[1].split("/")[0] for found in CODE.finditer(text) if PLACE.match(found[1])}
+    assert layers == {"actors", "client", "core", "rpc", "spark", "storage"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    broken = []
+    for link in links(document.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        path = (document.parent / target).resolve() if target else document
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+            broken.append(link)
+    assert not broken, f"{name_of(document)} has broken links: {broken}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_a_document_names_no_private_path_and_does_not_boast(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert not PRIVATE.findall(text)
+    assert not BOASTS.findall(prose(text))
+
+
+def test_decision_records_are_numbered_without_gaps_and_all_are_listed() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert [int(record.name[:4]) for record in records] == list(range(1, len(records) + 1))
+    listed = set(links((ROOT / "docs" / "adr" / "README.md").read_text(encoding="utf-8")))
+    assert listed == {record.name for record in records}
+
+
+@pytest.mark.parametrize("record", sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")), ids=lambda path: path.name)
+def test_a_decision_record_has_a_context_a_decision_and_consequences(record: Path) -> None:
+    text = record.read_text(encoding="utf-8")
+    assert text.startswith(f"# {record.name[:4]}. ")
+    assert "\nStatus: " in text
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Context", "## Decision", "## Consequences"]
+
+
+def test_the_picture_is_sound_and_brings_its_own_background() -> None:
+    root = ElementTree.parse(ROOT / "docs" / "architecture.svg").getroot()
+    name = "{http://www.w3.org/2000/svg}"
+    first = root.find(f"{name}rect")
+    assert root.find(f"{name}title") is not None
+    assert first is not None
+    assert first.get("fill") not in (None, "none"), "without a background of its own it is unreadable on dark pages"
+
+
+def test_the_version_in_the_changelog_is_ours() -> None:
+    import raylog
+
+    assert f"\n## {raylog.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ A new leader epoch gets a new object: what was heard in an older epoch must not 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from raylog.core.errors import (
     FencedLeaderEpoch,
@@ -43,6 +44,7 @@ class Leader:
     """Leads one partition in one leader epoch."""
 
     __slots__ = (
+        "_doubt_at_ms",
         "_exposed",
         "_log",
         "_me",
@@ -82,6 +84,7 @@ class Leader:
         self._next_request = next_request
         self._note = note
         self._exposed: Offset | None = None
+        self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
         self._meet_followers(now_ms)
 
     @property
@@ -131,7 +134,7 @@ class Leader:
             return
         progress = self.followers[event.follower]
         progress.fetched(event.fetch_offset, self._log.end, event.now_ms)
-        if event.follower not in self.isr.maximal and self._may_join(event.follower, progress):
+        if event.follower not in self.isr.maximal and self._may_join(event.follower, progress, event.now_ms):
             self._propose(event.cause, event.now_ms, out, joining=(event.follower,))
         self.advance(event.cause, out)
         if event.fetch_offset < self._log.end or event.deadline_ms <= event.now_ms:
@@ -290,8 +293,20 @@ class Leader:
             log_start_offset=self._log.start,
         )
 
-    def _may_join(self, broker: BrokerId, progress: FollowerProgress) -> bool:
-        return may_join(progress, self.isr.state.place(broker), self._log.high_watermark, self.epoch_start)
+    def _may_join(self, broker: BrokerId, progress: FollowerProgress, now_ms: int) -> bool:
+        """Rule R3. That a follower is down is believed for a while only, if it goes on fetching.
+
+        Places have no version of their own: a late copy of a state may have taken back that it is up again. The
+        controller judges the proposal anyway.
+        """
+        place = self.isr.state.place(broker)
+        doubted = place is not None and place.port == 0 and now_ms >= self._doubt_at_ms
+        if place is not None and doubted:
+            place = replace(place, port=1)
+        joins = may_join(progress, place, self._log.high_watermark, self.epoch_start)
+        if joins and doubted:
+            self._doubt_at_ms = now_ms + self.settings.fetch_timeout_ms
+        return joins
 
     def _incarnation_of(self, broker: BrokerId) -> Incarnation:
         return self._my_incarnation if broker == self._me else self.followers[broker].incarnation

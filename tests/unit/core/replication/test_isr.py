@@ -90,6 +90,16 @@ def test_a_follower_that_is_registered_as_down_or_as_another_life_may_not_join()
     assert some(ProposeIsr, context.fetched_by(THIRD, 0, incarnation=31).now)
 
 
+def test_a_follower_that_goes_on_fetching_is_not_believed_to_be_down_for_ever() -> None:
+    """Found by the simulator: a late copy of a state told the leader again that the follower was down."""
+    context = Context()
+    context.told(partition_state(isr=(ME, SECOND), down=(THIRD,)))
+    context.ticked(4_999)
+    assert not some(ProposeIsr, context.fetched_by(THIRD, 0).now)
+    context.ticked(1)
+    assert some(ProposeIsr, context.fetched_by(THIRD, 0).now)
+
+
 def test_older_places_do_not_bring_back_an_older_life() -> None:
     context = Context()
     context.told(partition_state(incarnations={THIRD: 31}))

@@ -55,7 +55,7 @@ def _ask_spark(spark: SparkSession, topic: str) -> tuple[Answer, Answer]:
     parsed.cache().createOrReplaceTempView("flights")
     by_carrier = [tuple(row) for row in spark.sql(BY_CARRIER).collect()]
     worst_days = [tuple(row) for row in spark.sql(WORST_DAYS).collect()]
-    return by_carrier, worst_days  # type: ignore[return-value]
+    return by_carrier, worst_days
 
 
 def _by_carrier(flights: Flights) -> Answer:

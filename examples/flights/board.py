@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import ray
@@ -64,7 +65,7 @@ class Tally:
 
 
 @ray.remote(num_cpus=0)
-def read_share(member: str, topic: str, group: str, expected: int, tally: object) -> Share:
+def read_share(member: str, topic: str, group: str, expected: int, tally: Any) -> Share:
     """Read as one member of the group until the group as a whole has read ``expected`` records."""
     share = Share(member)
     deadline = time.monotonic() + DEADLINE_S
@@ -73,7 +74,7 @@ def read_share(member: str, topic: str, group: str, expected: int, tally: object
     ) as consumer:
         while time.monotonic() < deadline:
             taken = share.take(consumer.poll(timeout_ms=200))
-            if ray.get(tally.add.remote(taken)) >= expected:  # type: ignore[attr-defined]
+            if ray.get(tally.add.remote(taken)) >= expected:
                 consumer.commit()
                 return share
     return share
@@ -82,7 +83,7 @@ def read_share(member: str, topic: str, group: str, expected: int, tally: object
 def consume(console: Console, checks: Checks, topic: str, group: str, flights: Flights) -> None:
     """Let three members read it all and check count, order by key, and absence of duplicates against the file."""
     began = time.monotonic()
-    tally = Tally.remote()  # type: ignore[attr-defined]
+    tally: Any = Tally.remote()  # type: ignore[attr-defined]
     tasks = [read_share.remote(f"member-{one}", topic, group, len(flights), tally) for one in range(1, MEMBERS + 1)]
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console

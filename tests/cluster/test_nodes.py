@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_nodes_get_brokers_when_they_join_and_keep_their_identity(tmp_path: Path
 
     nodes = RayCluster()
 
-    def add(name: str) -> object:
+    def add(name: str) -> Any:
         return nodes.add_node(
             num_cpus=1,
             resources={"raylog": 1},
@@ -64,4 +65,4 @@ def test_nodes_get_brokers_when_they_join_and_keep_their_identity(tmp_path: Path
         cluster.stop()
     finally:
         ray.shutdown()
-        nodes.shutdown()
+        nodes.shutdown()  # type: ignore[no-untyped-call]

@@ -44,7 +44,7 @@ def explain(error: Exception) -> str:
         if isinstance(error, errors.GroupIdNotFound):
             told = _sentence(told.partition(";")[0])  # what follows is the way to the groups in Python
         step = next((step for kind, step in _NEXT_STEP.items() if isinstance(error, kind)), "")
-        return told if not step or step in told else f"{told} {step}"
+        return told if not step or "`" in told else f"{told} {step}"
     if isinstance(error, TimeoutError) and not error.filename:
         return f"{_sentence(str(error) or 'The cluster did not answer in time')} `raylog status` shows what is offline."
     if isinstance(error, OSError) and error.strerror:

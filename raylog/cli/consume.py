@@ -67,16 +67,19 @@ def consume(
     from raylog.client.consumer import Consumer
 
     # A service manager ends a consumer with SIGTERM: it leaves its group then, as at Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = 0
-    with Consumer(**target.client_arguments(config)) as consumer:
-        _take_up(consumer, topic, partition, place)
-        try:
-            for records in _polls(consumer, timeout_ms, max_messages):
-                write_out(sys.stdout.buffer, map(to_bytes, records))
-                count += len(records)
-        except KeyboardInterrupt:
-            pass  # this is how a person ends it
+    try:
+        with Consumer(**target.client_arguments(config)) as consumer:
+            _take_up(consumer, topic, partition, place)
+            try:
+                for records in _polls(consumer, timeout_ms, max_messages):
+                    write_out(sys.stdout.buffer, map(to_bytes, records))
+                    count += len(records)
+            except KeyboardInterrupt:
+                pass  # this is how a person ends it
+    finally:
+        signal.signal(signal.SIGTERM, before)
     click.echo(f"{count} {'record' if count == 1 else 'records'} read.", err=True)
 
 

@@ -19,6 +19,7 @@ from raylog.core.errors import did_you_mean
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
 DEFAULT_DATA_DIR = "raylog-data"
+CONNECT_TIMEOUT_S = 3.0
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -79,7 +80,9 @@ class Target:
         if not bootstrap:
             self.join_ray()
             return {"config": config}
-        return {"bootstrap": bootstrap, "secret": self._secret(), "config": config}
+        secret = self._secret()
+        _require_an_answer(str(bootstrap))
+        return {"bootstrap": bootstrap, "secret": secret, "config": config}
 
     def join_ray(self) -> str:
         """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""
@@ -107,6 +110,24 @@ class Target:
                 "`secret` in the cluster's data directory"
             )
         return secret
+
+
+def _require_an_answer(bootstrap: str) -> None:
+    """Raise ConnectionFailed at once when nobody listens: a client would try for half a minute, as a service should."""
+    import socket
+
+    from raylog.client.discovery import parse_bootstrap
+    from raylog.core.errors import ConnectionFailed
+
+    for endpoint in parse_bootstrap(bootstrap):
+        try:
+            socket.create_connection(endpoint, timeout=CONNECT_TIMEOUT_S).close()
+        except OSError:
+            continue
+        return
+    raise ConnectionFailed(
+        f"Nobody answers at {bootstrap}; `raylog status` on a machine of the cluster shows its brokers' addresses."
+    )
 
 
 def cluster_options(function: Function) -> Function:

@@ -1,0 +1,164 @@
+"""The command line from `raylog start` to `raylog stop`, in processes of its own, with a Ray that it starts and ends.
+
+`--address local` keeps it apart from any other Ray on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
+
+COMMAND_TIMEOUT_S = 120
+PROGRAM = [sys.executable, "-c", "from raylog.cli import main; main()"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs commands in a folder, as a user does."""
+
+    folder: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAYLOG_", "RAY_ADDRESS"))}
+        return {**kept, **more}
+
+    def run(self, *words: str, stdin: str = "", expect: int = 0, env: dict[str, str] | None = None) -> str:
+        """Run one command to its end; returns what it printed."""
+        done = subprocess.run(
+            [*PROGRAM, *words],
+            cwd=self.folder,
+            env=self.environment(**(env or {})),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == expect, f"raylog {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout if expect == 0 else done.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A folder to work in; whatever a test leaves running is stopped."""
+    shell = Shell(tmp_path)
+    yield shell
+    if (tmp_path / "raylog-data" / "ray.json").exists():
+        shell.run("stop")
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Wait until the condition holds; AssertionError after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+def processes_of(session: int) -> list[int]:
+    """The processes that live in one session, which is how a Ray node of ours is told from others."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
+    told = shell.run("start", "--address", "local", "--brokers", "2")
+    assert "broker 2: 127.0.0.1:" in told
+    secret = (shell.folder / "raylog-data" / "secret").read_text().strip()
+    assert secret not in told
+    ray_pid = json.loads((shell.folder / "raylog-data" / "ray.json").read_text())["pid"]
+    assert processes_of(ray_pid)
+
+    shell.run("topic", "create", "flights", "--partitions", "2", "--replication-factor", "2")
+    assert shell.run("topic", "list") == "flights\n"
+    lines = "".join(f"{number % 7}:{number}\n" for number in range(1000))
+    shell.run("produce", "--topic", "flights", "--key-separator", ":", stdin=lines)
+
+    # Everything below goes by address and secret: no Ray in these processes.
+    bootstrap = next(line for line in told.splitlines() if "RAYLOG_BOOTSTRAP=" in line).partition("=")[2]
+    away = {"RAYLOG_BOOTSTRAP": bootstrap, "RAYLOG_SECRET": secret}
+    wanted = ["--topic", "flights", "--from-beginning", "--max-messages", "1000"]
+    read = shell.run("consume", *wanted, "--group", "board", "--timeout-ms", "30000", env=away)
+    assert sorted(map(int, read.split())) == list(range(1000))
+    group = json.loads(shell.run("group", "describe", "board", "--json", env=away))
+    assert [(row["committed"], row["lag"]) for row in group["partitions"]] == [
+        (row["end"], 0) for row in group["partitions"]
+    ]
+    assert sum(row["end"] for row in group["partitions"]) == 1000
+    assert "did you mean 'flights'?" in shell.run("consume", "--topic", "flihgts", expect=1, env=away)
+
+    status = json.loads(shell.run("status", "--json"))
+    assert {len(one["isr"]) for one in status["topics"]["flights"]} == {2}
+    assert status["offline_brokers"] == []
+    assert "online" in shell.run("status", env=away)
+
+    load = "perf produce --topic flights --num-records 20000 --record-size 100 --throughput -1"
+    assert "20000 records sent, " in shell.run(*load.split(), "--producer-props", "acks=all", env=away)
+    reading = "perf consume --topic flights --messages 21000 --timeout 30000"
+    row = shell.run(*reading.split(), env=away).splitlines()[1]
+    assert int(row.split(", ")[4]) == 21000
+
+    dump = shell.run("log", "dump", "raylog-data/broker-1/flights-0", "--records", "--offset", "0")
+    assert "key " in dump
+
+    assert "has ended" in shell.run("stop")
+    eventually(lambda: not processes_of(ray_pid), "the Ray node has ended, with all of its processes")
+    assert "raylog start" in shell.run("status", "--address", "local", expect=1)
+
+    shell.run("start", "--address", "local")
+    assert shell.run("topic", "list") == "flights\n"
+    back = shell.run("consume", "--topic", "flights", "--from-beginning", "--max-messages", "21000", "--format", "%o ")
+    assert len(back.split()) == 21000
+    shell.run("stop")
+
+
+def test_in_the_foreground_a_signal_stops_cluster_and_ray(shell: Shell) -> None:
+    with (shell.folder / "told").open("wb") as told:
+        process = subprocess.Popen(
+            [*PROGRAM, "start", "--address", "local", "--foreground"],
+            cwd=shell.folder,
+            env=shell.environment(),
+            stdout=told,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        eventually(lambda: "Running in the foreground" in (shell.folder / "told").read_text(), "it runs")
+        ray_pid = json.loads((shell.folder / "raylog-data" / "ray.json").read_text())["pid"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(COMMAND_TIMEOUT_S) == 0
+        eventually(lambda: not processes_of(ray_pid), "the Ray node has ended")
+        assert not (shell.folder / "raylog-data" / "ray.json").exists()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(COMMAND_TIMEOUT_S)
+
+
+def test_a_start_that_fails_leaves_no_ray_behind(shell: Shell) -> None:
+    told = shell.run("start", "--address", "local", "--config", "default.replication.factr=2", expect=1)
+    assert "did you mean 'default.replication.factor'?" in told
+    for broker in (1, 2):
+        (shell.folder / "raylog-data" / f"broker-{broker}").mkdir(parents=True)
+    told = shell.run("start", "--address", "local", "--brokers", "1", expect=1)
+    assert "holds the data of 2 brokers" in told, "which is found out when Ray has been started"
+    assert not (shell.folder / "raylog-data" / "ray.json").exists()

@@ -1,0 +1,186 @@
+"""Producing, consuming, measuring and topics, against a cluster in memory that is reached by address and secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raylog.cli.consume import compile_format
+from raylog.cli.status import condition, judged
+from raylog.client.types import Record
+from tests.unit.cli.support import Outcome, raylog, refusal
+from tests.unit.cli.test_perf_stats import FINAL
+from tests.unit.client.toy_server import SECRET, ToyCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[ToyCluster]:
+    with ToyCluster(brokers=2) as running:
+        running.create_topic("flights", 2)
+        yield running
+
+
+def at(cluster: ToyCluster, *arguments: str, stdin: str | bytes = "") -> Outcome:
+    """Run a command against this cluster."""
+    return raylog(*arguments, "--bootstrap", cluster.bootstrap, stdin=stdin, RAYLOG_SECRET=SECRET.hex())
+
+
+def test_lines_become_records_and_come_back(cluster: ToyCluster) -> None:
+    told = at(cluster, "produce", "--topic", "flights", "--partition", "1", stdin="one\ntwo\r\n\nfour")
+    assert (told.code, told.out, told.err) == (0, "", "4 records stored in flights.\n")
+    assert cluster.records("flights", 1) == [(0, None, b"one"), (1, None, b"two"), (2, None, b""), (3, None, b"four")]
+    read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--max-messages", "4")
+    assert (read.code, read.out, read.err) == (0, "one\ntwo\n\nfour\n", "4 records read.\n")
+
+
+def test_keys_stand_before_the_separator(cluster: ToyCluster) -> None:
+    at(cluster, "produce", "--topic", "flights", "--partition", "0", "--key-separator", ":", stdin="UA:1:2\n:x\n")
+    assert cluster.records("flights", 0) == [(0, b"UA", b"1:2"), (1, b"", b"x")]
+    told = at(cluster, "produce", "--topic", "flights", "--key-separator", ":", stdin="UA:1\nnothing\n")
+    assert "line 2 has no key separator ':'" in refusal(told, 2)
+
+
+def test_a_file_is_sent_with_the_producers_keys(cluster: ToyCluster, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"\xff\n" * 100)
+    options = ["--file", str(path), "--acks", "all", "--compression-type", "lz4", "--partition", "0", "--quiet"]
+    told = at(cluster, "produce", "--topic", "flights", *options, "--producer-props", "linger.ms=1", "batch.size=500")
+    assert (told.code, told.out, told.err) == (0, "", "")
+    assert [value for _, _, value in cluster.records("flights", 0)] == [b"\xff"] * 100
+    wrong = at(cluster, "produce", "--topic", "flights", "--producer-props", "linger.msec=1")
+    assert "did you mean 'linger.ms'?" in refusal(wrong, 1)
+
+
+def test_a_topic_that_does_not_exist_is_an_error_that_names_the_nearest(cluster: ToyCluster) -> None:
+    for words in (["produce", "--topic", "flihgts"], ["consume", "--topic", "flihgts"]):
+        told = refusal(at(cluster, *words, stdin="x\n"), 1)
+        assert "did you mean 'flights'?" in told
+    assert "flights has the partitions 0 to 1, not 7" in refusal(
+        at(cluster, "consume", "--topic", "flights", "--partition", "7"), 1
+    )
+
+
+def test_a_refused_record_fails_the_command(cluster: ToyCluster) -> None:
+    cluster.set_faults("flights", 0, [87])
+    told = at(cluster, "produce", "--topic", "flights", "--partition", "0", stdin="x\n")
+    assert "The toy was told to refuse this." in refusal(told, 1)
+
+
+def test_reading_begins_at_the_offset_that_was_asked_for(cluster: ToyCluster) -> None:
+    at(cluster, "produce", "--topic", "flights", "--partition", "0", stdin="a\nb\nc\n")
+    place = ["consume", "--topic", "flights", "--partition", "0"]
+    assert at(cluster, *place, "--offset", "1", "--max-messages", "1").out == "b\n"
+    assert at(cluster, *place, "--offset", "earliest", "--max-messages", "2").out == "a\nb\n"
+    assert at(cluster, *place, "--offset", "latest", "--timeout-ms", "300").out == ""
+    assert at(cluster, *place, "--from-beginning", "--timeout-ms", "300").out == "a\nb\nc\n"
+
+
+def test_records_are_printed_as_json_lines(cluster: ToyCluster) -> None:
+    at(cluster, "produce", "--topic", "flights", "--partition", "0", "--key-separator", ":", stdin=b"k:\xff\n")
+    read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--max-messages", "1", "--json")
+    row = json.loads(read.out)
+    assert row.pop("timestamp_ms") > 0
+    assert row == {
+        "topic": "flights",
+        "partition": 0,
+        "offset": 0,
+        "key": "k",
+        "value_base64": "/w==",
+        "headers": [],
+    }
+
+
+def test_a_format_gives_every_field() -> None:
+    record = Record("t", 2, 7, 99, b"k", None, [("a", b"1"), ("b", b"2")])
+    assert compile_format(r"%t-%p@%o %T %k=%v [%h] 100%%\n\t\\x")(record) == b"t-2@7 99 k=null [a=1,b=2] 100%\n\t\\x"
+    assert compile_format("é%v")(Record("t", 0, 0, 0, None, b"\xff", [])) == "é".encode() + b"\xff"
+
+
+def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluster) -> None:
+    made = at(cluster, "topic", "create", "tests", "--partitions", "3", "--config", "retention.ms=5", "flush.ms=6")
+    assert made.out == "Topic tests created: 3 partitions, replication factor 2.\n"
+    assert at(cluster, "topic", "list").out == "flights\ntests\n"
+    assert json.loads(at(cluster, "topic", "list", "--json").out) == ["flights", "tests"]
+    assert "--if-not-exists" in refusal(at(cluster, "topic", "create", "tests"), 1)
+    assert at(cluster, "topic", "create", "tests", "--if-not-exists").code == 0
+    assert at(cluster, "topic", "alter", "tests", "--config", "a=1", "--delete-config", "flush.ms").code == 0
+    described = json.loads(at(cluster, "topic", "describe", "tests", "--json").out)["tests"]
+    assert described["config"] == {"retention.ms": "5", "a": "1"}
+    assert [one["partition"] for one in described["partitions"]] == [0, 1, 2]
+    shown = at(cluster, "topic", "describe", "tests").out.splitlines()
+    assert shown[0].startswith("tests  (id ")
+    assert shown[1].split() == ["partition", "leader", "epoch", "replicas", "in", "sync", "state"]
+    assert shown[2].split() == ["0", "0", "0", "0,1", "0,1", "ok"]
+    assert at(cluster, "topic", "delete", "tests").out == "Topic tests deleted.\n"
+    assert at(cluster, "topic", "delete", "tests", "--if-exists").code == 0
+    refusal(at(cluster, "topic", "delete", "tests"), 1)
+
+
+def test_status_shows_brokers_and_partitions(cluster: ToyCluster) -> None:
+    shown = at(cluster, "status")
+    assert shown.code == 0
+    assert "flights  1          1       0      1,0       1,0      ok" in shown.out
+    found = json.loads(at(cluster, "status", "--json").out)
+    assert [one["broker"] for one in found["brokers"]] == [0, 1]
+    assert (found["offline_brokers"], found["offline_partitions"]) == ([], [])
+
+
+def test_what_is_wrong_is_named_in_the_status() -> None:
+    healthy = {"partition": 0, "leader": 1, "leader_epoch": 1, "replicas": [1, 2], "isr": [1, 2]}
+    behind, offline = {**healthy, "partition": 1, "isr": [1]}, {**healthy, "partition": 2, "leader": -1}
+    assert [condition(one) for one in (healthy, behind, offline)] == ["ok", "under-replicated", "offline"]
+    found = judged({"brokers": [{"broker": 2, "online": False}], "topics": {"t": [healthy, behind, offline]}})
+    assert found["offline_brokers"] == [2]
+    assert found["offline_partitions"] == ["t-2"]
+    assert found["under_replicated_partitions"] == ["t-1"]
+
+
+def test_perf_produce_sends_every_record_and_reports_as_kafka_does(cluster: ToyCluster) -> None:
+    line = "perf produce --topic flights --num-records 5000 --record-size 100 --throughput -1 --print-metrics"
+    told = at(cluster, *line.split(), "--producer-props", "acks=all", "linger.ms=1", "--warmup-records", "1000")
+    assert told.code == 0, told
+    lines = told.out.splitlines()
+    assert lines[0].startswith("Warmup first 1000 records.")
+    final = FINAL.match(lines[1])
+    assert final is not None, lines
+    assert final[1] == "5000"
+    assert lines[2].startswith("4000 steady state records sent, ")
+    assert any(line.startswith("producer-metrics:record-send-total:{client-id=perf-producer-client}") for line in lines)
+    values = [value for partition in (0, 1) for _, _, value in cluster.records("flights", partition)]
+    assert len(values) == 5000
+    assert all(value is not None and len(value) == 100 and value.isalpha() and value.isupper() for value in values)
+
+
+def test_perf_produce_keeps_to_its_rate_and_counts_latency_from_the_schedule(cluster: ToyCluster) -> None:
+    line = "perf produce --topic flights --num-records 200 --payload-monotonic --throughput 400 --latency-digits 2"
+    told = at(cluster, *line.split())
+    fields = told.out.split()
+    assert fields[0] == "200"
+    assert float(fields[3]) <= 405, "never faster than asked for"
+
+
+def test_perf_produce_takes_payloads_from_a_file_and_keys_from_another(cluster: ToyCluster, tmp_path: Path) -> None:
+    payloads, config = tmp_path / "payloads", tmp_path / "producer.properties"
+    payloads.write_bytes(b"a|bb|ccc|")
+    config.write_text("linger.ms=1\nkey.serializer=org.apache.kafka.common.serialization.ByteArraySerializer\n")
+    line = "perf produce --topic flights --num-records 300 --throughput -1 --payload-delimiter |"
+    files = ["--payload-file", str(payloads), "--producer.config", str(config)]
+    told = at(cluster, *line.split(), *files)
+    assert told.code == 0, told
+    assert "Number of messages read: 3" in told.out
+    values = {value for partition in (0, 1) for _, _, value in cluster.records("flights", partition)}
+    assert values == {b"a", b"bb", b"ccc"}
+    payloads.write_bytes(b"")
+    assert "is empty" in at(cluster, *line.split(), *files).err
+
+
+def test_perf_produce_fails_when_records_were_refused(cluster: ToyCluster) -> None:
+    cluster.set_faults("flights", 0, [87] * 50)
+    cluster.set_faults("flights", 1, [87] * 50)
+    line = "perf produce --topic flights --num-records 10 --record-size 10 --throughput -1"
+    told = at(cluster, *line.split())
+    assert told.code == 1
+    assert "10 records were not stored; the first error was: The toy was told to refuse this." in told.err

@@ -1,0 +1,151 @@
+"""Help, wrong arguments, and what a person reads when something is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from raylog.cli.app import cli
+from raylog.cli.complaints import explain
+from raylog.cli.options import pairs, read_properties
+from raylog.core import errors
+from tests.unit.cli.support import raylog, refusal
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command there is."""
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+ALL = sorted(commands(cli))
+
+
+def test_every_promised_command_exists() -> None:
+    promised = "start stop status produce consume topic-create topic-list topic-describe topic-delete topic-alter"
+    promised += " group-list group-describe group-delete log-dump perf-produce perf-consume"
+    assert {tuple(one.split("-")) for one in promised.split()} <= set(ALL)
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
+    outcome = raylog(*words, "--help")
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"Usage: raylog {' '.join(words)}")
+
+
+def test_help_is_there_at_once_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "import raylog.cli\n"
+        "try: raylog.cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "loaded = {name.split('.')[0] for name in sys.modules}\n"
+        "assert not loaded & {'ray', 'rich', 'numpy', 'pandas', 'pyarrow', 'asyncio', 'msgspec'}, loaded\n"
+        "assert code == 0\n"
+    )
+    took_s = []
+    for _ in range(3):
+        began_s = time.process_time(), time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+        took_s.append(time.perf_counter() - began_s[1])
+    assert min(took_s) < 2, "0.1 s on an idle machine; this one may be busy"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("topik", "Unknown command 'topik'; did you mean 'topic'? See `raylog --help`."),
+        ("topic creat", "Unknown command 'creat'; did you mean 'create'? See `raylog topic --help`."),
+        ("topic create", "Missing argument 'NAME'. See `raylog topic create --help`."),
+        ("topic create a --partitons 3", "Did you mean '--partitions'?"),
+        ("topic create a --partitions 0", "'--partitions': 0 is not in the range"),
+        ("topic create a --config retention.ms", "--config takes key=value, and 'retention.ms' is not of that form."),
+        ("topic alter a", "nothing to change: give --config key=value"),
+        ("start --config a=1 --brokers none", "'none' is not a valid integer"),
+        ("produce --topic a --key-separator=", "--key-separator needs at least one character."),
+        ("produce --topic a --file no-such-file", "no-such-file"),
+        ("produce --topic a --bootstrap 127.0.0.1:1", "give --secret-file, or set RAYLOG_SECRET"),
+        ("consume --topic a --offset 3", "--offset needs --partition"),
+        ("consume --topic a --partition 0 --offset last", "a number, `earliest` or `latest`, not 'last'"),
+        ("consume --topic a --format %x", "--format knows %k %v"),
+        ("perf produce --topic a --num-records 1 --throughput -1", "give exactly one of --record-size"),
+        ("perf produce --topic a --num-records 1 --throughput 0 --record-size 1", "or -1 for no limit, not 0"),
+        ("perf produce --topic a --num-records 1 --throughput -1 --record-size 1 --warmup-records 1", "must be fewer"),
+        ("perf consume --topic a", "Missing option '--messages'"),
+    ],
+)
+def test_a_wrong_line_gets_one_sentence_and_the_way_to_its_help(line: str, expected: str) -> None:
+    told = refusal(raylog(*line.split(" ")), 2)
+    assert expected in told
+    assert "--help`." in told
+
+
+def test_without_a_cluster_the_way_to_one_is_named(tmp_path: Path) -> None:
+    nothing_here = {"RAY_TMPDIR": str(tmp_path)}
+    for words in (["status"], ["topic", "list"], ["stop"], ["produce", "--topic", "a"]):
+        told = refusal(raylog(*words, "--data-dir", str(tmp_path), **nothing_here), 1)
+        assert "run `raylog start`, or give --bootstrap" in told
+
+
+def test_a_ray_that_has_gone_is_noticed_before_it_is_waited_for(tmp_path: Path) -> None:
+    told = refusal(raylog("status", "--address", "127.0.0.1:1", "--data-dir", str(tmp_path)), 1)
+    assert "No Ray cluster answers at 127.0.0.1:1" in told
+
+
+def test_a_secret_file_without_a_secret_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("hello\n")
+    told = refusal(raylog("topic", "list", "--bootstrap", "127.0.0.1:1", "--secret-file", str(path)), 2)
+    assert "holds no secret in hexadecimal digits" in told
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    plain = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", RAYLOG_SECRET="00ff")
+    assert "raylog status" in refusal(plain, 1)
+    shown = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", "--debug", RAYLOG_SECRET="00ff")
+    assert shown.code == 1
+    assert "Traceback" in shown.err
+
+
+def test_key_value_options_take_several_values_and_stop_at_what_is_no_value() -> None:
+    told = raylog("topic", "create", "--config", "a=1", "b=2", "name", "--bootstrap", "127.0.0.1:1")
+    assert "RAYLOG_SECRET" in told.err, "the line itself is right, the secret is what is missing"
+    assert pairs("--config", ["a=1", "b=x=y", " c = "]) == {"a": "1", "b": "x=y", "c": ""}
+    assert "--config" in raylog("topic", "create", "a", "--config").err
+
+
+def test_properties_files_are_read_as_kafkas_tools_read_them(tmp_path: Path) -> None:
+    path = tmp_path / "producer.properties"
+    path.write_text("# comment\n\nacks=all\n linger.ms = 5 \n! another\n")
+    assert read_properties(path) == {"acks": "all", "linger.ms": "5"}
+    path.write_text("acks=all\nnonsense\n")
+    with pytest.raises(click.UsageError, match="line 2 of"):
+        read_properties(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.UnknownTopicOrPartition("There is no topic 'a'"), "There is no topic 'a'. `raylog topic list` shows"),
+        (errors.NoClusterFound(), "No Raylog cluster was found here; run `raylog start`"),
+        (errors.NonEmptyGroup("Group 'g' has members."), "`raylog group describe` names them."),
+        (errors.GroupIdNotFound("There is no group 'g'; list_groups() helps."), "There is no group 'g'. `raylog group"),
+        (FileNotFoundError(2, "No such file or directory", "data"), "data: No such file or directory."),
+        (PermissionError(13, "Permission denied", "data"), "data: Permission denied."),
+        (TimeoutError("Nobody answered"), "Nobody answered. `raylog status` shows what is offline."),
+        (ValueError("one\ntwo"), "This should not happen: ValueError: one - run it again with --debug"),
+    ],
+)
+def test_an_error_becomes_a_sentence_with_the_next_step(error: Exception, expected: str) -> None:
+    told = explain(error)
+    assert told.startswith(expected) or expected in told
+    assert "\n" not in told

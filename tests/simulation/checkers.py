@@ -65,6 +65,8 @@ class CommittedOnce:
         self.entries: list[Entry] = []
         self._end_by_epoch: dict[int, int] = {}
         self._next_sequence: dict[int, int] = {}
+        self.producers_forgotten = False
+        """A log started anew behind what retention dropped: older batches may be stored twice from then on."""
 
     @property
     def end(self) -> int:
@@ -113,13 +115,14 @@ class CommittedOnce:
     def _commit(self, entry: Entry, offset: int) -> None:
         if entry.producer != NO_PRODUCER_ID:
             expected = self._next_sequence.get(entry.producer, 0)
-            if entry.sequence != expected:
+            repeated = self.producers_forgotten and entry.sequence < expected
+            if entry.sequence != expected and not repeated:
                 raise Violation(
                     "I11",
                     f"producer {entry.producer}: sequence {entry.sequence} is committed at offset {offset}, "
                     f"{expected} was due",
                 )
-            self._next_sequence[entry.producer] = expected + 1
+            self._next_sequence[entry.producer] = max(expected, entry.sequence + 1)
         self.entries.append(entry)
 
 

@@ -375,6 +375,7 @@ class ReplicaProcess:
         # What lies below the new start is retention's to drop; only what lies above it is cut.
         self.simulation.checks.truncating(self, max(self.log.start, effect.start_offset))
         self.log.reset(effect.start_offset)
+        self.simulation.checks.committed.producers_forgotten = True
         self._waiting = deque((self.log.end, effects) for _, effects in self._waiting)
 
     def _answer_produce(self, effect: AnswerProduce) -> None:

@@ -153,6 +153,14 @@ class TestCommittedOnce:
         with anomaly("I11"):
             CommittedOnce().advanced("one", 1, 0, 3, at(twice))
 
+    def test_a_repeat_after_a_log_forgot_its_producers_is_forgiven_and_a_gap_is_not(self) -> None:
+        checker = CommittedOnce()
+        checker.producers_forgotten = True
+        log = log_of(0, 1, producer=4)
+        checker.advanced("one", 1, 0, 3, at([*log, log[1]._replace(chain=chained(log[1].chain, 1, 1))]))
+        with anomaly("I11"):
+            checker.advanced("one", 1, 3, 4, at([*log, log[0], log_of(3, producer=4)[0]]))
+
     def test_a_gap_of_an_idempotent_producer(self) -> None:
         with anomaly("I11"):
             CommittedOnce().advanced("one", 1, 0, 2, at(log_of(0, 2, producer=4)))

@@ -212,6 +212,7 @@ def _retention(draw: random.Random) -> Faults:
         session_timeout_ms=300,
         lag_max_ms=800,
         chaos_s=8,
+        converge_s=5,
     )
 
 

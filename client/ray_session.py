@@ -16,7 +16,10 @@ PROBE_TIMEOUT_S = 1.0
 
 
 def running_ray_address() -> str | None:
-    """Return the address of a Ray cluster that answers: of ``RAY_ADDRESS``, or of the last one started here."""
+    """Return what to give ``ray.init`` to join: ``RAY_ADDRESS``, or "auto" when the last cluster started here answers.
+
+    Not that cluster's own address: only with "auto" does Ray show it the user's token, without which it refuses us.
+    """
     told = os.environ.get("RAY_ADDRESS")
     if told:
         return told
@@ -32,4 +35,4 @@ def running_ray_address() -> str | None:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
     except OSError:
         return None
-    return noted
+    return "auto"

@@ -152,6 +152,7 @@ def stop(data_dir: Path, timeout_s: float, keep_ray: bool, address: str | None) 
         click.echo("No Raylog cluster runs in the Ray that was started for it.", err=True)
     else:
         click.echo("Raylog has stopped; its data stays on disk.")
-    _shut_down(own, root)
+    finally:  # our Ray ends also when an actor would not: it ends with it, and recovers its log at the next start
+        _shut_down(own, root)
     if own is not None:
         click.echo(f"Ray (process {own.pid}) has ended.")

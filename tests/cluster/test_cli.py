@@ -94,6 +94,12 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     lines = "".join(f"{number % 7}:{number}\n" for number in range(1000))
     shell.run("produce", "--topic", "flights", "--key-separator", ":", stdin=lines)
 
+    driver = "import raylog\nwith raylog.Admin() as admin: print(admin.list_topics())"
+    found = subprocess.run(
+        [sys.executable, "-c", driver], env=shell.environment(), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout == "['flights']\n", "a Python process on this machine finds the cluster by itself"
+
     # Everything below goes by address and secret: no Ray in these processes.
     bootstrap = next(line for line in told.splitlines() if "RAYLOG_BOOTSTRAP=" in line).partition("=")[2]
     away = {"RAYLOG_BOOTSTRAP": bootstrap, "RAYLOG_SECRET": secret}

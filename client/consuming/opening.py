@@ -14,7 +14,7 @@ from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
-from raylog.storage.records import BatchHeader, Columns, decode_batch
+from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch
 
 Deserializer = Callable[[bytes], Any]
 
@@ -67,6 +67,14 @@ class BatchOpener:
             raise corrupt(self._partition, batch.header.base_offset, error) from error
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
+
+    def check(self, batch: FetchedBatch) -> None:
+        """Verify a batch that is to be skipped: damage may be what makes it look so. Raises CorruptMessage."""
+        if self._check_crcs:
+            try:
+                check_crc(batch.buffer, batch.place, batch.header)
+            except StorageError as error:
+                raise corrupt(self._partition, batch.header.base_offset, error) from error
 
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""

@@ -237,12 +237,14 @@ class PartitionState:
             batch = self._waiting[0]
             wanted = self.position
             columns = None
-            if not batch.header.is_control and batch.header.next_offset > wanted:
-                try:
+            try:
+                if _is_skipped(batch, wanted):
+                    self._opener.check(batch)
+                else:
                     columns = self._opener.columns(batch, wanted)
-                except RaylogError as error:
-                    self._failure = error
-                    break
+            except RaylogError as error:
+                self._failure = error
+                break
             self._opened(batch)
             self.position = max(wanted, batch.header.next_offset)
             if columns is not None and columns.offsets:
@@ -264,12 +266,13 @@ class PartitionState:
         batch = self._waiting[0]
         wanted = self.position
         after = max(wanted, batch.header.next_offset)
-        if batch.header.is_control or batch.header.next_offset <= wanted:
-            self._opened(batch)
-            self.position = after
-            return True
+        records: list[Record] = []
+        failure: RaylogError | None = None
         try:
-            records, failure = self._opener.open(batch, wanted)
+            if _is_skipped(batch, wanted):
+                self._opener.check(batch)
+            else:
+                records, failure = self._opener.open(batch, wanted)
         except RaylogError as error:
             self._failure = error
             return self._has_opened(fail=fail)
@@ -288,3 +291,8 @@ class PartitionState:
         if call is not None and self.buffered_bytes <= self._room_bytes:
             self._on_room = None
             call()
+
+
+def _is_skipped(batch: FetchedBatch, wanted: int) -> bool:
+    """Whether a batch has nothing for the user: a marker of the broker's own, or all of it lies below the position."""
+    return batch.header.is_control or batch.header.next_offset <= wanted

@@ -74,6 +74,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("seek"), st.integers(0, 45)),
         st.tuples(st.just("pause"), st.integers(0, 1)),
     ),
+    min_size=15,
     max_size=60,
 )
 

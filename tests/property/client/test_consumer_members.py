@@ -34,7 +34,6 @@ from raylog.core.outbox import Outbox
 
 PARTITIONS = {"flights": 5, "trips": 2}
 MEMBERS = 4
-SESSION_MS, REBALANCE_MS = 1_000, 2_000
 
 
 @dataclass
@@ -74,8 +73,12 @@ class GroupOfMembers(RuleBasedStateMachine):
         self.ids += 1
         return f"{client_id}-{self.ids}"
 
-    @initialize(assignors=st.sampled_from([("range",), ("roundrobin",), ("sticky",), ("sticky", "range")]))
-    def begin(self, assignors: tuple[str, ...]) -> None:
+    @initialize(
+        assignors=st.sampled_from([("range",), ("roundrobin",), ("sticky",), ("sticky", "range")]),
+        # With the longer session a static member can be away while a round ends, and come back to a later generation.
+        session_ms=st.sampled_from([1_000, 8_000]),
+    )
+    def begin(self, assignors: tuple[str, ...], session_ms: int) -> None:
         self.clients = [
             Client(
                 Membership(
@@ -83,8 +86,8 @@ class GroupOfMembers(RuleBasedStateMachine):
                     client_id=f"client{number}",
                     instance_id=f"static{number}" if number == 0 else None,
                     assignors=assignors,
-                    session_timeout_ms=SESSION_MS,
-                    rebalance_timeout_ms=REBALANCE_MS,
+                    session_timeout_ms=session_ms,
+                    rebalance_timeout_ms=2_000,
                 )
             )
             for number in range(MEMBERS)
@@ -268,8 +271,8 @@ class GroupOfMembers(RuleBasedStateMachine):
         """Left in peace, the members that still live share everything among them."""
         for client in self.clients:
             client.is_silent = False
-        for _ in range(40):
-            self.pass_time(100)
+        for _ in range(60):
+            self.pass_time(300)
             for number in range(len(self.clients)):
                 self.receive(number, is_lost=False)
                 self.act(number)

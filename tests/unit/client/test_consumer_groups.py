@@ -172,6 +172,16 @@ def test_a_group_survives_broken_connections_and_coordinator_moves(group: Group)
     assert last.generation < 30, "a moved coordinator is no reason to rebalance for ever"
 
 
+def test_a_backlog_keeps_nobody_from_joining_a_rebalance(group: Group) -> None:
+    group.produce(5_000)
+    with Consumer("flights", max_poll_records=1, **options(group)) as consumer:
+        seen = len(read(consumer, 1))
+        group.join("other")
+        while len(consumer.assignment()) == PARTITIONS:
+            seen += sum(map(len, consumer.poll(100).values()))
+            assert seen < PARTITIONS * 5_000, "it read everything before it looked up"
+
+
 def test_members_that_come_and_go_at_once_lose_nothing(group: Group) -> None:
     for turn in range(4):
         group.produce(20)

@@ -1,0 +1,52 @@
+"""With Ray's TLS variables set, actors and clients talk by TLS alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import raylog
+from raylog.actors import transport
+from raylog.rpc import ConnectFailed, connect
+from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.unit.rpc.test_tls import environ, needs_openssl
+
+__all__ = ["environ"]
+
+
+@pytest.fixture
+def tls(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Switch TLS on for this process, as Ray's variables do."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    transport.contexts.cache_clear()
+    yield
+    transport.contexts.cache_clear()
+
+
+@needs_openssl
+@pytest.mark.usefixtures("tls")
+def test_a_cluster_with_tls_produces_replicates_and_consumes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with LocalCluster(tmp_path) as cluster:
+            where = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+            async with raylog.AsyncAdmin(**where) as admin:
+                await admin.create_topic("t", partitions=2, replication_factor=3)
+            async with raylog.AsyncProducer(**where) as producer:
+                sent = [await producer.send("t", b"%d" % number) for number in range(100)]
+                for future in sent:
+                    await future
+            async with raylog.AsyncConsumer("t", auto_offset_reset="earliest", group_id="g", **where) as consumer:
+                read: set[bytes | None] = set()
+                async with asyncio.timeout(30):
+                    while len(read) < 100:
+                        for records in (await consumer.getmany(timeout_ms=500)).values():
+                            read.update(record.value for record in records)
+            with pytest.raises(ConnectFailed):
+                await connect(*cluster.broker_servers[1].endpoint, secret=SECRET, timeout_s=2)
+            assert not cluster.fatal
+
+    asyncio.run(scenario())

@@ -4,6 +4,7 @@
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        the checks alone, without the tests
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
+#   make chaos       kill and pause processes of a cluster under load: make chaos MINUTES=2 SEED=1
 #   make bench       the benchmarks, peers side by side
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
@@ -18,12 +19,15 @@ PY := $(VENV)/bin/python
 PYTHON ?=
 SEEDS ?= 200
 PROFILE ?= default
+MINUTES ?= 2
+SEED ?= 1
+CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 
 # Folders that come and go with their first file are looked up.
 CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-.PHONY: demo test lint ruff types imports simulate bench constraints import-tree wheel clean distclean
+.PHONY: demo test lint ruff types imports simulate chaos bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo
 	$(PY) -m examples.flights
@@ -49,6 +53,9 @@ import-tree: $(VENV)/.installed-test
 
 simulate: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --seeds $(SEEDS) --profile $(PROFILE)
+
+chaos: $(VENV)/.installed-test
+	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 bench: $(VENV)/.installed-bench
 	$(PY) -m benchmarks

@@ -1,0 +1,131 @@
+"""Looks at a running cluster and at its processes, with a short deadline for each question.
+
+Used by the faults to find their targets, and by the run to tell whether the cluster is whole. An actor that does not
+answer is a normal sight here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.actors.naming import CONTROLLER, NAMESPACE, broker_name
+
+ASK_S: Final = 3.0
+LOOK_S: Final = 0.2
+
+
+def ask(name: str, method: str, timeout_s: float = ASK_S) -> Any:
+    """The answer of an actor, None when there is none in time."""
+    import ray
+
+    try:
+        handle = ray.get_actor(name, namespace=NAMESPACE)
+        return ray.get(getattr(handle, method).remote(), timeout=timeout_s)
+    except (ValueError, ray.exceptions.RayError):  # no such actor, dead, restarting, too late, or its own error
+        return None
+
+
+def actor_names(*prefixes: str) -> list[str]:
+    """Names of the cluster's actors that begin so, sorted."""
+    import ray
+
+    known = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith(prefixes))
+
+
+def pid_of(name: str) -> int | None:
+    """Process id of an actor, None when it does not answer."""
+    if name.startswith("replica:"):
+        status = ask(name, "status")
+        return None if status is None else int(status["pid"])
+    pid = ask(name, "pid")
+    return None if pid is None else int(pid)
+
+
+def is_actor_process(pid: int) -> bool:
+    """Whether the process is one of Ray's workers: nothing else may ever be signalled."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::")
+    except OSError:
+        return False
+
+
+def status() -> dict[str, Any] | None:
+    """The controller's view, None when it does not answer."""
+    found: dict[str, Any] | None = ask(CONTROLLER, "status")
+    return found
+
+
+def replica_of(topic: str, partition: int, broker: int) -> str | None:
+    """Actor name of a replica."""
+    names = actor_names(f"replica:{topic}-{partition}:broker-{broker}:")
+    return names[0] if names else None
+
+
+def replica_states() -> dict[str, dict[str, Any]]:
+    """Status of every replica that answers, by actor name."""
+    import ray
+
+    asked: dict[str, Any] = {}
+    for name in actor_names("replica:"):
+        try:
+            asked[name] = ray.get_actor(name, namespace=NAMESPACE).status.remote()
+        except ValueError:
+            continue  # it ended since the names were listed
+    found = {}
+    deadline_s = time.monotonic() + ASK_S
+    for name, answer in asked.items():
+        try:
+            found[name] = ray.get(answer, timeout=max(0.01, deadline_s - time.monotonic()))
+        except ray.exceptions.RayError:  # dead, restarting, paused, or still recovering
+            continue
+    return found
+
+
+def missing(brokers: int) -> str:
+    """What keeps the cluster from being whole, in words; "" when nothing does."""
+    view = status()
+    if view is None:
+        return "the controller does not answer"
+    online = {one["broker"] for one in view["brokers"] if one["online"]}
+    for broker in range(1, brokers + 1):
+        if broker not in online:
+            return f"broker {broker} is offline"
+        if pid_of(broker_name(broker)) is None:
+            return f"broker {broker} does not answer"
+    for topic, partitions in view["topics"].items():
+        for one in partitions:
+            if one["leader"] < 0:
+                return f"{topic}-{one['partition']} has no leader"
+            if set(one["isr"]) != set(one["replicas"]):
+                return f"{topic}-{one['partition']} has in sync {sorted(one['isr'])} of {sorted(one['replicas'])}"
+    replicas = actor_names("replica:")
+    silent = set(replicas) - set(replica_states())
+    silent |= {name for name in actor_names("group-coordinator-") if pid_of(name) is None}
+    return f"{', '.join(sorted(silent))} does not answer" if silent else ""
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether the condition came true in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def wait_replaced(old: Iterable[tuple[str, int]], timeout_s: float) -> bool:
+    """Whether every actor answers from another process than the one it had."""
+    waiting = dict(old)
+
+    def replaced() -> bool:
+        for name, pid in list(waiting.items()):
+            if pid_of(name) not in (None, pid):
+                del waiting[name]
+        return not waiting
+
+    return wait_until(replaced, timeout_s)

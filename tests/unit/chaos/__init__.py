@@ -1,0 +1,1 @@
+"""The chaos suite's own checker, held against histories made by hand."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from typing import Any
 
 import ray
 
@@ -68,7 +67,7 @@ def main() -> int:
             if TOPIC in admin.list_topics():
                 admin.delete_topic(TOPIC)
             admin.create_topic(TOPIC, partitions=2)
-        reader: Any = Averages.remote()
+        reader = Averages.remote()  # type: ignore[attr-defined]  # Ray adds it
         means = reader.read.remote(SENSORS * PER_SENSOR)
         stored = sum(ray.get([measure.remote(sensor, PER_SENSOR) for sensor in range(SENSORS)]))
         found = ray.get(means)

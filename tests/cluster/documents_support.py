@@ -5,7 +5,6 @@ Used by the tests of the README and of the examples.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from raylog.cli.ray_node import STATE_FILE, recorded, stop_node
 from tests.unit.style.sources import ROOT
 
 LEFT_OUT = ("RAY_ADDRESS", "RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_DATA_DIR", "PYTHONWARNINGS")
@@ -66,7 +66,7 @@ class Reader:
 def reader() -> Iterator[Reader]:
     """A reader whose Ray, if one is left at the end, is ended by its recorded process id."""
     # Short, because the path of a Unix socket may have 107 bytes and Ray puts long names below it.
-    place = Path(tempfile.mkdtemp(prefix="rl"))
+    place = Path(tempfile.mkdtemp(prefix="rldoc"))
     folder = place / "work"
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
@@ -82,12 +82,10 @@ def reader() -> Iterator[Reader]:
 
 def _end_ray(folder: Path) -> None:
     """End the Ray that a `raylog start` below the folder has left running; its record says which process that is."""
-    for record in folder.rglob("ray.json"):
-        pid = json.loads(record.read_text(encoding="utf-8"))["pid"]
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
+    for record in folder.rglob(STATE_FILE):
+        own = recorded(record.parent)
+        if own is not None:
+            stop_node(own, record.parent)
 
 
 def example(name: str) -> str:

@@ -1,0 +1,14 @@
+"""The metadata quorum's pure core: one log on a few voters, written by one controller at a time through a majority.
+
+- :class:`VoterMachine`: ``step(event)``; durable things in ``now``, answers in ``after_sync``.
+- :class:`Proposer` with :class:`ProposerSettings`: ``step(event)``; begin with a ``Tick``.
+- :class:`LogHistory` and :class:`Span`: what one has to know of a log to compare it with another.
+- :func:`majority`; the events and effects are in :mod:`raylog.core.quorum.events`.
+"""
+
+from raylog.core.quorum.election import majority
+from raylog.core.quorum.history import LogHistory, Span
+from raylog.core.quorum.proposer import Proposer, ProposerSettings
+from raylog.core.quorum.voter import VoterMachine
+
+__all__ = ["LogHistory", "Proposer", "ProposerSettings", "Span", "VoterMachine", "majority"]

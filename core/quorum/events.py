@@ -1,0 +1,283 @@
+"""What voters and proposers of the metadata quorum hear, and what they ask their shells to do.
+
+A *voter* keeps a copy of the metadata log in a broker; a *proposer* is the part of a controller that writes to a
+majority of them. ``voter`` numbers are broker ids. An *identity* is made at random when a voter's log is made, so that
+a voter whose log was lost comes back as another one, which nobody counts before it has been admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raylog.core.quorum.history import LogHistory, Span
+
+# ---------------------------------------------------------------- what a voter hears
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseRequested:
+    """A candidate asks the voter to refuse everything below ``epoch`` from now on.
+
+    ``create`` lets a voter join that has no identity yet: the candidate has seen that no voter holds a log.
+    """
+
+    request: int
+    epoch: int
+    candidate: str
+    create: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRequested:
+    """The proposer of ``epoch`` sends the batches behind ``start``, or none, to be seen and to tell ``committed``.
+
+    ``previous_epoch`` is the epoch of the record before ``start``. ``admit`` makes a voter without a say one that
+    counts: the record that enters its identity is committed.
+    """
+
+    request: int
+    epoch: int
+    candidate: str
+    start: int
+    previous_epoch: int
+    spans: tuple[Span, ...] = ()
+    committed: int = 0
+    admit: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequested:
+    """The candidate that was promised ``epoch`` wants the batches from ``offset`` on."""
+
+    request: int
+    epoch: int
+    candidate: str
+    offset: int
+
+
+VoterEvent = PromiseRequested | AppendRequested | ReadRequested
+
+# ---------------------------------------------------------------- what a voter asks its shell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavePromise:
+    """Write the promise durably before anything behind it is carried out; ``admitted`` = the voter has a say."""
+
+    epoch: int
+    candidate: str
+    admitted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateLog:
+    """Cut the log: what lies from ``to`` on was never committed."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendSpans:
+    """Append the batches of the request from the ``first`` on, byte for byte."""
+
+    request: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseReply:
+    """Answer to :class:`PromiseRequested`: granted or not, and what this voter holds."""
+
+    request: int
+    granted: bool
+    promised: int
+    admitted: bool
+    epochs: tuple[tuple[int, int], ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendReply:
+    """Answer to :class:`AppendRequested`.
+
+    ``matched`` is the end up to which the log equals the proposer's and is on disk, None when the batches did not fit.
+    """
+
+    request: int
+    promised: int
+    admitted: bool
+    matched: int | None
+    epochs: tuple[tuple[int, int], ...]
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReply:
+    """Answer to :class:`ReadRequested`: the shell adds the bytes; refused when another epoch was promised since."""
+
+    request: int
+    allowed: bool
+    promised: int
+    offset: int
+    end: int
+
+
+VoterEffect = SavePromise | TruncateLog | AppendSpans | PromiseReply | AppendReply | ReadReply
+
+# ---------------------------------------------------------------- what a proposer hears
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed: ask again whoever did not answer."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseAnswered:
+    """A voter answered a promise request; ``holds_data`` = its broker keeps partitions of topics."""
+
+    now_ms: int
+    voter: int
+    request: int
+    granted: bool
+    promised: int
+    admitted: bool
+    identity: str
+    history: LogHistory
+    holds_data: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendAnswered:
+    """A voter answered an append."""
+
+    now_ms: int
+    voter: int
+    request: int
+    promised: int
+    admitted: bool
+    identity: str
+    matched: int | None
+    history: LogHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterSilent:
+    """A request got no answer: lost, too late, or the voter does not run. It may have been carried out."""
+
+    now_ms: int
+    voter: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRead:
+    """The shell holds the log of ``source`` (None: the older log that is taken over) as far as its promise said.
+
+    ``members`` are the identities entered in it, by voter; empty where none were.
+    """
+
+    now_ms: int
+    source: int | None
+    members: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryUnreadable:
+    """``source`` did not give its log; another voter may."""
+
+    now_ms: int
+    source: int
+    promised: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The controller wrote a batch behind the proposer's log; ``members`` when it changes who counts."""
+
+    now_ms: int
+    span: Span
+    members: Mapping[int, str] | None = None
+
+
+ProposerEvent = Tick | PromiseAnswered | AppendAnswered | VoterSilent | HistoryRead | HistoryUnreadable | Appended
+
+# ---------------------------------------------------------------- what a proposer asks its shell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPromise:
+    """Send a promise request."""
+
+    voter: int
+    request: int
+    epoch: int
+    candidate: str
+    create: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadHistory:
+    """Read the whole log of ``source`` below ``end`` (None: the older log that is taken over)."""
+
+    source: int | None
+    epoch: int
+    candidate: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAppend:
+    """Send batches from ``start`` on, as many as one message takes; none when ``start`` is the end."""
+
+    voter: int
+    request: int
+    epoch: int
+    candidate: str
+    start: int
+    previous_epoch: int
+    committed: int
+    admit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Won:
+    """Lead ``epoch``: the adopted log is the shell's; write a record of this epoch and say :class:`Appended`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Everything below ``end`` is on a majority of voters and will never change."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnterVoters:
+    """Write a record that says whose answers count: the identity of each voter that is known."""
+
+    members: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """A proposer of a higher epoch exists: stop, nothing more can be committed."""
+
+    epoch: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hopeless:
+    """Waiting will not help: the sentence says what an operator has to do."""
+
+    reason: str
+
+
+ProposerEffect = AskPromise | ReadHistory | SendAppend | Won | Committed | EnterVoters | Fenced | Hopeless

@@ -1,0 +1,85 @@
+"""Which controller epoch wrote which records of a metadata log. Used by the voter and by the proposer of the quorum.
+
+One rule carries everything: an epoch has one proposer and a proposer writes an offset once, so two logs that hold a
+record of the same epoch at the same offset are equal up to and including it (log matching, I8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+NO_EPOCH = 0
+"""Epoch of nobody: real ones begin at 1."""
+
+
+class Span(NamedTuple):
+    """One batch: offsets from ``start`` to ``end`` (exclusive), written in one epoch."""
+
+    start: int
+    end: int
+    epoch: int
+
+
+class LogHistory:
+    """What one needs to know of a metadata log to compare it with another: epochs, start and end."""
+
+    __slots__ = ("end", "epochs", "start")
+
+    def __init__(self, epochs: Iterable[tuple[int, int]] = (), end: int = 0, start: int = 0) -> None:
+        """``epochs`` are pairs (epoch, first offset), rising in both; ``start`` is the first offset still held."""
+        self.epochs: list[tuple[int, int]] = [(epoch, first) for epoch, first in epochs if first < end]
+        self.end = end
+        self.start = start
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two histories that promises brought in, the one with the greater rank is adopted."""
+        return (self.epoch_before(self.end), self.end)
+
+    def epoch_before(self, offset: int) -> int:
+        """Return the epoch of the record before ``offset``; :data:`NO_EPOCH` before the first one."""
+        found = NO_EPOCH
+        for epoch, first in self.epochs:
+            if first >= offset:
+                break
+            found = epoch
+        return found
+
+    def matches(self, offset: int, epoch: int) -> bool:
+        """Tell whether this log holds everything below ``offset``, the record before it being of ``epoch``."""
+        return self.start <= offset <= self.end and (offset == self.start or self.epoch_before(offset) == epoch)
+
+    def common_end(self, other: LogHistory) -> int:
+        """Return the offset up to which the two logs are surely equal."""
+        ends = {epoch: end for epoch, _, end in other._ranges()}
+        for epoch, first, end in reversed(self._ranges()):
+            theirs = ends.get(epoch)
+            if theirs is not None and min(end, theirs) > first:
+                return min(end, theirs)
+        return 0
+
+    def append(self, spans: Sequence[Span]) -> None:
+        """Take in batches that follow the end."""
+        for span in spans:
+            if not self.epochs or span.epoch != self.epochs[-1][0]:
+                self.epochs.append((span.epoch, span.start))
+            self.end = span.end
+
+    def truncate(self, to: int) -> None:
+        """Forget everything from ``to`` on."""
+        self.end = min(self.end, to)
+        while self.epochs and self.epochs[-1][1] >= self.end:
+            self.epochs.pop()
+
+    def copy(self) -> LogHistory:
+        """Return an equal history of its own."""
+        return LogHistory(self.epochs, self.end, self.start)
+
+    def _ranges(self) -> list[tuple[int, int, int]]:
+        ends = [*(first for _, first in self.epochs[1:]), self.end]
+        return [(epoch, first, end) for (epoch, first), end in zip(self.epochs, ends, strict=False)]
+
+    def __repr__(self) -> str:
+        """Show it in messages about defects."""
+        return f"LogHistory({self.epochs}, end={self.end})"

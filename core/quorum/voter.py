@@ -1,0 +1,125 @@
+"""A voter: keeps one copy of the metadata log and its promise to one candidate. Driven by the broker's shell.
+
+Everything durable is asked for in ``now``, every answer leaves in ``after_sync``, so that no shell can answer before
+the promise and the batches are on disk. The rules are Raft's for a follower; the proposer is not one of the voters.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.quorum.events import (
+    AppendReply,
+    AppendRequested,
+    AppendSpans,
+    PromiseReply,
+    PromiseRequested,
+    ReadReply,
+    ReadRequested,
+    SavePromise,
+    TruncateLog,
+    VoterEffect,
+    VoterEvent,
+)
+from raylog.core.quorum.history import LogHistory
+
+
+class VoterMachine:
+    """One life of a voter."""
+
+    def __init__(self, history: LogHistory, *, promised: int, candidate: str, admitted: bool) -> None:
+        """Take over what is on disk: the log, the promise, and whether this voter has a say (else it lost its log)."""
+        self.history = history
+        self.promised = promised
+        self.candidate = candidate
+        self.admitted = admitted
+        self.committed = 0
+        """What a proposer has told to be committed in this life; nothing below it is ever cut."""
+
+    def step(self, event: VoterEvent) -> Outbox[VoterEffect]:
+        """Take one request in and return what is to be done about it."""
+        outbox: Outbox[VoterEffect] = Outbox()
+        match event:
+            case PromiseRequested():
+                self._promise(event, outbox)
+            case AppendRequested():
+                self._append(event, outbox)
+            case ReadRequested():
+                allowed = self._is_from_promised(event.epoch, event.candidate)
+                outbox.after_sync.append(
+                    ReadReply(
+                        request=event.request,
+                        allowed=allowed,
+                        promised=self.promised,
+                        offset=event.offset,
+                        end=self.history.end,
+                    )
+                )
+            case _:
+                assert_never(event)
+        return outbox
+
+    def _is_from_promised(self, epoch: int, candidate: str) -> bool:
+        return epoch == self.promised and candidate == self.candidate
+
+    def _save(self, epoch: int, candidate: str, outbox: Outbox[VoterEffect]) -> None:
+        self.promised, self.candidate, self.admitted = epoch, candidate, True
+        outbox.now.append(SavePromise(epoch=epoch, candidate=candidate, admitted=True))
+
+    def _promise(self, event: PromiseRequested, outbox: Outbox[VoterEffect]) -> None:
+        granted = False
+        if self.admitted or event.create:
+            if event.epoch > self.promised:
+                self._save(event.epoch, event.candidate, outbox)
+            # Asked again by the same candidate: the first answer may have been lost.
+            granted = self._is_from_promised(event.epoch, event.candidate)
+        outbox.after_sync.append(
+            PromiseReply(
+                request=event.request,
+                granted=granted,
+                promised=self.promised,
+                admitted=self.admitted,
+                epochs=tuple(self.history.epochs),
+                start=self.history.start,
+                end=self.history.end,
+            )
+        )
+
+    def _append(self, event: AppendRequested, outbox: Outbox[VoterEffect]) -> None:
+        matched: int | None = None
+        if event.epoch >= self.promised and (self.admitted or event.admit):
+            # In one epoch one candidate has a majority of promises, so whoever appends in it is the one that won.
+            if not self.admitted or not self._is_from_promised(event.epoch, event.candidate):
+                self._save(event.epoch, event.candidate, outbox)
+            if self.history.matches(event.start, event.previous_epoch):
+                matched = self._take(event, outbox)
+                self.committed = max(self.committed, min(event.committed, matched))
+        outbox.after_sync.append(
+            AppendReply(
+                request=event.request,
+                promised=self.promised,
+                admitted=self.admitted,
+                matched=matched,
+                epochs=tuple(self.history.epochs),
+                end=self.history.end,
+            )
+        )
+
+    def _take(self, event: AppendRequested, outbox: Outbox[VoterEffect]) -> int:
+        """Append what is not there yet, and cut only where the histories part."""
+        for place, span in enumerate(event.spans):
+            if span.end <= self.history.end and self.history.epoch_before(span.end) == span.epoch:
+                continue  # there already: the request is a repeat, or an old one of this epoch
+            if span.start < self.history.end:
+                require(
+                    span.start >= self.committed,
+                    f"nothing below {self.committed} is cut: it is committed, and {event} starts at {span.start}",
+                )
+                self.history.truncate(span.start)
+                outbox.now.append(TruncateLog(to=span.start))
+            self.history.append(event.spans[place:])
+            outbox.now.append(AppendSpans(request=event.request, first=place))
+            break
+        return event.spans[-1].end if event.spans else event.start

@@ -1,0 +1,423 @@
+"""A world of metadata voters and controllers, with lost, repeated and late messages, crashes and lost directories.
+
+One run is one seed. The checks are I5 (an epoch has one controller) and I10 (what is committed never changes, and
+committed logs are prefixes of one another). ``planted`` swaps a part for one that is wrong on purpose.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from raylog.core.invariants import InvariantBroken
+from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span, VoterMachine
+from raylog.core.quorum import events as ev
+from raylog.core.quorum.election import Choice, Election, majority
+
+Members = tuple[tuple[int, str], ...]
+Batch = tuple[Span, str, Members | None]
+"""One batch: its span, what it says, and whose answers count from then on, if it says that."""
+
+
+class Broken(AssertionError):
+    """A check failed."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Which parts are wrong on purpose."""
+
+    old_entries_by_count: bool = False
+    promise_forgotten: bool = False
+    longest_log: bool = False
+    answer_before_sync: bool = False
+    lost_voter_counts: bool = False
+
+
+class _CountingProposer(Proposer):
+    """Believes entries committed by count alone, whatever their epoch (Raft's figure 8)."""
+
+    def _commit(self) -> None:
+        ends = sorted(voter.matched for number, voter in self._voters.items() if self._counts(number, voter))
+        if len(ends) >= self._majority and ends[-self._majority] > self.committed:
+            self.committed = ends[-self._majority]
+            self._outbox.now.append(ev.Committed(end=self.committed))
+
+
+class _LongestElection(Election):
+    """Adopts the longest log, whatever its epochs."""
+
+    def choice(self) -> Choice | None:
+        if len(self.grants) < majority(len(self._voters)):
+            return None
+        best = max(self.grants.values(), key=lambda grant: (grant.history.end, grant.voter))
+        return Choice(best.voter, best.history)
+
+    def confirmed(self, choice: Choice, members: object) -> bool:
+        return True
+
+
+@dataclass
+class Disk:
+    """What a voter has on disk; ``batches`` beyond ``synced`` may be lost in a crash."""
+
+    identity: str
+    batches: list[Batch] = field(default_factory=list)
+    synced: int = 0
+    promised: int = 0
+    candidate: str = ""
+    admitted: bool = False
+
+    def history(self) -> LogHistory:
+        history = LogHistory()
+        history.append([span for span, _, _ in self.batches])
+        return history
+
+
+class World:
+    """Voters, controllers and the network between them."""
+
+    def __init__(self, seed: int, voters: int = 3, planted: Planted | None = None) -> None:
+        self.random = random.Random(seed)
+        self.planted = planted or Planted()
+        self.now_ms = 0
+        self.queue: list[tuple[int, int, Callable[[], None]]] = []
+        self.count = 0
+        self.numbers = tuple(range(1, voters + 1))
+        self.loss = self.random.choice([0.0, 0.05, 0.2])
+        self.copies = self.random.choice([0.0, 0.1, 0.3])
+        self.late = self.random.choice([0.0, 0.02, 0.1])
+        self.disks = {number: Disk(f"{number}.1") for number in self.numbers}
+        self.voters: dict[int, SimVoter | None] = {number: SimVoter(self, number) for number in self.numbers}
+        self.controllers: list[SimController] = []
+        self.committed: list[Batch] = []
+        self.winners: dict[int, str] = {}
+        self.losses = 0
+        self.wins = 0
+        self.decided = 0
+
+    def after(self, delay_ms: int, work: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.queue, (self.now_ms + delay_ms, self.count, work))
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        """Carry a message: it may be lost, repeated, or very late."""
+        if self.random.random() < self.loss:
+            return
+        for _ in range(2 if self.random.random() < self.copies else 1):
+            delay_ms = self.random.randint(1, 20)
+            if self.random.random() < self.late:
+                delay_ms += self.random.randint(100, 3_000)
+            self.after(delay_ms, deliver)
+
+    def run(self, duration_ms: int) -> None:
+        end = self.now_ms + duration_ms
+        while self.queue and self.queue[0][0] <= end:
+            self.now_ms, _, work = heapq.heappop(self.queue)
+            work()
+        self.now_ms = end
+
+    # ------------------------------------------------------------ checks
+
+    def won(self, epoch: int, controller: SimController) -> None:
+        """I5."""
+        if self.winners.setdefault(epoch, controller.name) != controller.name:
+            raise Broken(f"epoch {epoch} has two controllers: {self.winners[epoch]} and {controller.name}")
+        self.wins += 1
+
+    def is_committed(self, batches: list[Batch]) -> None:
+        """I10."""
+        for mine, known in zip(batches, self.committed, strict=False):
+            if mine != known:
+                raise Broken(f"committed {known}, and then {mine} in its place")
+        if len(batches) > len(self.committed):
+            self.committed = list(batches)
+            self.decided = len(batches)
+
+    # ------------------------------------------------------------ faults
+
+    def crash_voter(self, number: int, down_ms: int) -> None:
+        voter, disk = self.voters[number], self.disks[number]
+        if voter is None:
+            return
+        voter.alive = False
+        self.voters[number] = None
+        kept = self.random.randint(disk.synced, len(disk.batches))
+        del disk.batches[kept:]
+        disk.synced = len(disk.batches)
+        if self.planted.promise_forgotten:
+            disk.promised, disk.candidate = max((span.epoch for span, _, _ in disk.batches), default=0), ""
+        self.after(down_ms, lambda: self.start_voter(number))
+
+    def start_voter(self, number: int) -> None:
+        if self.voters[number] is None:
+            self.voters[number] = SimVoter(self, number)
+
+    def lose_directory(self, number: int) -> bool:
+        """Lose a voter's directory, if all voters count at the moment: one loss at a time is what is promised."""
+        entered = dict(next((members for _, _, members in reversed(self.committed) if members), ()))
+        if any(not disk.admitted or entered.get(one) != disk.identity for one, disk in self.disks.items()):
+            return False
+        self.crash_voter(number, self.random.randint(10, 500))
+        self.losses += 1
+        self.disks[number] = Disk(f"{number}.{self.losses + 1}", admitted=self.planted.lost_voter_counts)
+        if self.planted.lost_voter_counts:
+            self.disks[number].identity = entered[number]
+        return True
+
+    def start_controller(self) -> SimController:
+        controller = SimController(self, f"c{len(self.controllers) + 1}")
+        self.controllers.append(controller)
+        return controller
+
+
+class SimVoter:
+    """One life of a voter."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number, self.alive = world, number, True
+        self.disk = world.disks[number]
+        disk = self.disk
+        self.machine = VoterMachine(
+            disk.history(), promised=disk.promised, candidate=disk.candidate, admitted=disk.admitted
+        )
+
+    def receive(
+        self, event: ev.VoterEvent, batches: list[Batch], answer: Callable[[ev.VoterEffect, SimVoter], None]
+    ) -> None:
+        if not self.alive:
+            return
+        outbox = self.machine.step(event)
+        disk = self.disk
+        for effect in outbox.now:
+            if isinstance(effect, ev.SavePromise):
+                disk.promised, disk.candidate, disk.admitted = effect.epoch, effect.candidate, effect.admitted
+            elif isinstance(effect, ev.TruncateLog):
+                disk.batches = [batch for batch in disk.batches if batch[0].end <= effect.to]
+                disk.synced = len(disk.batches)
+            elif isinstance(effect, ev.AppendSpans):
+                disk.batches.extend(batches[effect.first :])
+        assert disk.history().epochs == self.machine.history.epochs
+        early = self.world.planted.answer_before_sync
+        self.world.after(
+            0 if early else self.world.random.randint(0, 15), lambda: self.synced(outbox.after_sync, answer)
+        )
+
+    def synced(self, effects: list[ev.VoterEffect], answer: Callable[[ev.VoterEffect, SimVoter], None]) -> None:
+        if not self.alive:
+            return
+        if not self.world.planted.answer_before_sync or self.world.random.random() < 0.3:
+            self.disk.synced = len(self.disk.batches)
+        for effect in effects:
+            answer(effect, self)
+
+
+class SimController:
+    """One life of a controller: a proposer, the log it adopted, and a stream of decisions."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name, self.alive = world, name, True
+        kind = _CountingProposer if world.planted.old_entries_by_count else Proposer
+        self.proposer = kind(
+            world.numbers,
+            candidate=name,
+            settings=ProposerSettings(retry_ms=50, heartbeat_ms=200),
+            jitter_ms=world.random.randint(0, 200),
+        )
+        if world.planted.longest_log:
+            self.proposer._election = _LongestElection(world.numbers, None)
+        self.batches: list[Batch] = []
+        self.paused_until_ms = 0
+        self.reads = 0
+        self.leads = False
+        self.end_reason = ""
+        self.tick()
+
+    def tick(self) -> None:
+        if self.alive:
+            self.feed(ev.Tick(now_ms=self.world.now_ms))
+            if self.leads and self.world.random.random() < 0.3:
+                self.decide(f"{self.name} at {self.world.now_ms}")
+            self.world.after(20, self.tick)
+
+    def feed(self, event: ev.ProposerEvent) -> None:
+        if not self.alive:
+            return
+        if self.world.now_ms < self.paused_until_ms:
+            self.world.after(self.paused_until_ms - self.world.now_ms, lambda: self.feed(event))
+            return
+        for effect in self.proposer.step(event).now:
+            self.carry_out(effect)
+
+    def decide(self, text: str, members: Members | None = None) -> None:
+        start = self.proposer.history.end
+        span = Span(start, start + self.world.random.randint(1, 3), self.proposer.epoch)
+        self.batches.append((span, text, members))
+        entered = None if members is None else dict(members)
+        self.feed_now(ev.Appended(now_ms=self.world.now_ms, span=span, members=entered))
+
+    def feed_now(self, event: ev.ProposerEvent) -> None:
+        for effect in self.proposer.step(event).now:
+            self.carry_out(effect)
+
+    def members(self) -> dict[int, str]:
+        return dict(next((members for _, _, members in reversed(self.batches) if members), ()))
+
+    def carry_out(self, effect: ev.ProposerEffect) -> None:
+        world = self.world
+        match effect:
+            case ev.AskPromise():
+                promise = ev.PromiseRequested(
+                    request=effect.request, epoch=effect.epoch, candidate=effect.candidate, create=effect.create
+                )
+                self.ask(effect.voter, effect.request, promise, [])
+            case ev.SendAppend():
+                first = next((i for i, batch in enumerate(self.batches) if batch[0].start >= effect.start), None)
+                sent = [] if first is None else self.batches[first : first + world.random.randint(1, 8)]
+                append = ev.AppendRequested(
+                    request=effect.request,
+                    epoch=effect.epoch,
+                    candidate=effect.candidate,
+                    start=effect.start,
+                    previous_epoch=effect.previous_epoch,
+                    spans=tuple(batch[0] for batch in sent),
+                    committed=effect.committed,
+                    admit=effect.admit,
+                )
+                self.ask(effect.voter, effect.request, append, sent)
+            case ev.ReadHistory():
+                assert effect.source is not None
+                source, end = effect.source, effect.end
+                read = ev.ReadRequested(request=0, epoch=effect.epoch, candidate=effect.candidate, offset=0)
+                self.read(source, end, read)
+            case ev.Won():
+                world.won(effect.epoch, self)
+                self.leads = True
+                self.decide(f"{self.name} began epoch {effect.epoch}")
+            case ev.EnterVoters():
+                self.decide("voters", tuple(sorted(effect.members.items())))
+            case ev.Committed():
+                world.is_committed([batch for batch in self.batches if batch[0].end <= effect.end])
+            case ev.Fenced() | ev.Hopeless():
+                self.alive, self.end_reason = False, type(effect).__name__
+
+    def ask(self, number: int, request: int, event: ev.VoterEvent, batches: list[Batch]) -> None:
+        world = self.world
+
+        def answer(effect: ev.VoterEffect, voter: SimVoter) -> None:
+            identity = voter.disk.identity
+            world.send(lambda: self.answered(number, identity, effect))
+
+        def deliver() -> None:
+            voter = world.voters[number]
+            if voter is not None:
+                voter.receive(event, batches, answer)
+
+        world.send(deliver)
+        world.after(150, lambda: self.feed(ev.VoterSilent(now_ms=world.now_ms, voter=number, request=request)))
+
+    def read(self, source: int, end: int, event: ev.ReadRequested) -> None:
+        world = self.world
+        self.reads += 1
+        number = self.reads
+
+        def answer(effect: ev.VoterEffect, voter: SimVoter) -> None:
+            assert isinstance(effect, ev.ReadReply)
+            held = [batch for batch in voter.disk.batches if batch[0].end <= end]
+            world.send(lambda: finish(held if effect.allowed else None, effect.promised))
+
+        def finish(held: list[Batch] | None, promised: int) -> None:
+            if number != self.reads or not self.alive or self.leads:
+                return
+            self.reads += 1
+            if held is None:
+                self.feed(ev.HistoryUnreadable(now_ms=world.now_ms, source=source, promised=promised))
+            else:
+                self.batches = list(held)
+                self.feed(ev.HistoryRead(now_ms=world.now_ms, source=source, members=self.members()))
+
+        def deliver() -> None:
+            voter = world.voters[source]
+            if voter is not None:
+                voter.receive(event, [], answer)
+
+        world.send(deliver)
+        world.after(200, lambda: finish(None, 0))
+
+    def answered(self, number: int, identity: str, effect: ev.VoterEffect) -> None:
+        now_ms = self.world.now_ms
+        if isinstance(effect, ev.PromiseReply):
+            self.feed(
+                ev.PromiseAnswered(
+                    now_ms=now_ms,
+                    voter=number,
+                    request=effect.request,
+                    granted=effect.granted,
+                    promised=effect.promised,
+                    admitted=effect.admitted,
+                    identity=identity,
+                    history=LogHistory(effect.epochs, effect.end),
+                )
+            )
+        elif isinstance(effect, ev.AppendReply):
+            self.feed(
+                ev.AppendAnswered(
+                    now_ms=now_ms,
+                    voter=number,
+                    request=effect.request,
+                    promised=effect.promised,
+                    admitted=effect.admitted,
+                    identity=identity,
+                    matched=effect.matched,
+                    history=LogHistory(effect.epochs, effect.end),
+                )
+            )
+
+
+def play(seed: int, *, planted: Planted | None = None, steps: int = 40, voters: int | None = None) -> World:
+    """Play one seed: faults for a while, then heal, and a controller has to get going. Raises :class:`Broken`."""
+    draw = random.Random(seed * 7919 + 1)
+    world = World(seed, voters or draw.choice([1, 3, 3, 3, 5]), planted)
+    storms = draw.random()
+    try:
+        world.start_controller()
+        for _ in range(steps):
+            world.run(draw.choice([5, 30, 100, 400, 1_000]))
+            _fault(world, draw, storms)
+        _heal(world)
+    except InvariantBroken as broken:
+        raise Broken(str(broken)) from broken
+    return world
+
+
+def _fault(world: World, draw: random.Random, storms: float) -> None:
+    alive = [controller for controller in world.controllers if controller.alive]
+    kind = draw.random()
+    number = draw.choice(world.numbers)
+    if kind < 0.35 * storms + 0.1:
+        world.crash_voter(number, draw.choice([10, 200, 2_000]))
+    elif kind < 0.5 and len(world.numbers) > 1:
+        world.lose_directory(number)
+    elif kind < 0.65 and alive:
+        draw.choice(alive).paused_until_ms = world.now_ms + draw.choice([100, 1_000, 4_000])
+    elif kind < 0.8 and alive:
+        draw.choice(alive).alive = False
+    if sum(controller.alive for controller in world.controllers) < (2 if draw.random() < 0.2 else 1):
+        world.start_controller()
+
+
+def _heal(world: World) -> None:
+    world.loss = world.late = world.copies = 0.0
+    for number in world.numbers:
+        world.start_voter(number)
+    for controller in world.controllers:
+        controller.alive = False
+    before = world.decided
+    last = world.start_controller()
+    world.run(20_000)
+    if not last.leads or not last.alive or world.decided <= before:
+        raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
+    if len({tuple(disk.batches[: len(world.committed)]) for disk in world.disks.values()}) > 1:
+        raise Broken("the voters' logs are not prefixes of one another after all was healed")

@@ -1,0 +1,43 @@
+"""Metadata by majority under random faults: what is committed never changes, and the checks are worth something."""
+
+import os
+
+import pytest
+
+from tests.simulation.quorum import Broken, Planted, play
+
+SEEDS = int(os.environ.get("RAYLOG_QUORUM_SEEDS", "150"))
+
+
+def test_what_is_committed_never_changes_and_an_epoch_has_one_controller() -> None:
+    wins = losses = decided = 0
+    for seed in range(SEEDS):
+        world = play(seed)
+        wins, losses, decided = wins + world.wins, losses + world.losses, decided + world.decided
+    assert wins > 3 * SEEDS, "the faults do not make controllers change often enough"
+    assert losses > SEEDS / 4, "too few voters lose their directories"
+    assert decided > 20 * SEEDS, "a silent quorum proves nothing"
+
+
+def test_the_same_seed_plays_the_same_story() -> None:
+    assert play(3).committed == play(3).committed
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        Planted(old_entries_by_count=True),
+        Planted(promise_forgotten=True),
+        Planted(longest_log=True),
+        Planted(answer_before_sync=True),
+        Planted(lost_voter_counts=True),
+    ],
+    ids=lambda bug: next(name for name, on in vars(bug).items() if on),
+)
+def test_a_planted_bug_is_caught(bug: Planted) -> None:
+    for seed in range(600):
+        try:
+            play(seed, planted=bug)
+        except Broken:
+            return
+    pytest.fail(f"nobody noticed {bug}")

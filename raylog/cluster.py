@@ -27,6 +27,9 @@ POLL_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 30.0
+CLEAN_STOP_S: Final = 15.0
+"""How long actors may take to write and close their files; then they are ended, and their logs scanned at the start."""
 FOLLOWERS_WAIT_S: Final = 15.0
 LOOPBACK: Final = "127.0.0.1"
 NODE_FOLDER: Final = "broker"
@@ -69,11 +72,7 @@ class Cluster:
 
         from raylog.actors.naming import NAMESPACE
 
-        names = [
-            one["name"]
-            for one in ray.util.list_named_actors(all_namespaces=True)
-            if one["namespace"] == NAMESPACE and one["name"].startswith("replica:")
-        ]
+        names = [name for name in _actor_names() if name.startswith("replica:")]
         asked = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
         found = []
@@ -99,12 +98,14 @@ class Cluster:
         """
         if self._stopped:
             return
-        self._stopped = True
         import ray
 
-        stop_actors(timeout_s)
-        if self._owns_ray:
-            ray.shutdown()
+        try:
+            stop_actors(timeout_s)
+        finally:
+            if self._owns_ray:
+                ray.shutdown()
+        self._stopped = True
 
     def __enter__(self) -> Self:
         """Return the cluster itself."""
@@ -143,14 +144,29 @@ def start(
     root = Path(data_dir).absolute()
     owns_ray = _ensure_ray(address)
     deadline = time.monotonic() + timeout_s
-    seats = _seats(root, brokers)
-    _check_directories(root, seats)
-    _make_actors(root, seats, settings)
-    _wait_until_serving(seats, deadline, timeout_s)
+    ran_before = True
+    try:
+        seats = _seats(root, brokers)
+        ran_before = _check_directories(root, seats)
+        _wait_until_made(_make_actors(root, seats, settings), deadline)
+        _wait_until_serving(seats, deadline, timeout_s)
+    except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
+        if not ran_before:
+            stop_actors(STOP_TIMEOUT_S)
+        if owns_ray:
+            _shut_ray_down()
+        raise
     return Cluster(owns_ray=owns_ray)
 
 
-def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> None:
+def _shut_ray_down() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Make the controller and the embedded brokers, and return their handles by what they are."""
     import ray
 
     from raylog.actors import ray_actors
@@ -160,7 +176,8 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
     secret = _kept(root, "secret")
     cluster_id = _kept(root, "cluster-id")
     embedded = [seat for seat in seats if seat.broker is not None]
-    ray_actors.make_controller(
+    made = {}
+    made["the controller"] = ray_actors.make_controller(
         ControllerSpec(
             folder=controller_folder(root),
             secret=bytes.fromhex(secret),
@@ -172,7 +189,7 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
         node_id=_this_node(),
     )
     for seat in embedded:
-        ray_actors.make_broker(
+        made[f"broker {seat.broker}"] = ray_actors.make_broker(
             BrokerSpec(
                 broker=seat.broker,
                 folder=seat.folder,
@@ -182,37 +199,83 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
                 host=seat.host,
             )
         )
+    return made
 
 
-def _check_directories(root: Path, seats: list[_Seat]) -> None:
-    """Raise before anything is started when another cluster holds one of the directories on this machine."""
-    from raylog.storage.directory import DataDirectory
+def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
+    """Wait until every constructor has returned; raises what the first that failed had to say."""
+    import ray
+
+    for what, handle in made.items():
+        while True:
+            try:
+                ray.get(handle.endpoint.remote(), timeout=max(0.1, deadline - time.monotonic()))
+                break
+            except ray.exceptions.ActorDiedError as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
+            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+                if time.monotonic() >= deadline:
+                    raise StartFailed(f"{what.capitalize()} did not start in time ({type(error).__name__}).") from None
+                time.sleep(POLL_S)
+
+
+def _check_directories(root: Path, seats: list[_Seat]) -> bool:
+    """Raise before anything is started when the directories are in use, another cluster's, or without their metadata.
+
+    Returns whether the cluster of this directory runs already.
+    """
+    from raylog.storage.directory import META, DataDirectory
     from raylog.storage.errors import StorageError
 
-    if _controller_folder() == str(root):
-        return
-    if _controller_folder() is not None:
+    running = _controller_folder()
+    if running == str(root):
+        return True
+    if running is not None:
         raise StartFailed(
-            f"A Raylog cluster with its data in {_controller_folder()} runs in this Ray cluster already; use "
-            "raylog.connect(), or stop it first."
+            f"A Raylog cluster with its data in {running} runs in this Ray cluster already; use raylog.connect(), or "
+            "stop it first."
         )
+    _check_metadata(root)
+    known = root / "cluster-id"
+    cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
     for seat in seats:
-        if seat.node_id == _this_node() and seat.folder.exists():
+        # A folder without this file may be an empty disk that is mounted there: the broker will make it its own.
+        if seat.node_id == _this_node() and (seat.folder / META).exists():
             try:
-                DataDirectory.open(seat.folder, cluster_id=None, broker_id=seat.broker).close()
+                DataDirectory.open(seat.folder, cluster_id=cluster_id, broker_id=seat.broker).close()
             except StorageError as error:
                 raise DataDirectoryError(str(error)) from None
+    return False
+
+
+def _check_metadata(root: Path) -> None:
+    """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
+    from raylog.actors.naming import controller_folder
+
+    partitions = sorted(root.glob("broker*/*/partition.metadata"))
+    if partitions and not any(controller_folder(root).glob("*/*.log")):
+        raise DataDirectoryError(
+            f"{root} holds {len(partitions)} partition replicas, but the metadata log in {controller_folder(root)} is "
+            "missing; bring it back from where the directory was copied or restored from."
+        )
 
 
 def _controller_folder() -> str | None:
     """Return the data directory of the cluster that runs in this Ray cluster, None when none runs."""
     import ray
 
-    try:
-        folder: str = ray.get(_controller().folder.remote(), timeout=CALL_TIMEOUT_S)
-    except (NoClusterFound, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-        return None
-    return folder
+    deadline = time.monotonic() + CALL_TIMEOUT_S
+    while True:
+        try:
+            folder: str = ray.get(_controller().folder.remote(), timeout=max(0.1, deadline - time.monotonic()))
+            return folder
+        except ray.exceptions.ActorUnavailableError:  # it is being restarted
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(POLL_S)
+        except (NoClusterFound, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            return None
 
 
 def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:
@@ -236,19 +299,25 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
 
 def stop_actors(timeout_s: float) -> None:
     """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they are gone."""
+    from raylog.actors.naming import CONTROLLER
+
+    deadline = time.monotonic() + timeout_s
+    while names := _actor_names():
+        first = [name for name in names if name == CONTROLLER]
+        brokers = [name for name in names if name.startswith("broker-")]
+        others = [name for name in names if name not in first and name not in brokers]
+        for group in (first, brokers, others):
+            _end(group, deadline)
+        # Once more: a controller or broker may have been making an actor while it was asked to stop.
+
+
+def _actor_names() -> list[str]:
     import ray
 
-    from raylog.actors.naming import CONTROLLER, NAMESPACE
+    from raylog.actors.naming import NAMESPACE
 
-    names = sorted(
-        one["name"] for one in ray.util.list_named_actors(all_namespaces=True) if one["namespace"] == NAMESPACE
-    )
-    first = [name for name in names if name == CONTROLLER]
-    brokers = [name for name in names if name.startswith("broker-")]
-    others = [name for name in names if name not in first and name not in brokers]
-    deadline = time.monotonic() + timeout_s
-    for group in (first, brokers, others):
-        _end(group, deadline)
+    known = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(one["name"] for one in known if one["namespace"] == NAMESPACE)
 
 
 def _end(names: list[str], deadline: float) -> None:
@@ -264,7 +333,7 @@ def _end(names: list[str], deadline: float) -> None:
             continue
     stops = [handle.stop.remote() for handle in handles.values()]
     if stops:
-        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, deadline - time.monotonic()))
+        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, min(CLEAN_STOP_S, deadline - time.monotonic())))
     for handle in handles.values():
         ray.kill(handle, no_restart=True)
     for name in handles:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from raylog.client.ray_session import running_ray_address
 from raylog.core.config import validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
+from raylog.stopping import actor_names, stop_actors
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,8 +29,6 @@ CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
-CLEAN_STOP_S: Final = 15.0
-"""How long actors may take to write and close their files; then they are ended, and their logs scanned at the start."""
 FOLLOWERS_WAIT_S: Final = 15.0
 LOOPBACK: Final = "127.0.0.1"
 NODE_FOLDER: Final = "broker"
@@ -72,7 +71,7 @@ class Cluster:
 
         from raylog.actors.naming import NAMESPACE
 
-        names = [name for name in _actor_names() if name.startswith("replica:")]
+        names = [name for name in actor_names() if name.startswith("replica:")]
         asked = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
         found = []
@@ -297,61 +296,6 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
     return Cluster(owns_ray=False)
 
 
-def stop_actors(timeout_s: float) -> None:
-    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they are gone."""
-    from raylog.actors.naming import CONTROLLER
-
-    deadline = time.monotonic() + timeout_s
-    while names := _actor_names():
-        first = [name for name in names if name == CONTROLLER]
-        brokers = [name for name in names if name.startswith("broker-")]
-        others = [name for name in names if name not in first and name not in brokers]
-        for group in (first, brokers, others):
-            _end(group, deadline)
-        # Once more: a controller or broker may have been making an actor while it was asked to stop.
-
-
-def _actor_names() -> list[str]:
-    import ray
-
-    from raylog.actors.naming import NAMESPACE
-
-    known = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(one["name"] for one in known if one["namespace"] == NAMESPACE)
-
-
-def _end(names: list[str], deadline: float) -> None:
-    import ray
-
-    from raylog.actors.naming import NAMESPACE
-
-    handles = {}
-    for name in names:
-        try:
-            handles[name] = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            continue
-    stops = [handle.stop.remote() for handle in handles.values()]
-    if stops:
-        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, min(CLEAN_STOP_S, deadline - time.monotonic())))
-    for handle in handles.values():
-        ray.kill(handle, no_restart=True)
-    for name in handles:
-        _wait_for(lambda name=name: not _exists(name), deadline, f"actor {name} did not end")  # type: ignore[misc]
-
-
-def _exists(name: str) -> bool:
-    import ray
-
-    from raylog.actors.naming import NAMESPACE
-
-    try:
-        ray.get_actor(name, namespace=NAMESPACE)
-    except ValueError:
-        return False
-    return True
-
-
 def _ensure_ray(address: str | None) -> bool:
     """Join or start Ray; returns whether it was started here."""
     import ray
@@ -475,16 +419,26 @@ def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -
         status = _status(max(0.1, deadline - time.monotonic()))
         online = {one["broker"] if embedded else one["node_id"] for one in status["brokers"] if one["online"]}
         missing = [host for host, node_id, broker in wanted if (broker if embedded else node_id) not in online]
-        leaderless = [
-            f"{topic}-{one['partition']}"
+        leaderless = {
+            f"{topic}-{one['partition']}": one
             for topic, partitions in status["topics"].items()
             for one in partitions
             if one["leader"] < 0
-        ]
-        problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {leaderless or 'none'}"
-        if missing or (embedded and leaderless):
+        }
+        names = ", ".join(leaderless) or "none"
+        problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"
+        if missing:
             return False
         led_since = led_since or time.monotonic()
+        if embedded and leaderless:
+            # One partition that cannot come back must not keep all others down, nor its operator out: where all that
+            # are here have reported and there is still no leader, the disk with its records is lost or missing.
+            here = {broker for _, _, broker in wanted}
+            hopeless = all(set(one["replicas"]) & here <= set(one["online"]) for one in leaderless.values())
+            if not hopeless or time.monotonic() - led_since <= FOLLOWERS_WAIT_S:
+                return False
+            logger.warning("no replica that is here can lead %s; `raylog status` says more", names)
+            return True
         # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
         # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
         absent = any(

@@ -312,3 +312,24 @@ def test_a_start_that_cannot_succeed_says_why_and_leaves_nothing(ray_here: None,
     assert actor_names() == []
     raylog.start(root)
     wire.wait_whole(TOPIC, PARTITIONS)
+
+
+def test_a_lost_partition_keeps_neither_the_others_down_nor_the_operator_out(
+    ray_here: None, wire: Wire, root: Path
+) -> None:
+    import raylog
+
+    wire.run(wire.call(wire.broker_endpoint(), "create_topic", ["alone", 1, 1, [[2]], {}, False, 10_000]))
+    wire.wait_whole("alone", 1)
+    wire.produce("alone", 0, b"on one disk only")
+    raylog.connect().stop()
+    shutil.rmtree(root / "broker-2" / "alone-0")
+    raylog.start(root)
+    wire.wait_whole(TOPIC, PARTITIONS)
+    assert wire.look("alone", 0)[1] == -1
+    described = wire.run(wire.call(wire.broker_endpoint(), "describe_cluster", [])).args
+    assert described["lost_logs"] == [["alone-0", 2]]
+    give_up = {"unclean.leader.election.enable": "true"}
+    wire.run(wire.call(wire.broker_endpoint(), "alter_topic_config", ["alone", give_up, []]))
+    wire.wait_whole("alone", 1)
+    assert wire.produce("alone", 0, b"from the start") == 0

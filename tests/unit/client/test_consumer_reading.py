@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from raylog.client.consumer import Consumer, RecordDeserializationFailed
+from raylog.client.consumer import Consumer
 from raylog.client.types import OffsetAndTimestamp, Record
 from raylog.core.errors import (
     ClientClosed,
@@ -18,6 +18,7 @@ from raylog.core.errors import (
     InvalidRequest,
     NoOffsetForPartition,
     OffsetOutOfRange,
+    RecordDeserializationFailed,
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition

@@ -79,11 +79,17 @@ async def begin(start: Callable[[], Awaitable[None]]) -> None:
 async def find_controller() -> tuple[str, int]:
     """Return the controller's endpoint; raises :class:`ConnectionFailed` while there is none."""
     try:
-        handle = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+        handle: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
         host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
     except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
         raise ConnectionFailed(f"The controller cannot be found at the moment: {error}") from None
     return host, port
+
+
+def node_address() -> str:
+    """Return the address by which other nodes of the Ray cluster reach this one."""
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
 
 
 def pinned(node_id: str) -> NodeAffinitySchedulingStrategy:
@@ -254,7 +260,7 @@ class GroupCoordinator:
         """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
         _log_to_stderr()
         if spec.host != LOOPBACK:
-            spec = replace(spec, host=ray.util.get_node_ip_address())
+            spec = replace(spec, host=node_address())
         self._server = GroupCoordinatorServer(spec, find_controller=find_controller, on_fatal=end_process)
         await begin(self._server.start)
 
@@ -275,7 +281,7 @@ async def make_coordinator(spec: CoordinatorSpec) -> None:
     """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
     try:
         actor = ray.remote(GroupCoordinator).options(**actor_options(coordinator_name(spec.kind, spec.index)))
-        handle = actor.remote(spec)
+        handle: Any = actor.remote(spec)
         await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
         logger.warning("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
@@ -291,7 +297,7 @@ class RayWorkshop:
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
-        handle = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
+        handle: Any = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
         await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:

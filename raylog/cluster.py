@@ -72,7 +72,7 @@ class Cluster:
         from raylog.actors.naming import NAMESPACE
 
         names = [name for name in actor_names() if name.startswith("replica:")]
-        asked = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
+        asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
         found = []
         for answer in answered:
@@ -166,7 +166,6 @@ def _shut_ray_down() -> None:
 
 def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
-    import ray
 
     from raylog.actors import ray_actors
     from raylog.actors.naming import controller_folder
@@ -182,7 +181,7 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
             secret=bytes.fromhex(secret),
             cluster_id=cluster_id[:32],
             cluster_config=settings,
-            host=LOOPBACK if embedded else ray.util.get_node_ip_address(),
+            host=LOOPBACK if embedded else ray_actors.node_address(),
             node_folder=None if embedded else root / NODE_FOLDER,
         ),
         node_id=_this_node(),
@@ -423,7 +422,7 @@ def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -
             f"{topic}-{one['partition']}": one
             for topic, partitions in status["topics"].items()
             for one in partitions
-            if one["leader"] < 0
+            if one["leader"] not in one["online"]
         }
         names = ", ".join(leaderless) or "none"
         problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"

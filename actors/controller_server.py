@@ -25,6 +25,7 @@ from raylog.actors.transport import listen
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.sessions import BrokerMember
 from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.outbox import Outbox
 from raylog.rpc import Connection, Request
@@ -124,12 +125,15 @@ class ControllerServer:
     def connection_info(self) -> dict[str, object]:
         """Return what a client in this Ray cluster needs: cluster id, secret and the brokers' endpoints."""
         image = self.image
-        brokers = [[one.broker, one.host, one.port] for one in image.online_brokers()]
+        online = image.online_brokers()
+        present = [one for one in online if self._running().is_present(BrokerMember(one.broker))]
+        brokers = [[one.broker, one.host, one.port] for one in present or online]
         return {"cluster_id": image.cluster_id, "secret": self.spec.secret, "brokers": brokers}
 
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""
-        return cluster_answer(self.image)
+        machine = self._running()
+        return cluster_answer(machine.image, machine.is_present)
 
     # ------------------------------------------------------------ sessions
 

@@ -63,7 +63,7 @@ async def test_a_consumer_never_sees_above_the_high_watermark(cluster: LocalClus
     assert (fetched.records, fetched.high_watermark) == ([(0, b"committed")], 1)
     assert (await talk.fetch("t", 1, max_wait_ms=100)).records == []
     assert await talk.list_offsets("t", LATEST) == (1, -1)
-    polling = asyncio.create_task(talk.fetch("t", 1, max_wait_ms=5000))
+    polling = asyncio.create_task(talk.fetch("t", 1, max_wait_ms=9000))
     for resume in resumes:
         resume()
     assert (await polling).records == [(1, b"on the leader alone")]

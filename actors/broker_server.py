@@ -134,6 +134,8 @@ class BrokerServer:
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
         self.image = image
+        # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
+        self._link.heartbeat_s = session_heartbeat_s(image.config)
         self._registered.set()
         if self._supervisor is None:
             self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop)

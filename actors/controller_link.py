@@ -49,7 +49,8 @@ class ControllerLink:
         self._secret = secret
         self._register = register
         self._handler = handler
-        self._heartbeat_s = heartbeat_s
+        self.heartbeat_s = heartbeat_s
+        """Seconds between two signs of life; may be changed at any time."""
         self._on_superseded = on_superseded
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
@@ -139,5 +140,5 @@ class ControllerLink:
         while not closed.is_set():
             connection.notify("heartbeat")
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
+                async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
                     await closed.wait()

@@ -55,6 +55,7 @@ class ReplicaRunner:
         self._flush = flush
         self._flush_due_ms = 0
         self._deserted_due_ms = 0
+        self._append_failing = False
         self._unflushed = 0
         self._hands = hands
         self._flusher = Flusher(log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name=str(partition))
@@ -256,7 +257,9 @@ class ReplicaRunner:
         try:
             done = self.log.append_as_follower(self._fetched.pop(effect.request))
         except StorageError as error:
-            logger.warning("%s: fetched records were not appended: %s", self.partition, error)
+            if not self._append_failing:  # it is tried again many times a second, and said once
+                logger.warning("%s: fetched records are not appended, trying again: %s", self.partition, error)
+            self._append_failing = True
             self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=effect.request))
             return
         self.feed(
@@ -268,6 +271,7 @@ class ReplicaRunner:
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
             )
         )
+        self._append_failing = False
         self._appended(done.end_offset - done.first_offset)
 
     def _appended(self, records: int) -> None:

@@ -121,6 +121,18 @@ async def test_two_controllers_never_write_to_one_log(cluster: LocalCluster, tal
     await talk.create("t", replicas=1)
 
 
+@in_cluster(config={"broker.session.timeout.ms": "300", "broker.heartbeat.interval.ms": "50"})
+async def test_sessions_shorter_than_the_default_heartbeat_stand(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("t")
+    controller = cluster.controller
+    assert controller is not None
+    await cluster.pass_grace()
+    before = controller.image.version
+    for _ in range(10):  # about a second in which everybody is silent but for heartbeats
+        assert (await talk.fetch("t", max_wait_ms=100)).records == []
+    assert controller.image.version == before, "nobody was taken for gone"
+
+
 def test_a_metadata_log_survives_a_crash_in_the_middle_of_a_write(tmp_path: Path) -> None:
     async def story() -> None:
         async with LocalCluster(tmp_path, brokers=1) as cluster, Talk(cluster) as talk:

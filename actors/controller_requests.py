@@ -43,7 +43,7 @@ def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]
 
 
 def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, host, port, log_lost = args
+    topic_id, topic, partition, broker, incarnation, host, port, log_lost, log_id = args
     return ev.ReplicaRegistrationReceived(
         cause="register_replica",
         now_ms=now_ms,
@@ -56,6 +56,7 @@ def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any
         host=host,
         port=port,
         log_lost=log_lost,
+        log_id=log_id,
     )
 
 
@@ -149,7 +150,7 @@ ALTER_TOPIC_CONFIG: Final[tuple[Check, ...]] = (text, table(_setting), each(text
 
 _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "register_broker": (_register_broker, whole, whole, text, text, whole, text, text),
-    "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag),
+    "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text),
     "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
     "alter_partition": (_alter_partition, text, text, whole, whole, whole, whole, whole, each(row(whole, whole))),
     "create_topic": (_create_topic, *CREATE_TOPIC),

@@ -302,6 +302,7 @@ class ReplicaServer:
                     host,
                     port,
                     log_lost,
+                    opened.log.log_id if opened is not None else "",
                 ],
                 timeout_s=REGISTER_TIMEOUT_S,
             )

@@ -120,7 +120,7 @@ async def test_one_wrong_argument_among_right_ones_is_refused(cluster: LocalClus
         },
         "controller": {
             "register_broker": [77, 999, "here", "127.0.0.1", 0, "d", "c" * 32],
-            "register_replica": [head[0], "t", 0, 77, 999, "127.0.0.1", 0, False],
+            "register_replica": [head[0], "t", 0, 77, 999, "127.0.0.1", 0, False, "l" * 32],
             "register_coordinator": ["group", 7, 999, "127.0.0.1", 0],
             "alter_partition": [head[0], "t", 0, 2, life, epoch, 0, [[2, 1]]],
             "allocate_producer_ids": [1],

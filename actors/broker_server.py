@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from raylog.actors.arguments import Check, arguments, each, optional, text
 from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.controller_requests import ALTER_TOPIC_CONFIG, CREATE_TOPIC, DELETE_TOPIC
 from raylog.actors.metadata_answers import coordinator_index, metadata_answer
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
@@ -26,7 +28,6 @@ from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)
 
-FORWARDED: Final = frozenset({"create_topic", "delete_topic", "alter_topic_config", "describe_cluster"})
 FORWARD_TIMEOUT_S: Final = 10.0
 REGISTER_TIMEOUT_S: Final = 5.0
 PRODUCER_ID_BLOCK: Final = 1000
@@ -95,7 +96,8 @@ class BrokerServer:
 
     async def wait_registered(self, timeout_s: float) -> None:
         """Wait until the controller knows this broker; raises TimeoutError."""
-        await asyncio.wait_for(self._registered.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._registered.wait()
 
     def connection_info(self) -> dict[str, object]:
         """Return what a client in this Ray cluster needs; serves when the controller is being restarted."""
@@ -132,6 +134,8 @@ class BrokerServer:
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
         self.image = image
+        # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
+        self._link.heartbeat_s = session_heartbeat_s(image.config)
         self._registered.set()
         if self._supervisor is None:
             self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop)
@@ -157,16 +161,18 @@ class BrokerServer:
     # ------------------------------------------------------------ clients
 
     def _on_request(self, request: Request) -> None:
+        checks = _ARGUMENTS.get(request.method)
+        if checks is None:
+            raise InvalidRequest(f"A broker knows no method {request.method!r}.")
+        arguments(request, *checks)
         if request.method == "metadata":
             self._answer_metadata(request)
         elif request.method == "init_producer_id":
             self._spawn(self._init_producer_id(request), request)
         elif request.method == "find_coordinator":
             self._find_coordinator(request)
-        elif request.method in FORWARDED:
-            self._spawn(self._forward(request), request)
         else:
-            request.fail(InvalidRequest(f"A broker knows no method {request.method!r}."))
+            self._spawn(self._forward(request), request)
 
     def _answer_metadata(self, request: Request) -> None:
         if not self._registered.is_set():
@@ -175,7 +181,7 @@ class BrokerServer:
         request.reply(metadata_answer(self.image, request.args[0]))
 
     async def _init_producer_id(self, request: Request) -> None:
-        async with self._producer_id_lock:
+        async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
             if not self._producer_ids:
                 reply = await self._link.call("allocate_producer_ids", [PRODUCER_ID_BLOCK], timeout_s=FORWARD_TIMEOUT_S)
                 first, count = reply.args
@@ -213,4 +219,17 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
     except RaylogError as error:
         request.fail(error)
     except (RpcError, OSError) as error:
-        request.fail(NotController(f"The controller did not answer ({error}); it is being restarted, try again."))
+        reason = str(error) or type(error).__name__
+        request.fail(NotController(f"The controller did not answer ({reason}); it is being restarted, try again."))
+
+
+_ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
+    "metadata": (optional(each(text)),),
+    "init_producer_id": (),
+    "find_coordinator": (text, text),
+    "create_topic": CREATE_TOPIC,
+    "delete_topic": DELETE_TOPIC,
+    "alter_topic_config": ALTER_TOPIC_CONFIG,
+    "describe_cluster": (),
+}
+"""What each method takes; the last four go on to the controller."""

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from raylog.actors.clock import monotonic_ms
-from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, RaylogError
+from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.rpc import Request
+from raylog.storage.errors import OffsetOutOfRange as OutOfRange
 from raylog.storage.errors import StorageError
 from raylog.storage.log import PartitionLog
+
+FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
 
 
 @dataclass(slots=True)
@@ -43,7 +48,8 @@ class ConsumerReads:
         machine = self._leading(request, leader_epoch)
         if machine is None:
             return
-        waiting = ParkedFetch(request, offset, max_bytes, min_bytes, monotonic_ms() + max_wait_ms)
+        max_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        waiting = ParkedFetch(request, offset, max_bytes, min(min_bytes, max_bytes), monotonic_ms() + max_wait_ms)
         if not self._try(machine, waiting, expired=max_wait_ms <= 0):
             self._parked.append(waiting)
 
@@ -54,6 +60,15 @@ class ConsumerReads:
             return
         now = monotonic_ms()
         self._parked = [one for one in self._parked if not self._try(machine, one, expired=one.deadline_ms <= now)]
+
+    @property
+    def parked(self) -> int:
+        """How many fetches wait."""
+        return len(self._parked)
+
+    def drop_deserted(self) -> None:
+        """Forget the fetches of consumers that have gone."""
+        self._parked = [one for one in self._parked if not one.request.connection.is_closed]
 
     def refuse_all(self) -> None:
         """Send parked consumers away: this replica leads no more."""
@@ -105,6 +120,9 @@ class ConsumerReads:
         upper = machine.high_watermark
         try:
             records = b"" if waiting.offset == upper else self._read(waiting, upper)
+        except OutOfRange as error:
+            waiting.request.fail(OffsetOutOfRange(str(error), start=error.start, end=error.end))
+            return True
         except StorageError as error:
             waiting.request.fail(error)
             return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from raylog.actors.transport import dial
@@ -48,7 +49,8 @@ class ControllerLink:
         self._secret = secret
         self._register = register
         self._handler = handler
-        self._heartbeat_s = heartbeat_s
+        self.heartbeat_s = heartbeat_s
+        """Seconds between two signs of life; may be changed at any time."""
         self._on_superseded = on_superseded
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
@@ -75,7 +77,8 @@ class ControllerLink:
     async def wait_connected(self, timeout_s: float) -> None:
         """Wait until registered; raises :class:`NotController` when that takes longer."""
         try:
-            await asyncio.wait_for(self._connected.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
         except TimeoutError:
             raise NotController(
                 f"The controller could not be reached within {timeout_s:.1f} s; it is being restarted, try again."
@@ -136,7 +139,6 @@ class ControllerLink:
     async def _beat_until(self, connection: Connection, closed: asyncio.Event) -> None:
         while not closed.is_set():
             connection.notify("heartbeat")
-            try:
-                await asyncio.wait_for(closed.wait(), self._heartbeat_s)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
+                    await closed.wait()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from raylog.actors.arguments import Check, arguments, each, flag, optional, row, table, text, whole
 from raylog.core.controller import events as ev
 from raylog.core.errors import InvalidRequest
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
@@ -16,13 +17,12 @@ def event_for(request: Request, session: int, number: int, now_ms: int) -> ev.Ev
 
     Raises :class:`InvalidRequest` for a method that the controller does not know and for arguments of the wrong shape.
     """
-    build = _BUILDERS.get(request.method)
-    if build is None:
+    known = _METHODS.get(request.method)
+    if known is None:
         raise InvalidRequest(f"The controller knows no method {request.method!r}.")
-    try:
-        return build(session, number, now_ms, request.args)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"The arguments of {request.method!r} do not fit: {error}") from None
+    build, *checks = known
+    event: ev.Event = build(session, number, now_ms, arguments(request, *checks))
+    return event
 
 
 def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
@@ -43,7 +43,7 @@ def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]
 
 
 def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, host, port, log_lost = args
+    topic_id, topic, partition, broker, incarnation, host, port, log_lost, log_id = args
     return ev.ReplicaRegistrationReceived(
         cause="register_replica",
         now_ms=now_ms,
@@ -56,6 +56,7 @@ def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any
         host=host,
         port=port,
         log_lost=log_lost,
+        log_id=log_id,
     )
 
 
@@ -130,15 +131,33 @@ def _describe_cluster(session: int, number: int, now_ms: int, args: Sequence[Any
     return ev.DescribeClusterReceived(cause="describe_cluster", now_ms=now_ms, request=number)
 
 
-_BUILDERS: dict[str, Callable[[int, int, int, Sequence[Any]], ev.Event]] = {
-    "register_broker": _register_broker,
-    "register_replica": _register_replica,
-    "register_coordinator": _register_coordinator,
-    "alter_partition": _alter_partition,
-    "create_topic": _create_topic,
-    "delete_topic": _delete_topic,
-    "alter_topic_config": _alter_topic_config,
-    "allocate_producer_ids": _allocate_producer_ids,
-    "ensure_coordinator": _ensure_coordinator,
-    "describe_cluster": _describe_cluster,
+def _setting(value: object) -> bool:
+    """Accept a value that a configuration key may have; whether it is legal is the controller's to say."""
+    return isinstance(value, (str, int, float, bool))
+
+
+CREATE_TOPIC: Final[tuple[Check, ...]] = (
+    text,
+    whole,
+    whole,
+    optional(each(each(whole))),
+    table(_setting),
+    flag,
+    whole,
+)
+DELETE_TOPIC: Final[tuple[Check, ...]] = (text,)
+ALTER_TOPIC_CONFIG: Final[tuple[Check, ...]] = (text, table(_setting), each(text))
+
+_METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "register_broker": (_register_broker, whole, whole, text, text, whole, text, text),
+    "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text),
+    "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
+    "alter_partition": (_alter_partition, text, text, whole, whole, whole, whole, whole, each(row(whole, whole))),
+    "create_topic": (_create_topic, *CREATE_TOPIC),
+    "delete_topic": (_delete_topic, *DELETE_TOPIC),
+    "alter_topic_config": (_alter_topic_config, *ALTER_TOPIC_CONFIG),
+    "allocate_producer_ids": (_allocate_producer_ids, whole),
+    "ensure_coordinator": (_ensure_coordinator, text, whole),
+    "describe_cluster": (_describe_cluster,),
 }
+"""How each method becomes an event, and what its arguments are."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from raylog.actors.arguments import arguments, each, optional, text
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_requests import event_for
 from raylog.actors.flusher import Flusher
@@ -24,6 +25,7 @@ from raylog.actors.transport import listen
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.sessions import BrokerMember
 from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.outbox import Outbox
 from raylog.rpc import Connection, Request
@@ -54,6 +56,7 @@ class ControllerServer:
         self._requests: dict[int, Request] = {}
         self._next_number = 1
         self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()
+        self._flusher: Flusher | None = None
         self._tick_task: asyncio.Task[None] | None = None
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
@@ -61,9 +64,20 @@ class ControllerServer:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Replay the metadata log, begin a new controller epoch, open the endpoint."""
+        """Replay the metadata log, begin a new controller epoch, open the endpoint.
+
+        Raises :class:`InconsistentClusterId` when the log is another cluster's, :class:`DataDirectoryError` when
+        another process writes to it, and storage errors.
+        """
         self._metadata = await asyncio.get_running_loop().run_in_executor(None, MetadataLog.open, self.spec.folder)
-        image = self._metadata.replay()
+        try:
+            await self._begin(self._metadata)
+        except BaseException:  # whatever it was, the log must not stay locked by a controller that does not run
+            await self.stop()
+            raise
+
+    async def _begin(self, metadata: MetadataLog) -> None:
+        image = metadata.replay()
         if image.cluster_id not in ("", self.spec.cluster_id):
             raise InconsistentClusterId(
                 f"{self.spec.folder} holds the metadata of cluster {image.cluster_id}, not of {self.spec.cluster_id}; "
@@ -80,7 +94,7 @@ class ControllerServer:
             cluster_config=self.spec.cluster_config,
         )
         self._flusher = Flusher(
-            self._metadata.log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name="controller"
+            metadata.log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name="controller"
         )
         self._flusher.start()
         self._perform(self._machine.start(monotonic_ms()))
@@ -97,10 +111,11 @@ class ControllerServer:
             self._tick_task.cancel()
             await asyncio.gather(self._tick_task, return_exceptions=True)
         await self._server.close()
-        if self._metadata is not None:
+        if self._flusher is not None:
             await self._flusher.stop()
-            self._metadata.log.close()
-            self._metadata = None
+        if self._metadata is not None:
+            metadata, self._metadata = self._metadata, None
+            metadata.close()
 
     @property
     def image(self) -> MetadataImage:
@@ -110,12 +125,15 @@ class ControllerServer:
     def connection_info(self) -> dict[str, object]:
         """Return what a client in this Ray cluster needs: cluster id, secret and the brokers' endpoints."""
         image = self.image
-        brokers = [[one.broker, one.host, one.port] for one in image.online_brokers()]
+        online = image.online_brokers()
+        present = [one for one in online if self._running().is_present(BrokerMember(one.broker))]
+        brokers = [[one.broker, one.host, one.port] for one in present or online]
         return {"cluster_id": image.cluster_id, "secret": self.spec.secret, "brokers": brokers}
 
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""
-        return cluster_answer(self.image)
+        machine = self._running()
+        return cluster_answer(machine.image, machine.is_present)
 
     # ------------------------------------------------------------ sessions
 
@@ -142,7 +160,13 @@ class ControllerServer:
         return self._machine
 
     def _feed(self, event: ctl.Event) -> None:
-        self._perform(self._running().step(event))
+        machine = self._running()
+        try:
+            outbox = machine.step(event)
+        except Exception as defect:  # half a step may have been taken: only the log can tell what holds
+            self._on_fatal(f"the controller failed at {event!r:.500}: {defect!r}")
+            raise
+        self._perform(outbox)
 
     def _on_request(self, request: Request) -> None:
         session = self._sessions.get(request.connection)
@@ -151,9 +175,10 @@ class ControllerServer:
         machine = self._running()
         if request.method == "heartbeat":
             self._feed(ctl.SessionHeard(cause="heartbeat", now_ms=monotonic_ms(), session=session))
+            request.reply()
             return
         if request.method == "metadata":
-            request.reply(metadata_answer(machine.image, request.args[0]))
+            request.reply(metadata_answer(machine.image, arguments(request, optional(each(text)))[0]))
             return
         number = self._next_number
         self._next_number += 1
@@ -164,7 +189,8 @@ class ControllerServer:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._feed(ctl.Tick(cause="tick", now_ms=monotonic_ms()))
+            if self._machine is not None:
+                self._feed(ctl.Tick(cause="tick", now_ms=monotonic_ms()))
 
     # ------------------------------------------------------------ effects out
 
@@ -190,7 +216,8 @@ class ControllerServer:
                 self._carry_out(effect)
         else:
             self._after_sync.append((log.log_end_offset, effects))
-            self._flusher.kick()
+            if self._flusher is not None:
+                self._flusher.kick()
 
     def _on_synced(self, end: int) -> None:
         while self._after_sync and self._after_sync[0][0] <= end:

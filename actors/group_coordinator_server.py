@@ -117,6 +117,11 @@ class GroupCoordinatorServer:
                 return
             except RaylogError as trouble:
                 logger.warning("%s: %s; loading again", self._name, trouble)
+            except (
+                Exception
+            ) as defect:  # a defect, or rows nobody can read: a coordinator that is half alive helps nobody
+                self._on_fatal(f"{self._name} failed: {defect!r}")
+                raise
             self._forget()
             await asyncio.sleep(RELOAD_PAUSE_S)
             await self._link.stop()
@@ -176,7 +181,14 @@ class GroupCoordinatorServer:
         self._next_number += 1
         event = event_for(request, number, monotonic_ms())
         self._requests[number] = request
-        self._perform(self._machine.step(event))
+        self._step(self._machine, event)
+
+    def _step(self, machine: CoordinatorMachine, event: groups.Event) -> None:
+        try:
+            self._perform(machine.step(event))
+        except Exception as defect:  # half a step may have been taken: only the log can tell what holds
+            self._on_fatal(f"{self._name} failed at {event!r:.500}: {defect!r}")
+            raise
 
     async def _tick_forever(self) -> None:
         while True:
@@ -184,18 +196,15 @@ class GroupCoordinatorServer:
             if self._machine is not None:
                 self._drop_deserted()
                 tick = groups.Tick(cause="tick", now_ms=monotonic_ms(), wall_ms=wall_ms())
-                self._perform(self._machine.step(tick))
+                self._step(self._machine, tick)
 
     def _drop_deserted(self) -> None:
         deserted = [number for number, request in self._requests.items() if request.connection.is_closed]
         for number in deserted:
             del self._requests[number]
             if self._machine is not None:
-                self._perform(
-                    self._machine.step(
-                        groups.RequestDropped(cause="connection lost", now_ms=monotonic_ms(), request=number)
-                    )
-                )
+                dropped = groups.RequestDropped(cause="connection lost", now_ms=monotonic_ms(), request=number)
+                self._step(self._machine, dropped)
 
     async def _fetch_metadata(self) -> list[object]:
         reply = await self._link.call("metadata", [[OFFSETS_TOPIC]], timeout_s=REGISTER_TIMEOUT_S)

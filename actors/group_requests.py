@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from raylog.actors.arguments import arguments, each, octets, optional, row, text, whole
 from raylog.core.errors import InvalidRequest
 from raylog.core.groups import events as ev
 from raylog.rpc import Request
@@ -15,13 +16,12 @@ def event_for(request: Request, number: int, now_ms: int) -> ev.Event:
 
     Raises :class:`InvalidRequest` for a method that a coordinator does not know and for arguments of the wrong shape.
     """
-    build = _BUILDERS.get(request.method)
-    if build is None:
+    known = _METHODS.get(request.method)
+    if known is None:
         raise InvalidRequest(f"A group coordinator knows no method {request.method!r}.")
-    try:
-        return build(number, now_ms, request.args or [])
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"The arguments of {request.method!r} do not fit: {error}") from None
+    build, *checks = known
+    event: ev.Event = build(number, now_ms, arguments(request, *checks))
+    return event
 
 
 def _join(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
@@ -112,14 +112,15 @@ def _delete(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     return ev.DeleteGroupReceived(cause="delete_group", now_ms=now_ms, request=number, group=args[0])
 
 
-_BUILDERS: dict[str, Callable[[int, int, Sequence[Any]], ev.Event]] = {
-    "join_group": _join,
-    "sync_group": _sync,
-    "heartbeat": _heartbeat,
-    "leave_group": _leave,
-    "offset_commit": _offset_commit,
-    "offset_fetch": _offset_fetch,
-    "list_groups": _list,
-    "describe_group": _describe,
-    "delete_group": _delete,
+_METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "join_group": (_join, text, text, optional(text), text, whole, whole, text, each(row(text, octets))),
+    "sync_group": (_sync, text, whole, text, optional(text), each(row(text, octets))),
+    "heartbeat": (_heartbeat, text, whole, text, optional(text)),
+    "leave_group": (_leave, text, each(row(text, optional(text)))),
+    "offset_commit": (_offset_commit, text, whole, text, each(row(text, text, whole, whole, whole, text))),
+    "offset_fetch": (_offset_fetch, text, optional(each(row(text, text, whole)))),
+    "list_groups": (_list,),
+    "describe_group": (_describe, text),
+    "delete_group": (_delete, text),
 }
+"""How each method becomes an event, and what its arguments are."""

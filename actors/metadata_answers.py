@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.image import MetadataImage, TopicImage
+from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.replication.state import PartitionState
 
@@ -30,18 +31,28 @@ def coordinator_index(image: MetadataImage, group: str) -> int:
     return zlib.crc32(group.encode()) % count
 
 
-def cluster_answer(image: MetadataImage) -> dict[str, object]:
-    """Return brokers, topics and their partitions as plain values, for ``status`` and ``describe_cluster``."""
+def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:
+    """Return brokers, topics and their partitions as plain values, for ``status``.
+
+    Online is who is connected to the controller: after a restart the metadata still shows the places of earlier lives.
+    """
     return {
         "cluster_id": image.cluster_id,
         "controller_epoch": image.controller_epoch,
         "version": image.version,
         "brokers": [
-            {"broker": one.broker, "host": one.host, "port": one.port, "node_id": one.node_id, "online": one.online}
+            {
+                "broker": one.broker,
+                "host": one.host,
+                "port": one.port,
+                "node_id": one.node_id,
+                "online": one.online and is_present(BrokerMember(one.broker)),
+            }
             for _, one in sorted(image.brokers.items())
         ],
         "topics": {
-            name: [_partition_status(state) for state in topic.partitions] for name, topic in image.topics.items()
+            name: [_partition_status(state, is_present) for state in topic.partitions]
+            for name, topic in image.topics.items()
         },
     }
 
@@ -67,12 +78,17 @@ def _partition_answer(state: PartitionState) -> list[object]:
     ]
 
 
-def _partition_status(state: PartitionState) -> dict[str, object]:
+def _partition_status(state: PartitionState, is_present: Callable[[Member], bool]) -> dict[str, object]:
+    online = [
+        place.broker
+        for place in state.places
+        if place.port and is_present(ReplicaMember(state.topic_id, state.partition, place.broker))
+    ]
     return {
         "partition": state.partition.partition,
         "leader": state.leader,
         "leader_epoch": state.leader_epoch,
         "replicas": list(state.replicas),
         "isr": list(state.isr),
-        "online": [one.broker for one in state.places if one.port],
+        "online": online,
     }

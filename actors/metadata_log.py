@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from raylog.actors.clock import wall_ms
+from raylog.actors.folder_lock import LOCK_WAIT_S, FolderLock
 from raylog.actors.naming import METADATA_TOPIC
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import MetadataRecord, record_from_wire
@@ -29,24 +30,40 @@ _decoder = msgspec.msgpack.Decoder()
 class MetadataLog:
     """Append-only list of metadata records; its end is the version of the image that replays it."""
 
-    def __init__(self, log: PartitionLog) -> None:
-        """Wrap an opened log."""
+    def __init__(self, log: PartitionLog, lock: FolderLock) -> None:
+        """Wrap an opened log, and the lock that makes this process its only writer."""
         self.log = log
+        self._lock = lock
 
     @classmethod
-    def open(cls, folder: Path) -> MetadataLog:
-        """Open or recover the log below ``folder``; raises :class:`raylog.storage.errors.LogDamaged`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        return cls(
-            PartitionLog.open(
-                partition_folder(folder, METADATA_TOPIC, 0),
+    def open(cls, folder: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> MetadataLog:
+        """Open or recover the log below ``folder``, after an earlier life has let it go.
+
+        Raises :class:`raylog.storage.errors.LogDamaged`, and :class:`raylog.core.errors.DataDirectoryError` when
+        another process still writes to it after ``lock_wait_s`` seconds.
+        """
+        home = partition_folder(folder, METADATA_TOPIC, 0)
+        lock = FolderLock(home, wait_s=lock_wait_s)
+        try:
+            log = PartitionLog.open(
+                home,
                 LogConfig(),
                 topic_id=METADATA_TOPIC_ID,
                 topic=METADATA_TOPIC,
                 partition=0,
                 now_ms=wall_ms(),
             )
-        )
+        except BaseException:  # whatever it was, the lock must not stay with a log that was not opened
+            lock.release()
+            raise
+        return cls(log, lock)
+
+    def close(self) -> None:
+        """Close the log cleanly and let the next controller have it."""
+        try:
+            self.log.close()
+        finally:
+            self._lock.release()
 
     def replay(self) -> MetadataImage:
         """Return the image that all records together make."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +36,12 @@ from raylog.core.errors import ConnectionFailed
 
 logger = logging.getLogger(__name__)
 
+ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-")
 FIND_TIMEOUT_S: Final = 1.0
 MAKE_TIMEOUT_S: Final = 60.0
 FATAL_EXIT_CODE: Final = 70
+CONTROL_TIMEOUT_S: Final = 5.0
+RESTART_PAUSE_S: Final = 1.0
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -49,14 +53,43 @@ def end_process(reason: str) -> None:
     os._exit(FATAL_EXIT_CODE)
 
 
+async def answer(reference: Any, timeout_s: float) -> Any:
+    """Await the answer to a Ray call; raises what the call raised, and TimeoutError."""
+    async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
+        return await asyncio.wrap_future(reference.future())
+
+
+async def begin(start: Callable[[], Awaitable[None]]) -> None:
+    """Start an actor's server in its constructor.
+
+    The first time a failure is raised, so that whoever makes the actor learns of it. An actor that Ray restarts has
+    nobody to tell, and Ray gives up for ever on one whose constructor raises: then the process ends instead, after a
+    pause, and Ray tries again.
+    """
+    try:
+        await start()
+    except Exception as error:  # whatever it was, an actor that does not serve must not stay
+        restarted: bool = ray.get_runtime_context().was_current_actor_reconstructed
+        if not restarted:
+            raise
+        await asyncio.sleep(RESTART_PAUSE_S)
+        end_process(f"the restart failed, trying again: {error!r}")
+
+
 async def find_controller() -> tuple[str, int]:
     """Return the controller's endpoint; raises :class:`ConnectionFailed` while there is none."""
     try:
-        handle = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-        host, port = await asyncio.wait_for(asyncio.wrap_future(handle.endpoint.remote().future()), FIND_TIMEOUT_S)
+        handle: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+        host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
     except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
         raise ConnectionFailed(f"The controller cannot be found at the moment: {error}") from None
     return host, port
+
+
+def node_address() -> str:
+    """Return the address by which other nodes of the Ray cluster reach this one."""
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
 
 
 def pinned(node_id: str) -> NodeAffinitySchedulingStrategy:
@@ -85,6 +118,25 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
+def _keep_arrow_out() -> None:
+    """Spare this process the import of pyarrow and numpy, which nothing here uses: 11 MB and a quarter of a CPU second.
+
+    Ray imports pyarrow into each worker before it reads the first argument, to be able to pass Arrow data; no call
+    between our actors has any. Runs when Ray loads an actor's class, which comes earlier; elsewhere it does nothing.
+    """
+    if not ray.is_initialized():
+        return
+    context = ray.get_runtime_context()
+    if context.get_actor_id() is None:
+        return
+    name = context.get_actor_name() or ""
+    if name == CONTROLLER or name.startswith(ACTOR_PREFIXES):
+        sys.modules.setdefault("pyarrow", None)  # type: ignore[arg-type]  # Python's way to say: not to be imported
+
+
+_keep_arrow_out()
+
+
 class Controller:
     """Ray actor of the controller."""
 
@@ -95,7 +147,7 @@ class Controller:
         self._spec = spec
         self._server = ControllerServer(spec, start_coordinator=self._start_coordinator, on_fatal=end_process)
         self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
-        await self._server.start()
+        await begin(self._server.start)
         if spec.node_folder is not None:
             self._nodes.start()
 
@@ -148,7 +200,7 @@ class Broker:
         self._server = BrokerServer(
             spec, find_controller=find_controller, workshop=RayWorkshop(spec.node_id), on_fatal=end_process
         )
-        await self._server.start()
+        await begin(self._server.start)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -182,7 +234,7 @@ class Replica:
         """Recover the log and begin to serve."""
         _log_to_stderr()
         self._server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_process)
-        await self._server.start()
+        await begin(self._server.start)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -191,6 +243,10 @@ class Replica:
     async def status(self) -> dict[str, object]:
         """Return role, offsets and process id."""
         return self._server.status()
+
+    async def reconfigure(self, topic_config: Mapping[str, str]) -> None:
+        """Go by another configuration of the topic from now on."""
+        self._server.reconfigure(topic_config)
 
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
@@ -204,9 +260,9 @@ class GroupCoordinator:
         """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
         _log_to_stderr()
         if spec.host != LOOPBACK:
-            spec = replace(spec, host=ray.util.get_node_ip_address())
+            spec = replace(spec, host=node_address())
         self._server = GroupCoordinatorServer(spec, find_controller=find_controller, on_fatal=end_process)
-        await self._server.start()
+        await begin(self._server.start)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -225,8 +281,8 @@ async def make_coordinator(spec: CoordinatorSpec) -> None:
     """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
     try:
         actor = ray.remote(GroupCoordinator).options(**actor_options(coordinator_name(spec.kind, spec.index)))
-        handle = actor.remote(spec)
-        await asyncio.wait_for(asyncio.wrap_future(handle.endpoint.remote().future()), MAKE_TIMEOUT_S)
+        handle: Any = actor.remote(spec)
+        await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
         logger.warning("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
 
@@ -241,8 +297,14 @@ class RayWorkshop:
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
-        handle = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
-        await asyncio.wait_for(asyncio.wrap_future(handle.endpoint.remote().future()), MAKE_TIMEOUT_S)
+        handle: Any = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
+        await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Tell the replica's actor its topic's configuration; raises Ray's errors, ValueError and TimeoutError."""
+        name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
+        handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+        await answer(handle.reconfigure.remote(dict(spec.topic_config)), CONTROL_TIMEOUT_S)
 
     async def end(self, name: str) -> None:
         """Stop the replica's actor and end it for good; no error when there is none."""
@@ -273,7 +335,7 @@ def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
 async def ensure_broker(spec: BrokerSpec) -> None:
     """Make a broker's actor unless it runs, and wait until it serves; raises TimeoutError and RuntimeError."""
     try:
-        await asyncio.wait_for(asyncio.wrap_future(make_broker(spec).endpoint.remote().future()), MAKE_TIMEOUT_S)
+        await answer(make_broker(spec).endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, ValueError) as error:
         raise RuntimeError(str(error)) from error
 

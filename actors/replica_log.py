@@ -5,51 +5,24 @@ Called by a replica's shell at the start of each life.
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import time
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from raylog.actors.clock import wall_ms
+from raylog.actors.folder_lock import FolderLock
 from raylog.actors.specs import ReplicaSpec
-from raylog.core.errors import DataDirectoryError
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
 from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
 
-LOCK_WAIT_S: Final = 10.0
-LOCK_RETRY_S: Final = 0.05
-
-
-class FolderLock:
-    """An exclusive lock beside a partition folder: two lives of one replica never write to the same files."""
-
-    def __init__(self, folder: Path) -> None:
-        """Wait until the former life has let go; raises :class:`DataDirectoryError` after ten seconds."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        self.path = folder.parent / f".{folder.name}.lock"
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    os.close(self._descriptor)
-                    raise DataDirectoryError(
-                        f"Another process still holds {folder}; end it, then this replica starts by itself."
-                    ) from None
-                time.sleep(LOCK_RETRY_S)
-
-    def release(self) -> None:
-        """Let the next life in."""
-        os.close(self._descriptor)
+DELETED_MARK: Final = ".deleted-"
+"""In the name of a folder that is about to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +43,14 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig) -> OpenedLog:
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
     try:
+        return _recover(spec, folder, config, lock)
+    except BaseException:  # whatever it was, the lock must not stay with a folder that was not opened
+        lock.release()
+        raise
+
+
+def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLock) -> OpenedLog:
+    try:
         log = _open(spec, folder, config)
         return OpenedLog(log=log, lock=lock, log_lost=log.created)
     except LogDamaged as damage:
@@ -77,10 +58,25 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig) -> OpenedLog:
         logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, damage, aside.name)
         folder.rename(aside)
     except WrongTopicId:
-        aside = folder.with_name(f"{folder.name}.deleted-{wall_ms()}")
-        logger.info("%s belongs to a topic that was deleted; set aside as %s", folder.name, aside.name)
-        folder.rename(aside)
+        logger.info("%s belongs to a topic that was deleted; removing it", folder.name)
+        discard(folder)
     return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove a deleted topic's partition folder; what is left after a crash halfway is known by its name."""
+    doomed = folder.with_name(f"{folder.name}{DELETED_MARK}{wall_ms()}")
+    folder.rename(doomed)
+    clear_away(doomed)
+
+
+def clear_away(doomed: Path) -> None:
+    """Remove a folder and say what could not be removed."""
+    shutil.rmtree(doomed, onerror=_report)
+
+
+def _report(function: Callable[..., object], path: str, _: object) -> None:
+    logger.warning("could not remove %s (%s); it can be removed by hand", path, function.__name__)
 
 
 def _open(spec: ReplicaSpec, folder: Path, config: LogConfig) -> PartitionLog:

@@ -10,9 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from raylog.actors.clock import monotonic_ms, wall_ms
-from raylog.actors.consumer_reads import ConsumerReads
+from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.flusher import Flusher
 from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import RaylogError
@@ -21,12 +22,14 @@ from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
 from raylog.rpc import Request
 from raylog.storage.errors import StorageError
-from raylog.storage.log import PartitionLog
+from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 7
 """Place of ``max_bytes`` in the arguments of ``replica_fetch``."""
+DESERTED_CHECK_MS: Final = 500
+"""How often requests are looked for whose sender has gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class ReplicaRunner:
         self.reads = ConsumerReads(log, lambda: self.machine)
         self._flush = flush
         self._flush_due_ms = 0
+        self._deserted_due_ms = 0
+        self._append_failing = False
         self._unflushed = 0
         self._hands = hands
         self._flusher = Flusher(log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name=str(partition))
@@ -82,6 +87,14 @@ class ReplicaRunner:
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
             ),
         )
+
+    def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings) -> None:
+        """Go by a changed configuration from the next event on."""
+        self.log.config = log
+        self._flush = flush
+        if self.machine is not None:
+            self.machine.reconfigure(settings)
+        self._flusher.kick()
 
     # ------------------------------------------------------------ events in
 
@@ -122,9 +135,20 @@ class ReplicaRunner:
         now = monotonic_ms()
         self.feed(ev.Tick(cause="tick", now_ms=now))
         self.reads.wake()
+        if now >= self._deserted_due_ms:
+            self._deserted_due_ms = now + DESERTED_CHECK_MS
+            self._drop_deserted(now)
         if self._unflushed and now >= self._flush_due_ms:
             self._unflushed = 0
             self._flusher.kick()
+
+    def _drop_deserted(self, now: int) -> None:
+        """Forget requests whose sender has gone; nobody else would, until deadlines that the sender chose."""
+        self.reads.drop_deserted()
+        deserted = [number for number, request in self._requests.items() if request.connection.is_closed]
+        for number in deserted:
+            del self._requests[number]
+            self.feed(ev.RequestDropped(cause="connection lost", now_ms=now, request=number))
 
     def apply_retention(self) -> None:
         """Remove what the topic's configuration no longer keeps."""
@@ -145,8 +169,10 @@ class ReplicaRunner:
 
     # ------------------------------------------------------------ effects out
 
-    def _on_synced(self, end: int) -> None:
-        self.feed(ev.Synced(cause="sync", now_ms=monotonic_ms(), end_offset=Offset(end)))
+    def _on_synced(self, _: int) -> None:
+        # The log may have been cut since the sync ended in its thread: only what the log says now is true now.
+        end = Offset(self.log.synced_end_offset)
+        self.feed(ev.Synced(cause="sync", now_ms=monotonic_ms(), end_offset=end))
         self._release_synced()
 
     def _on_sync_failed(self, error: BaseException) -> None:
@@ -231,7 +257,9 @@ class ReplicaRunner:
         try:
             done = self.log.append_as_follower(self._fetched.pop(effect.request))
         except StorageError as error:
-            logger.warning("%s: fetched records were not appended: %s", self.partition, error)
+            if not self._append_failing:  # it is tried again many times a second, and said once
+                logger.warning("%s: fetched records are not appended, trying again: %s", self.partition, error)
+            self._append_failing = True
             self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=effect.request))
             return
         self.feed(
@@ -243,6 +271,7 @@ class ReplicaRunner:
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
             )
         )
+        self._append_failing = False
         self._appended(done.end_offset - done.first_offset)
 
     def _appended(self, records: int) -> None:
@@ -262,7 +291,7 @@ class ReplicaRunner:
         request = self._requests.pop(effect.request, None)
         if request is None:
             return
-        max_bytes = request.args[MAX_BYTES]
+        max_bytes = min(request.args[MAX_BYTES], FETCH_BYTES_MAX)
         try:
             records = (
                 self.log.read(effect.fetch_offset, max_bytes, effect.upper)

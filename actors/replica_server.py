@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from raylog.actors.arguments import arguments, whole
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.follower_link import FollowerLink
@@ -50,6 +52,7 @@ class ReplicaServer:
         self._opened: OpenedLog | None = None
         self._runner: ReplicaRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Task[None] | None = None
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -77,7 +80,12 @@ class ReplicaServer:
         """Recover the log, open the endpoint, look for the controller. Returns when the log is open."""
         config, flush = topic_settings(self.spec.topic_config)
         loop = asyncio.get_running_loop()
-        opened = await loop.run_in_executor(None, open_replica_log, self.spec, config)
+        opening = loop.run_in_executor(None, open_replica_log, self.spec, config)
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_abandon)
+            raise
         self._opened = opened
         self._runner = ReplicaRunner(
             self.partition,
@@ -96,7 +104,12 @@ class ReplicaServer:
         self._spawn(self._tick_forever(self._runner), "ticks")
 
     async def stop(self) -> None:
-        """Stop serving, write what is left, release the folder."""
+        """Stop serving, write what is left, release the folder. Twice is harmless."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         await self._link.stop()
         await self._server.close()
         await self._leader.stop()
@@ -106,9 +119,30 @@ class ReplicaServer:
         if self._runner is not None:
             await self._runner.stop()
         if self._opened is not None:
-            self._opened.log.close()
-            self._opened.lock.release()
-            self._opened = None
+            opened, self._opened = self._opened, None
+            try:
+                opened.log.close()
+            except StorageError as error:
+                logger.warning("%s was not closed cleanly, the next start scans it: %s", self.partition, error)
+            finally:
+                opened.lock.release()
+
+    def _fall_silent(self, reason: str) -> None:
+        """Stop everything but the process: the topic is gone, and the broker ends this actor when it learns of it.
+
+        Ending the process here would only make Ray start it again, for nothing and for ever.
+        """
+        if self._stopping is None:
+            logger.info("%s on broker %d stops: %s", self.partition, self.spec.broker, reason)
+            self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
+
+    def reconfigure(self, topic_config: Mapping[str, str]) -> None:
+        """Go by another configuration of the topic from now on."""
+        self.spec = replace(self.spec, topic_config=dict(topic_config))
+        self._settings = replication_settings(topic_config, self.spec.cluster_config, self.spec.replication_factor)
+        log, flush = topic_settings(topic_config)
+        if self._runner is not None:
+            self._runner.reconfigure(log, flush, self._settings)
 
     def status(self) -> dict[str, object]:
         """Return what an operator wants to know of this replica."""
@@ -122,6 +156,8 @@ class ReplicaServer:
             "leader_epoch": -1 if machine is None else machine.leader_epoch,
             "high_watermark": -1 if machine is None else machine.high_watermark,
             "isr": [] if machine is None else list(machine.isr),
+            "min_insync_replicas": self._settings.min_insync_replicas,
+            "parked_fetches": runner.reads.parked,
             "log_start_offset": log.log_start_offset,
             "log_end_offset": log.log_end_offset,
             "synced_end_offset": log.synced_end_offset,
@@ -141,13 +177,14 @@ class ReplicaServer:
     def _on_request(self, request: Request) -> None:
         runner = self._running()
         if request.method == "replica_status":
+            arguments(request)
             request.reply(self.status())
             return
         shape = _NUMBERS_BEHIND_PARTITION.get(request.method)
         if shape is None:
             raise InvalidRequest(f"A replica knows no method {request.method!r}.")
         numbers = _numbers(request.args, shape)
-        if request.args[:2] != [self.spec.topic_id, self.spec.partition]:
+        if not isinstance(request.args, list) or request.args[:2] != [self.spec.topic_id, self.spec.partition]:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
@@ -250,20 +287,29 @@ class ReplicaServer:
     async def _register(self, connection: Connection) -> None:
         runner, opened = self._running(), self._opened
         host, port = self.endpoint
-        reply = await connection.call(
-            "register_replica",
-            [
-                self.spec.topic_id,
-                self.spec.topic,
-                self.spec.partition,
-                self.spec.broker,
-                self._incarnation,
-                host,
-                port,
-                opened is not None and opened.log_lost,
-            ],
-            timeout_s=REGISTER_TIMEOUT_S,
-        )
+        # A loss is news of this life's first registration only. Said again to a restarted controller it would take the
+        # leadership, and the place in the ISR, from a replica that has filled its new log since.
+        log_lost = self._incarnation == NO_INCARNATION and opened is not None and opened.log_lost
+        try:
+            reply = await connection.call(
+                "register_replica",
+                [
+                    self.spec.topic_id,
+                    self.spec.topic,
+                    self.spec.partition,
+                    self.spec.broker,
+                    self._incarnation,
+                    host,
+                    port,
+                    log_lost,
+                    opened.log.log_id if opened is not None else "",
+                ],
+                timeout_s=REGISTER_TIMEOUT_S,
+            )
+        except RemoteError as refusal:
+            if refusal.code == UnknownTopicId.code:
+                self._fall_silent(refusal.message)
+            raise
         incarnation, state = reply.args
         if runner.machine is None:
             self._incarnation = Incarnation(incarnation)
@@ -275,7 +321,7 @@ class ReplicaServer:
             incarnation, state = request.args
             self._on_state(incarnation, state)
         elif request.method == "stop_replica":
-            self._on_fatal(f"{self.partition}: the controller ended this replica: {request.args[0]}")
+            self._fall_silent(str(request.args[0]))
         else:
             raise InvalidRequest(f"A replica knows no message {request.method!r} from the controller.")
 
@@ -339,12 +385,20 @@ class ReplicaServer:
             self._on_fatal(f"{self.partition}: {task.get_name()} failed: {task.exception()!r}")
 
 
+def _abandon(opening: asyncio.Future[OpenedLog]) -> None:
+    """Close a log that nobody wants any more by the time it is open."""
+    if not opening.cancelled() and opening.exception() is None:
+        opened = opening.result()
+        opened.log.close()
+        opened.lock.release()
+
+
 _NUMBERS_BEHIND_PARTITION: Final = {"produce": 3, "fetch": 6, "list_offsets": 2, "replica_fetch": 7}
 """How many whole numbers follow topic id and partition in the arguments of each method."""
 
 
-def _numbers(args: Sequence[object], count: int) -> list[int]:
-    numbers = [value for value in args[2:] if isinstance(value, int)]
-    if len(args) != count + 2 or len(numbers) != count:
-        raise InvalidRequest(f"Expected topic id, partition and {count} whole numbers, got {list(args)!r:.200}.")
+def _numbers(args: object, count: int) -> list[int]:
+    numbers = [value for value in args[2:] if whole(value)] if isinstance(args, list) else []
+    if not isinstance(args, list) or len(args) != count + 2 or len(numbers) != count:
+        raise InvalidRequest(f"Expected topic id, partition and {count} whole numbers, got {args!r:.200}.")
     return numbers

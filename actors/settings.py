@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from raylog.core.config import ClusterConfig, TopicConfig
 from raylog.core.controller.ledger import ControllerSettings
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.storage.log import LogConfig
+
+INITIAL_LEADER_WAIT_MS: Final = 15_000
+"""How long a new partition waits for its preferred leader. Starting a process costs up to a second of CPU, so the
+replicas of a topic come up one after the other; giving up too early would put all leaders on the first few of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ def controller_settings(
         cluster_id=cluster_id,
         session_timeout_ms=timeout_ms,
         registration_grace_ms=2 * timeout_ms,
+        initial_leader_wait_ms=INITIAL_LEADER_WAIT_MS,
         default_partitions=ClusterConfig.from_dict(cluster).num_partitions,
         default_replication_factor=ClusterConfig.from_dict(cluster).default_replication_factor,
         offsets_topic_partitions=ClusterConfig.from_dict(cluster).offsets_topic_num_partitions,

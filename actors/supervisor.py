@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from raylog.actors.clock import monotonic_ms, wall_ms
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.folder_lock import FolderLock
 from raylog.actors.naming import replica_name
+from raylog.actors.replica_log import DELETED_MARK, clear_away, discard
 from raylog.actors.specs import BrokerSpec, ReplicaSpec
 from raylog.core.controller.image import MetadataImage
-from raylog.core.ids import BrokerId
+from raylog.core.ids import BrokerId, Incarnation
+from raylog.core.replication.state import ReplicaPlace
 from raylog.storage.directory import parse_partition_folder, partition_folder
 
 logger = logging.getLogger(__name__)
@@ -33,12 +36,19 @@ class ReplicaWorkshop(Protocol):
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless one of its name runs."""
 
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Tell the replica's actor the topic configuration in ``spec``."""
+
     async def end(self, name: str) -> None:
         """End the actor of this name for good; no error when there is none."""
 
 
 class ReplicaSupervisor:
-    """Compares wanted with running replicas whenever the metadata changes, and once a second."""
+    """Compares wanted with running replicas whenever the metadata changes, and once a second.
+
+    Each replica has at most one piece of work under way, in a task of its own: one that is slow to start or to end
+    holds up no other. What fails is tried again at the next look.
+    """
 
     def __init__(self, spec: BrokerSpec, broker: int, workshop: ReplicaWorkshop) -> None:
         """Nothing happens before :meth:`start`."""
@@ -48,8 +58,10 @@ class ReplicaSupervisor:
         self._image: MetadataImage | None = None
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
+        self._told: dict[str, tuple[Incarnation, Mapping[str, str]]] = {}
         self._missing_since_ms: dict[str, int] = {}
         self._swept = False
+        self._busy: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -58,55 +70,84 @@ class ReplicaSupervisor:
 
     async def stop(self) -> None:
         """Stop comparing; the replicas stay as they are."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._busy.values(), *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def reconcile(self, image: MetadataImage) -> None:
-        """Take note of new metadata; the work is done by the supervisor's own task."""
+        """Take note of new metadata; the work is done by the supervisor's own tasks."""
         self._image = image
         self._changed.set()
 
     async def _run(self) -> None:
         while True:
-            try:
-                await asyncio.wait_for(self._changed.wait(), CHECK_S)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):  # asyncio.wait_for of Python 3.11 can swallow a cancellation
+                    await self._changed.wait()
             self._changed.clear()
             if self._image is not None:
-                await self._compare(self._image)
+                if not self._swept:
+                    await self._sweep(self._wanted(self._image))
+                self._compare(self._image)
 
-    async def _sweep(self, wanted: Iterable[str]) -> None:
-        """Remove what a topic left here that was deleted while this broker was away."""
-        for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
-            topic_id = topic_id_of(folder)
-            name = replica_name(topic, partition, self._broker, topic_id)
-            if topic_id and name not in wanted:
-                logger.info("%s belongs to a topic that was deleted", folder.name)
-                await self._workshop.end(name)
-                await asyncio.to_thread(remove_partition_folder, folder, topic_id)
-
-    async def _compare(self, image: MetadataImage) -> None:
-        wanted = self._wanted(image)
-        if not self._swept:
-            await self._sweep(wanted)
+    async def _sweep(self, wanted: Container[str]) -> None:
+        """Remove what topics left here that were deleted while this broker was away, or halfway when it crashed."""
+        try:
+            for folder in await asyncio.to_thread(half_deleted, self._spec.folder):
+                await asyncio.to_thread(clear_away, folder)
+            for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
+                topic_id = await asyncio.to_thread(topic_id_of, folder)
+                name = replica_name(topic, partition, self._broker, topic_id)
+                if topic_id and name not in wanted:
+                    logger.info("%s belongs to a topic that was deleted", folder.name)
+                    await self._workshop.end(name)
+                    await asyncio.to_thread(remove_partition_folder, folder, topic_id)
             self._swept = True
-        gone = [name for name in self._started if name not in wanted]
-        for name in gone:
-            await self._remove(name, self._started.pop(name))
+        except Exception as error:  # whatever it was (disk, Ray, time), the replicas that are wanted must start
+            logger.warning("what deleted topics left in %s was not removed, trying again: %r", self._spec.folder, error)
+
+    def _compare(self, image: MetadataImage) -> None:
+        wanted = self._wanted(image)
         now = monotonic_ms()
-        to_start = [
-            spec for name, (spec, online) in wanted.items() if self._needs_start(name, online=online, now_ms=now)
-        ]
-        outcomes = await asyncio.gather(*(self._workshop.ensure(spec) for spec in to_start), return_exceptions=True)
-        for spec, outcome in zip(to_start, outcomes, strict=True):
-            name = _name(spec)
-            if isinstance(outcome, BaseException):
-                logger.warning("replica %s was not started, trying again: %r", name, outcome)
-            else:
-                self._started[name] = spec
-                self._missing_since_ms[name] = now
+        for name, spec in self._started.items():
+            if name not in wanted and name not in self._busy:
+                self._work(name, self._remove(name, spec))
+        for name, (spec, place) in wanted.items():
+            if name in self._busy:
+                continue
+            if self._needs_start(name, online=place.port != 0, now_ms=now):
+                self._work(name, self._start(name, spec))
+            elif place.port and self._told.get(name) != (place.incarnation, spec.topic_config):
+                self._work(name, self._tell(name, spec, place.incarnation))
+
+    def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"work on {name}")
+        self._busy[name] = task
+        task.add_done_callback(lambda done: self._worked(name, done))
+
+    def _worked(self, name: str, done: asyncio.Task[None]) -> None:
+        self._busy.pop(name, None)
+        if done.cancelled():
+            return
+        trouble = done.exception()
+        if trouble is None:
+            self._changed.set()  # the metadata may have moved on meanwhile
+        else:
+            logger.warning("replica %s: trying again in a second: %r", name, trouble)
+
+    async def _start(self, name: str, spec: ReplicaSpec) -> None:
+        await self._workshop.ensure(spec)
+        self._started[name] = spec
+        self._missing_since_ms[name] = monotonic_ms()
+
+    async def _tell(self, name: str, spec: ReplicaSpec, incarnation: Incarnation) -> None:
+        """Bring a replica's configuration up to date: it may have changed while the actor ran or was away.
+
+        Ray starts an actor again with what it was made with, so each life is told once.
+        """
+        await self._workshop.reconfigure(spec)
+        self._told[name] = (incarnation, spec.topic_config)
 
     def _needs_start(self, name: str, *, online: bool, now_ms: int) -> bool:
         if online:
@@ -116,8 +157,8 @@ class ReplicaSupervisor:
             return True
         return now_ms - self._missing_since_ms.setdefault(name, now_ms) >= MISSING_AFTER_MS
 
-    def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, bool]]:
-        wanted: dict[str, tuple[ReplicaSpec, bool]] = {}
+    def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, ReplicaPlace]]:
+        wanted: dict[str, tuple[ReplicaSpec, ReplicaPlace]] = {}
         mine = self._broker
         for topic in image.topics.values():
             for state in topic.partitions:
@@ -136,15 +177,16 @@ class ReplicaSupervisor:
                     cluster_config=dict(image.config),
                     host=self._spec.host,
                 )
-                wanted[_name(spec)] = (spec, place.port != 0)
+                wanted[_name(spec)] = (spec, place)
         return wanted
 
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
         logger.info("replica %s is no longer wanted", name)
-        self._missing_since_ms.pop(name, None)
         await self._workshop.end(name)
         folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
-        await asyncio.get_running_loop().run_in_executor(None, remove_partition_folder, folder, spec.topic_id)
+        await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
+        for notes in (self._started, self._told, self._missing_since_ms):
+            notes.pop(name, None)
 
 
 def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:
@@ -157,24 +199,36 @@ def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:
     return found
 
 
+def half_deleted(directory: Path) -> list[Path]:
+    """Return the folders whose removal was begun and not finished."""
+    return sorted(folder for folder in directory.glob(f"*-*{DELETED_MARK}*") if folder.is_dir())
+
+
 def topic_id_of(folder: Path) -> str:
     """Return the topic id that a partition folder was made for; "" when it cannot be told."""
     about = folder / "partition.metadata"
-    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    try:
+        lines = about.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
     return next((line.partition(": ")[2] for line in lines if line.startswith("topic_id: ")), "")
 
 
 def remove_partition_folder(folder: Path, topic_id: str) -> None:
-    """Remove the folder of a deleted partition, unless another topic of the same name has it by now."""
-    if not folder.exists() or topic_id_of(folder) != topic_id:
+    """Remove the folder of a deleted partition, unless another topic of the same name has it by now.
+
+    Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
+    """
+    if topic_id_of(folder) != topic_id:
         return
-    doomed = folder.with_name(f"{folder.name}.deleted-{wall_ms()}")
-    folder.rename(doomed)
-    shutil.rmtree(doomed, onerror=_report)
-
-
-def _report(function: Callable[..., object], path: str, _: object) -> None:
-    logger.warning("could not remove %s (%s); it can be removed by hand", path, function.__name__)
+    lock = FolderLock(folder)
+    gone = False
+    try:
+        if topic_id_of(folder) == topic_id:
+            discard(folder)
+            gone = True
+    finally:
+        lock.release(for_good=gone)
 
 
 def _name(spec: ReplicaSpec) -> str:

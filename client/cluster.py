@@ -32,6 +32,9 @@ from raylog.rpc.framing import Buffers
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
 """A broker that does not answer within this is left for the next one, while the caller's deadline lasts."""
 NEW_TOPIC_GRACE_S = 1.0
+SUSPECT_S = 1.0
+"""A leader that owes an answer for so long may be none any more: it hangs, or its machine is gone. Then metadata is
+asked, at most this often, long before the request's own deadline."""
 """How long a topic may be unknown to a broker after another broker has said that it was created."""
 TopicsListener = Callable[[set[str]], None]
 
@@ -138,6 +141,13 @@ class ClusterClient:
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         """The connection with this endpoint, made if need be. Raises ConnectionFailed, AuthenticationFailed."""
         return await self._started_pool().get(endpoint, timeout_s)
+
+    async def look_for_leader(self, topic: str) -> None:
+        """Fetch the topic's metadata because its leader keeps somebody waiting; errors are left to those who wait."""
+        try:
+            await self.refresh((topic,), timeout_s=self.config.request_timeout_ms / 1000)
+        except RaylogError:
+            pass  # the request that waits has a deadline of its own
 
     def live_connection(self, endpoint: Endpoint | None) -> Connection | None:
         """The connection with this endpoint if it is open now; for those who must not wait."""

@@ -16,14 +16,13 @@ from typing import Any, Literal, Self, TypeVar, overload
 from raylog.client.consuming.asynchronous import CLOSE_TIMEOUT_S, AsyncConsumer, Offsets
 from raylog.client.consuming.group import ListenerCall
 from raylog.client.consuming.listener import RebalanceListener, Told
-from raylog.client.consuming.opening import RecordDeserializationFailed
 from raylog.client.runtime import shared
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
 from raylog.core.errors import ClientClosed, InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.storage.records import Columns
 
-__all__ = ["AsyncConsumer", "Consumer", "RebalanceListener", "RecordDeserializationFailed"]
+__all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
 
 Result = TypeVar("Result")
 

@@ -82,6 +82,10 @@ class Delivery:
         """What is in line."""
         return list(self._line)
 
+    def waits_since_s(self) -> float:
+        """When the request was sent that has waited longest for its answer; infinity when none is outstanding."""
+        return min((batch.sent_s for batch in self._line if batch.state is SENT), default=float("inf"))
+
     def pump(self, now_s: float) -> None:
         """Send what may be sent: what is in line for another time, then new batches while the line is short enough."""
         if self._is_recovering:

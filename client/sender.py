@@ -13,7 +13,7 @@ from typing import Any
 
 from raylog.client.accumulator import Accumulator, Lane
 from raylog.client.batch import Batch
-from raylog.client.cluster import ClusterClient
+from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.delivery import Delivery
 from raylog.core.errors import ClientClosed, RaylogError
@@ -56,6 +56,7 @@ class Sender:
         self._producer: tuple[int, int] | None = None
         self._asking_producer: asyncio.Task[tuple[int, int]] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # Life
@@ -131,6 +132,11 @@ class Sender:
                 delivery = self._deliveries[lane] = Delivery(self, lane)
             next_s = min(next_s, delivery.expire(now_s))
             delivery.pump(now_s)
+            suspect_s = delivery.waits_since_s() + SUSPECT_S
+            if suspect_s <= now_s:
+                self._look_for_leader(lane.topic)
+                suspect_s = now_s + SUSPECT_S
+            next_s = min(next_s, suspect_s)
             lingers_until_s = accumulator.ready_at_s(lane)
             if lingers_until_s > now_s:  # else it waits for an answer, which makes a pass by itself
                 next_s = min(next_s, lingers_until_s)
@@ -146,6 +152,12 @@ class Sender:
     def _pass_by_timer(self) -> None:
         self._timer = None
         self.look_again()
+
+    def _look_for_leader(self, topic: str) -> None:
+        """Learn whether the topic has other leaders by now; if so, `_topics_changed` ends the wait for the old ones."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self.cluster.look_for_leader(topic))
+            self.own(self._looking)
 
     def _topics_changed(self, topics: set[str]) -> None:
         for name in topics:

@@ -375,6 +375,12 @@ class StartFailed(RaylogError):
     code = 1009
 
 
+class RecordDeserializationFailed(RaylogError):
+    """A deserializer refused a record; ``seek()`` behind its offset to go on without it."""
+
+    code = 1010
+
+
 def _by_code(root: type[RaylogError]) -> dict[int, type[RaylogError]]:
     found: dict[int, type[RaylogError]] = {}
     for child in root.__subclasses__():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from raylog.client.ray_session import running_ray_address
 from raylog.core.config import validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
+from raylog.stopping import actor_names, stop_actors
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +28,7 @@ POLL_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 30.0
 FOLLOWERS_WAIT_S: Final = 15.0
 LOOPBACK: Final = "127.0.0.1"
 NODE_FOLDER: Final = "broker"
@@ -69,12 +71,8 @@ class Cluster:
 
         from raylog.actors.naming import NAMESPACE
 
-        names = [
-            one["name"]
-            for one in ray.util.list_named_actors(all_namespaces=True)
-            if one["namespace"] == NAMESPACE and one["name"].startswith("replica:")
-        ]
-        asked = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
+        names = [name for name in actor_names() if name.startswith("replica:")]
+        asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
         found = []
         for answer in answered:
@@ -99,12 +97,14 @@ class Cluster:
         """
         if self._stopped:
             return
-        self._stopped = True
         import ray
 
-        stop_actors(timeout_s)
-        if self._owns_ray:
-            ray.shutdown()
+        try:
+            stop_actors(timeout_s)
+        finally:
+            if self._owns_ray:
+                ray.shutdown()
+        self._stopped = True
 
     def __enter__(self) -> Self:
         """Return the cluster itself."""
@@ -143,15 +143,29 @@ def start(
     root = Path(data_dir).absolute()
     owns_ray = _ensure_ray(address)
     deadline = time.monotonic() + timeout_s
-    seats = _seats(root, brokers)
-    _check_directories(root, seats)
-    _make_actors(root, seats, settings)
-    _wait_until_serving(seats, deadline, timeout_s)
+    ran_before = True
+    try:
+        seats = _seats(root, brokers)
+        ran_before = _check_directories(root, seats)
+        _wait_until_made(_make_actors(root, seats, settings), deadline)
+        _wait_until_serving(seats, deadline, timeout_s)
+    except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
+        if not ran_before:
+            stop_actors(STOP_TIMEOUT_S)
+        if owns_ray:
+            _shut_ray_down()
+        raise
     return Cluster(owns_ray=owns_ray)
 
 
-def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> None:
+def _shut_ray_down() -> None:
     import ray
+
+    ray.shutdown()
+
+
+def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Make the controller and the embedded brokers, and return their handles by what they are."""
 
     from raylog.actors import ray_actors
     from raylog.actors.naming import controller_folder
@@ -160,19 +174,20 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
     secret = _kept(root, "secret")
     cluster_id = _kept(root, "cluster-id")
     embedded = [seat for seat in seats if seat.broker is not None]
-    ray_actors.make_controller(
+    made = {}
+    made["the controller"] = ray_actors.make_controller(
         ControllerSpec(
             folder=controller_folder(root),
             secret=bytes.fromhex(secret),
             cluster_id=cluster_id[:32],
             cluster_config=settings,
-            host=LOOPBACK if embedded else ray.util.get_node_ip_address(),
+            host=LOOPBACK if embedded else ray_actors.node_address(),
             node_folder=None if embedded else root / NODE_FOLDER,
         ),
         node_id=_this_node(),
     )
     for seat in embedded:
-        ray_actors.make_broker(
+        made[f"broker {seat.broker}"] = ray_actors.make_broker(
             BrokerSpec(
                 broker=seat.broker,
                 folder=seat.folder,
@@ -182,37 +197,83 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
                 host=seat.host,
             )
         )
+    return made
 
 
-def _check_directories(root: Path, seats: list[_Seat]) -> None:
-    """Raise before anything is started when another cluster holds one of the directories on this machine."""
-    from raylog.storage.directory import DataDirectory
+def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
+    """Wait until every constructor has returned; raises what the first that failed had to say."""
+    import ray
+
+    for what, handle in made.items():
+        while True:
+            try:
+                ray.get(handle.endpoint.remote(), timeout=max(0.1, deadline - time.monotonic()))
+                break
+            except ray.exceptions.ActorDiedError as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
+            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+                if time.monotonic() >= deadline:
+                    raise StartFailed(f"{what.capitalize()} did not start in time ({type(error).__name__}).") from None
+                time.sleep(POLL_S)
+
+
+def _check_directories(root: Path, seats: list[_Seat]) -> bool:
+    """Raise before anything is started when the directories are in use, another cluster's, or without their metadata.
+
+    Returns whether the cluster of this directory runs already.
+    """
+    from raylog.storage.directory import META, DataDirectory
     from raylog.storage.errors import StorageError
 
-    if _controller_folder() == str(root):
-        return
-    if _controller_folder() is not None:
+    running = _controller_folder()
+    if running == str(root):
+        return True
+    if running is not None:
         raise StartFailed(
-            f"A Raylog cluster with its data in {_controller_folder()} runs in this Ray cluster already; use "
-            "raylog.connect(), or stop it first."
+            f"A Raylog cluster with its data in {running} runs in this Ray cluster already; use raylog.connect(), or "
+            "stop it first."
         )
+    _check_metadata(root)
+    known = root / "cluster-id"
+    cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
     for seat in seats:
-        if seat.node_id == _this_node() and seat.folder.exists():
+        # A folder without this file may be an empty disk that is mounted there: the broker will make it its own.
+        if seat.node_id == _this_node() and (seat.folder / META).exists():
             try:
-                DataDirectory.open(seat.folder, cluster_id=None, broker_id=seat.broker).close()
+                DataDirectory.open(seat.folder, cluster_id=cluster_id, broker_id=seat.broker).close()
             except StorageError as error:
                 raise DataDirectoryError(str(error)) from None
+    return False
+
+
+def _check_metadata(root: Path) -> None:
+    """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
+    from raylog.actors.naming import controller_folder
+
+    partitions = sorted(root.glob("broker*/*/partition.metadata"))
+    if partitions and not any(controller_folder(root).glob("*/*.log")):
+        raise DataDirectoryError(
+            f"{root} holds {len(partitions)} partition replicas, but the metadata log in {controller_folder(root)} is "
+            "missing; bring it back from where the directory was copied or restored from."
+        )
 
 
 def _controller_folder() -> str | None:
     """Return the data directory of the cluster that runs in this Ray cluster, None when none runs."""
     import ray
 
-    try:
-        folder: str = ray.get(_controller().folder.remote(), timeout=CALL_TIMEOUT_S)
-    except (NoClusterFound, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-        return None
-    return folder
+    deadline = time.monotonic() + CALL_TIMEOUT_S
+    while True:
+        try:
+            folder: str = ray.get(_controller().folder.remote(), timeout=max(0.1, deadline - time.monotonic()))
+            return folder
+        except ray.exceptions.ActorUnavailableError:  # it is being restarted
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(POLL_S)
+        except (NoClusterFound, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            return None
 
 
 def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:
@@ -232,55 +293,6 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
             raise NoClusterFound(f"No Ray cluster answers at {wanted}: {error}") from None
     _status(timeout_s)
     return Cluster(owns_ray=False)
-
-
-def stop_actors(timeout_s: float) -> None:
-    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they are gone."""
-    import ray
-
-    from raylog.actors.naming import CONTROLLER, NAMESPACE
-
-    names = sorted(
-        one["name"] for one in ray.util.list_named_actors(all_namespaces=True) if one["namespace"] == NAMESPACE
-    )
-    first = [name for name in names if name == CONTROLLER]
-    brokers = [name for name in names if name.startswith("broker-")]
-    others = [name for name in names if name not in first and name not in brokers]
-    deadline = time.monotonic() + timeout_s
-    for group in (first, brokers, others):
-        _end(group, deadline)
-
-
-def _end(names: list[str], deadline: float) -> None:
-    import ray
-
-    from raylog.actors.naming import NAMESPACE
-
-    handles = {}
-    for name in names:
-        try:
-            handles[name] = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            continue
-    stops = [handle.stop.remote() for handle in handles.values()]
-    if stops:
-        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, deadline - time.monotonic()))
-    for handle in handles.values():
-        ray.kill(handle, no_restart=True)
-    for name in handles:
-        _wait_for(lambda name=name: not _exists(name), deadline, f"actor {name} did not end")  # type: ignore[misc]
-
-
-def _exists(name: str) -> bool:
-    import ray
-
-    from raylog.actors.naming import NAMESPACE
-
-    try:
-        ray.get_actor(name, namespace=NAMESPACE)
-    except ValueError:
-        return False
-    return True
 
 
 def _ensure_ray(address: str | None) -> bool:
@@ -406,16 +418,26 @@ def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -
         status = _status(max(0.1, deadline - time.monotonic()))
         online = {one["broker"] if embedded else one["node_id"] for one in status["brokers"] if one["online"]}
         missing = [host for host, node_id, broker in wanted if (broker if embedded else node_id) not in online]
-        leaderless = [
-            f"{topic}-{one['partition']}"
+        leaderless = {
+            f"{topic}-{one['partition']}": one
             for topic, partitions in status["topics"].items()
             for one in partitions
-            if one["leader"] < 0
-        ]
-        problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {leaderless or 'none'}"
-        if missing or (embedded and leaderless):
+            if one["leader"] not in one["online"]
+        }
+        names = ", ".join(leaderless) or "none"
+        problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"
+        if missing:
             return False
         led_since = led_since or time.monotonic()
+        if embedded and leaderless:
+            # One partition that cannot come back must not keep all others down, nor its operator out: where all that
+            # are here have reported and there is still no leader, the disk with its records is lost or missing.
+            here = {broker for _, _, broker in wanted}
+            hopeless = all(set(one["replicas"]) & here <= set(one["online"]) for one in leaderless.values())
+            if not hopeless or time.monotonic() - led_since <= FOLLOWERS_WAIT_S:
+                return False
+            logger.warning("no replica that is here can lead %s; `raylog status` says more", names)
+            return True
         # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
         # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
         absent = any(

@@ -1,6 +1,6 @@
 """The small files beside the segments of a partition, and how each is read back.
 
-`partition.metadata` (topic id), `leader-epoch-checkpoint`, `recovery-point-checkpoint` (all below it was synced),
+`partition.metadata` (topic id, log id), `leader-epoch-checkpoint`, `recovery-point-checkpoint` (synced below it),
 `log-start-offset-checkpoint`, `clean-shutdown` (the log was closed and nothing needs a scan), `<offset>.snapshot`
 (producer state). Used by the log and its recovery. All are replaced atomically; a missing one has a safe meaning.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged, StorageError, WrongTopicId
@@ -32,6 +33,10 @@ class CleanMark(NamedTuple):
     last_size: int
 
 
+def _fields(text: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
 class Checkpoints:
     """The small files of one partition folder."""
 
@@ -49,13 +54,23 @@ class Checkpoints:
         if text is None:
             if any(self.folder.glob(f"*{LOG}")):
                 raise LogDamaged(path, 0, 0, "there are segments, but the file with their topic id is missing")
-            lines = ("version: 0", f"topic_id: {topic_id}", f"topic: {topic}", f"partition: {partition}")
+            lines = (
+                "version: 0",
+                f"topic_id: {topic_id}",
+                f"topic: {topic}",
+                f"partition: {partition}",
+                f"log_id: {uuid4().hex}",
+            )
             write_atomically(path, ("\n".join(lines) + "\n").encode())
             return True
-        found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line).get("topic_id", "")
+        found = _fields(text).get("topic_id", "")
         if found != topic_id:
             raise WrongTopicId(self.folder, found, topic_id)
         return False
+
+    def read_log_id(self) -> str:
+        """The identity that the log was given when its folder was made; empty in a folder made by an older version."""
+        return _fields(read_text(self.folder / METADATA) or "").get("log_id", "")
 
     # --- numbers ---------------------------------------------------------------------------------------------------
 

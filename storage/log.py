@@ -47,6 +47,7 @@ class PartitionLog:
         self.folder = folder
         self.config = config
         self.created = created  # the folder did not exist, or held nothing yet
+        self.log_id = checkpoints.read_log_id()
         self.recovered = state.report
         self.epochs: LeaderEpochHistory = state.epochs
         self.producers = state.producers

@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from raylog.client.cluster import ClusterClient
+from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.assignment import Assignment
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.failures import Backoff, as_raylog_error
-from raylog.core.errors import CorruptMessage, OffsetOutOfRange, RaylogError, RequestTimedOut
+from raylog.core.errors import (
+    CorruptMessage,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RaylogError,
+    RequestTimedOut,
+)
 from raylog.core.ids import TopicPartition
-from raylog.rpc import RpcError
+from raylog.rpc import Reply, RpcError
 
 ISOLATION_READ_UNCOMMITTED = 0
 EMPTY_ANSWER_PAUSE_S = 0.01
@@ -162,7 +168,8 @@ class Fetcher:
             config.fetch_max_wait_ms,
             ISOLATION_READ_UNCOMMITTED,
         ]
-        reply = await connection.call("fetch", args, timeout_s=timeout_s + config.fetch_max_wait_ms / 1000)
+        asked = connection.call_nowait("fetch", args, timeout_s=timeout_s + config.fetch_max_wait_ms / 1000)
+        reply = await self._answer(asked, state.partition, leader.leader_epoch)
         if not state.add(session, reply.payload):
             return
         state.high_watermark = max(state.high_watermark, reply.args[0])
@@ -171,6 +178,20 @@ class Fetcher:
             self._on_data()
         elif config.fetch_max_wait_ms < EMPTY_ANSWER_PAUSE_S * 1000:
             await asyncio.sleep(EMPTY_ANSWER_PAUSE_S)
+
+    async def _answer(self, asked: asyncio.Future[Reply], partition: TopicPartition, leader_epoch: int) -> Reply:
+        """The leader's answer, unless it is late and another leads by now. Raises NotLeaderOrFollower then."""
+        patience_s = SUSPECT_S + self._config.fetch_max_wait_ms / 1000
+        try:
+            while not (await asyncio.wait([asked], timeout=patience_s))[0]:
+                await self._cluster.look_for_leader(partition.topic)
+                found = self._cluster.metadata.partition(*partition)
+                if found is not None and found.leader_epoch > leader_epoch:
+                    raise NotLeaderOrFollower(f"Partition {partition} has another leader than the one that was asked.")
+                patience_s = SUSPECT_S
+            return asked.result()
+        finally:
+            asked.cancel()
 
     async def _refresh(self, topic: str) -> None:
         try:

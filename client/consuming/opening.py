@@ -11,18 +11,12 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from raylog.client.types import Record
-from raylog.core.errors import CorruptMessage, RaylogError
+from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
 from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch
 
 Deserializer = Callable[[bytes], Any]
-
-
-class RecordDeserializationFailed(RaylogError):
-    """A deserializer refused a record; seek() behind its offset to go on without it."""
-
-    code = 1010
 
 
 class FetchedBatch(NamedTuple):

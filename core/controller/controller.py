@@ -33,7 +33,7 @@ from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.membership import Membership
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted
-from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, ReplicaMember, Session
+from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, ControllerEpoch
@@ -68,6 +68,10 @@ class ControllerMachine:
     def image(self) -> MetadataImage:
         """The metadata as decided so far, for reading only; the log may be a moment behind."""
         return self._ledger.image
+
+    def is_present(self, member: Member) -> bool:
+        """Tell whether a member is connected now; the image also shows those that this life only awaits."""
+        return self._ledger.sessions.of(member) is not None
 
     @property
     def story(self) -> tuple[str, ...]:

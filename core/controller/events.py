@@ -48,8 +48,9 @@ class BrokerRegistrationReceived:
 class ReplicaRegistrationReceived:
     """A replica presents itself. ``incarnation`` -1 = a new life.
 
-    ``log_lost``: its log is not the one it had when it was last registered (folder made anew, or damaged and set
-    aside).
+    ``log_lost``: this life made its log anew (there was none, or it was damaged and set aside). ``log_id``: identity of
+    the log, made with it; by it the controller knows a new log even when the life that made it died before it could
+    tell, and an old one whose first registration was not answered. Empty = the log has none.
     """
 
     cause: str
@@ -63,6 +64,7 @@ class ReplicaRegistrationReceived:
     host: str
     port: int
     log_lost: bool = False
+    log_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,8 +89,10 @@ class MetadataImage:
     topics: dict[str, TopicImage] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
     next_producer_id: ProducerId = FIRST_PRODUCER
-    lost_logs: set[tuple[TopicPartition, BrokerId]] = field(default_factory=set)
-    """ISR members that came back without their log; see :class:`~.records.ReplicaLogLost`."""
+    log_ids: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
+    """The log that each replica last registered with, where it has an identity."""
+    lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
+    """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
 
     # ------------------------------------------------------------ lookups
 
@@ -185,10 +187,16 @@ class MetadataImage:
             if state.partition_epoch:
                 yield partition_changed(state)
             for place in state.places:
+                key = state.partition, place.broker
                 if place != ReplicaPlace(broker=place.broker):
-                    yield replica_placed(state.partition, place)
-                if (state.partition, place.broker) in self.lost_logs:
-                    yield ReplicaLogLost(topic=topic.name, partition=state.partition.partition, broker=place.broker)
+                    yield replica_placed(state.partition, place, self.log_ids.get(key, ""))
+                if key in self.lost_logs:
+                    yield ReplicaLogLost(
+                        topic=topic.name,
+                        partition=state.partition.partition,
+                        broker=place.broker,
+                        log_id=self.lost_logs[key],
+                    )
 
     # ------------------------------------------------------------ self-check
 
@@ -238,8 +246,8 @@ def partition_changed(state: PartitionState) -> PartitionChanged:
     )
 
 
-def replica_placed(partition: TopicPartition, place: ReplicaPlace) -> ReplicaPlaced:
-    """Return the record that puts a replica into that place."""
+def replica_placed(partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> ReplicaPlaced:
+    """Return the record that puts a replica into that place, on that log."""
     return ReplicaPlaced(
         topic=partition.topic,
         partition=partition.partition,
@@ -247,6 +255,7 @@ def replica_placed(partition: TopicPartition, place: ReplicaPlace) -> ReplicaPla
         incarnation=place.incarnation,
         host=place.host,
         port=place.port,
+        log_id=log_id,
     )
 
 
@@ -311,7 +320,8 @@ def _topic_configured(image: MetadataImage, record: TopicConfigured) -> None:
 def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
     del image.topics[record.topic]
-    image.lost_logs = {lost for lost in image.lost_logs if lost[0].topic != record.topic}
+    image.log_ids = {key: log_id for key, log_id in image.log_ids.items() if key[0].topic != record.topic}
+    image.lost_logs = {key: log_id for key, log_id in image.lost_logs.items() if key[0].topic != record.topic}
 
 
 def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
@@ -330,8 +340,8 @@ def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
     )
     if image.lost_logs:
         image.lost_logs = {
-            (partition, broker)
-            for partition, broker in image.lost_logs
+            (partition, broker): log_id
+            for (partition, broker), log_id in image.lost_logs.items()
             if partition != state.partition or (broker in record.isr and broker != record.leader)
         }
 
@@ -342,12 +352,14 @@ def _replica_placed(image: MetadataImage, record: ReplicaPlaced) -> None:
     place = ReplicaPlace(broker=record.broker, incarnation=record.incarnation, host=record.host, port=record.port)
     places = tuple(place if held.broker == record.broker else held for held in state.places)
     image.topics[record.topic].partitions[record.partition] = replace(state, places=places)
+    if record.log_id:
+        image.log_ids[state.partition, record.broker] = record.log_id
 
 
 def _replica_log_lost(image: MetadataImage, record: ReplicaLogLost) -> None:
     state = _existing(image, record.topic, record.partition)
     require(record.broker in state.isr, f"broker {record.broker} is in the ISR of {state.partition}")
-    image.lost_logs.add((state.partition, record.broker))
+    image.lost_logs[state.partition, record.broker] = record.log_id
 
 
 def _producer_ids_allocated(image: MetadataImage, record: ProducerIdsAllocated) -> None:

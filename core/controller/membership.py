@@ -16,9 +16,9 @@ from raylog.core.controller.events import (
     IsrChangeReceived,
     ReplicaRegistrationReceived,
 )
-from raylog.core.controller.image import partition_changed
+from raylog.core.controller.image import partition_changed, replica_placed
 from raylog.core.controller.ledger import ControllerSettings, Ledger
-from raylog.core.controller.records import BrokerOffline, BrokerRegistered, ReplicaLogLost, ReplicaPlaced
+from raylog.core.controller.records import BrokerOffline, BrokerRegistered, ReplicaLogLost
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
 from raylog.core.errors import (
     DataDirectoryError,
@@ -179,15 +179,17 @@ class Membership:
                 "this process has to end."
             )
         standing = self._standing(state, place)
+        restored = bool(event.log_id) and ledger.image.lost_logs.get((event.partition, event.broker)) == event.log_id
+        log_lost = new_life and not restored and self._is_log_lost(event)
         ledger.supersede(event.session, member)
         led = state.leader == event.broker
-        if new_life and led and standing is Standing.AWAITED and not event.log_lost:
+        if new_life and led and standing is Standing.AWAITED and not log_lost:
             # Controller and leader restarted together: nobody saw the leader fail, so its place in the ISR stands,
             # and it leads again, as a new life in a new epoch.
             self._step_down(state)
         elif new_life and place.port:
             self._fence(event.partition, event.broker)
-        if event.log_lost:
+        if log_lost:
             self._lose_log(event.partition, event.broker)
         settled = ledger.image.partition(event.partition)
         require(
@@ -200,10 +202,11 @@ class Membership:
             self._place(
                 event.partition,
                 ReplicaPlace(broker=event.broker, incarnation=incarnation, host=event.host, port=event.port),
+                event.log_id,
             )
         ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)
         ledger.told(event.session)
-        self.settle(event.partition, prefer=event.broker if led else None)
+        self.settle(event.partition, prefer=event.broker if led else None, restored=event.broker if restored else None)
         after = ledger.image.partition(event.partition)
         require(after is not None, f"{event.partition} exists", ledger.story)
         warning = ""
@@ -215,6 +218,15 @@ class Membership:
             )
         if after is not None:
             ledger.reply(event.request, [incarnation, after.to_wire()], warning)
+
+    def _is_log_lost(self, event: ReplicaRegistrationReceived) -> bool:
+        """Tell whether a new life runs on another log than the life before it.
+
+        Its own word is not enough where logs have an identity: the life that made the new log may have died before it
+        could tell, and the first registration of a log that is not new any more may just not have been answered.
+        """
+        known = self._ledger.image.log_ids.get((event.partition, event.broker), "")
+        return known != event.log_id if known and event.log_id else event.log_lost
 
     def replica_lost(self, member: ReplicaMember) -> None:
         """Fence a replica whose session is over."""
@@ -268,9 +280,17 @@ class Membership:
     # ------------------------------------------------------------ decisions
 
     def settle(
-        self, partition: TopicPartition, *, gone: BrokerId | None = None, prefer: BrokerId | None = None
+        self,
+        partition: TopicPartition,
+        *,
+        gone: BrokerId | None = None,
+        prefer: BrokerId | None = None,
+        restored: BrokerId | None = None,
     ) -> None:
-        """Bring a partition into the state it should be in, given who is there; ``gone`` is about to be down."""
+        """Bring a partition into the state it should be in, given who is there.
+
+        ``gone`` is about to be down; ``restored`` has its lost log again.
+        """
         ledger = self._ledger
         state = ledger.image.partition(partition)
         if state is None:
@@ -278,7 +298,7 @@ class Membership:
         standing = {place.broker: self._standing(state, place) for place in state.places}
         if gone is not None:
             standing[gone] = Standing.OFFLINE
-        lost = [broker for broker in state.isr if (partition, broker) in ledger.image.lost_logs]
+        lost = [broker for broker in state.isr if (partition, broker) in ledger.image.lost_logs and broker != restored]
         config = ledger.image.topics[partition.topic].config
         unclean = config.get("unclean.leader.election.enable", "false") == "true"
         self._commit(state, settle(state, standing, lost=lost, unclean=unclean, prefer=prefer))
@@ -308,20 +328,14 @@ class Membership:
         if state.leader == broker:
             self._step_down(state)
         if (partition, broker) not in ledger.image.lost_logs:
-            ledger.write(ReplicaLogLost(topic=partition.topic, partition=partition.partition, broker=broker))
+            log_id = ledger.image.log_ids.get((partition, broker), "")
+            ledger.write(
+                ReplicaLogLost(topic=partition.topic, partition=partition.partition, broker=broker, log_id=log_id)
+            )
         self.settle(partition)
 
-    def _place(self, partition: TopicPartition, place: ReplicaPlace) -> None:
-        self._ledger.write(
-            ReplicaPlaced(
-                topic=partition.topic,
-                partition=partition.partition,
-                broker=place.broker,
-                incarnation=place.incarnation,
-                host=place.host,
-                port=place.port,
-            )
-        )
+    def _place(self, partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> None:
+        self._ledger.write(replica_placed(partition, place, log_id))
 
     def _standing(self, state: PartitionState, place: ReplicaPlace) -> Standing:
         session = self._ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))

@@ -148,7 +148,10 @@ class PartitionChanged(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlaced(MetadataRecord):
-    """One replica runs as this incarnation at this endpoint; port 0 = it does not run."""
+    """One replica runs as this incarnation at this endpoint; port 0 = it does not run.
+
+    ``log_id`` is the identity of the log that it runs on; empty = that of before.
+    """
 
     topic: str
     partition: int
@@ -156,6 +159,7 @@ class ReplicaPlaced(MetadataRecord):
     incarnation: Incarnation
     host: str
     port: int
+    log_id: str = ""
 
 
 @_record
@@ -164,12 +168,13 @@ class ReplicaLogLost(MetadataRecord):
     """An ISR member came back without its log. It may not lead again until it has left the ISR and caught up.
 
     The mark ends with the first :class:`PartitionChanged` that takes the replica out of the ISR, or that makes it lead
-    all the same (an unclean election).
+    all the same (an unclean election, or the log is there again). ``log_id`` tells the lost log, should it come back.
     """
 
     topic: str
     partition: int
     broker: BrokerId
+    log_id: str = ""
 
 
 @_record

@@ -21,6 +21,8 @@ from tests.chaos.history import Fault, History
 
 WHOLE_WITHIN_S: Final = 90.0
 TARGET_WITHIN_S: Final = 10.0
+PAUSE_S: Final = (1.0, 5.0)
+LONG_PAUSE_S: Final = (8.0, 10.0)
 
 
 class NoTarget(Exception):
@@ -77,7 +79,7 @@ class Nemesis:
         A fault that found no target is left out. All are added to the history.
         """
         struck: list[tuple[str, float, Injected]] = []
-        for kind in kinds:
+        for kind in sorted(kinds, key=lambda kind: "controller" in kind):  # the others ask it for their targets
             try:
                 injected = FAULTS[kind](self, rng)
             except NoTarget:
@@ -159,9 +161,8 @@ class Nemesis:
             self._signal(pid, signal.SIGKILL)
         return Injected(" + ".join(name for name, _ in targets), list(targets))
 
-    def _pause(self, target: tuple[str, int], rng: random.Random) -> Injected:
+    def _pause(self, target: tuple[str, int], hold_s: float) -> Injected:
         name, pid = target
-        hold_s = rng.uniform(1.0, 5.0)
         self._signal(pid, signal.SIGSTOP)
         self._paused.add(pid)
         return Injected(name, hold_s=hold_s, heal=lambda: self._continue(pid), note=f"paused for {hold_s:.1f} s")
@@ -213,15 +214,19 @@ class Nemesis:
 
     def pause_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader for 1 to 5 s: it wakes as a zombie if another was elected meanwhile."""
-        return self._pause(self._replica(rng, "leader"), rng)
+        return self._pause(self._replica(rng, "leader"), rng.uniform(*PAUSE_S))
+
+    def hang_leader(self, rng: random.Random) -> Injected:
+        """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients go on with its successor."""
+        return self._pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
 
     def pause_follower(self, rng: random.Random) -> Injected:
         """SIGSTOP a follower for 1 to 5 s."""
-        return self._pause(self._replica(rng, "follower"), rng)
+        return self._pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
 
     def pause_controller(self, rng: random.Random) -> Injected:
         """SIGSTOP the controller for 1 to 5 s."""
-        return self._pause(self._actor(CONTROLLER), rng)
+        return self._pause(self._actor(CONTROLLER), rng.uniform(*PAUSE_S))
 
     def ray_kill(self, rng: random.Random) -> Injected:
         """Have Ray kill an actor of any role and start it again."""
@@ -258,6 +263,7 @@ FAULTS: Final[dict[str, Callable[[Nemesis, random.Random], Injected]]] = {
     "kill-coordinator": Nemesis.kill_coordinator,
     "kill-broker": Nemesis.kill_broker,
     "pause-leader": Nemesis.pause_leader,
+    "hang-leader": Nemesis.hang_leader,
     "pause-follower": Nemesis.pause_follower,
     "pause-controller": Nemesis.pause_controller,
     "ray-kill": Nemesis.ray_kill,

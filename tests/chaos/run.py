@@ -182,9 +182,15 @@ class Run:
         self._cluster = raylog.start(self._root, brokers=self._options.brokers, config=CLUSTER_CONFIG, address="local")
 
     def _restart_cluster(self) -> None:
+        began_s = time.monotonic()
         if self._cluster is not None:
             self._cluster.stop()
+        stopped_s = time.monotonic()
         self._start_cluster()
+        print(
+            f"        stopped in {stopped_s - began_s:.1f} s, started in {time.monotonic() - stopped_s:.1f} s",
+            flush=True,
+        )
 
     def _drain(self, workload: Workload) -> bool:
         """End the producers, and wait until the group and the reader have got everything; whether they have."""

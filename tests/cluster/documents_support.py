@@ -73,19 +73,27 @@ def reader() -> Iterator[Reader]:
     # As `pip install` and `source .venv/bin/activate` leave it: `raylog` and `python` are those of this environment.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     environment["RAY_TMPDIR"] = str(place)
+    one = Reader(folder, environment)
     try:
-        yield Reader(folder, environment)
+        yield one
     finally:
-        _end_ray(folder)
-        shutil.rmtree(place, ignore_errors=True)
+        try:
+            _end_ray(one)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
-def _end_ray(folder: Path) -> None:
-    """End the Ray that a `raylog start` below the folder has left running; its record says which process that is."""
-    for record in folder.rglob(STATE_FILE):
-        own = recorded(record.parent)
-        if own is not None:
-            stop_node(own, record.parent)
+def _end_ray(user: Reader) -> None:
+    """End what a `raylog start` has left running below the reader's folder; its record says which process that is."""
+    for record in user.folder.rglob(STATE_FILE):
+        if recorded(record.parent) is None:
+            continue
+        try:
+            user.run("raylog", "stop", "--data-dir", str(record.parent))
+        except AssertionError:  # no cluster to stop, or it is broken: then at least its Ray
+            own = recorded(record.parent)
+            if own is not None:
+                stop_node(own, record.parent)
 
 
 def example(name: str) -> str:

@@ -7,6 +7,7 @@ is tested in ``test_ray_cluster.py``.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from raylog.actors.naming import replica_name
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.core.errors import ConnectionFailed
+from raylog.storage.directory import partition_folder
 
 SECRET = b"a secret for tests"
 CLUSTER_ID = "c" * 32
@@ -46,6 +48,7 @@ class LocalCluster:
         self.replicas: dict[str, ReplicaServer] = {}
         self.coordinators: dict[tuple[str, int], GroupCoordinatorServer] = {}
         self.fatal: list[str] = []
+        self.cluster_id = CLUSTER_ID
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -67,9 +70,9 @@ class LocalCluster:
         """Start the controller on its log."""
         self.controller = ControllerServer(
             ControllerSpec(
-                folder=self.root / "controller", secret=SECRET, cluster_id=CLUSTER_ID, cluster_config=self.config
+                folder=self.root / "controller", secret=SECRET, cluster_id=self.cluster_id, cluster_config=self.config
             ),
-            start_coordinator=self._start_coordinator,
+            start_coordinator=self.start_coordinator,
             on_fatal=self.fatal.append,
         )
         await self.controller.start()
@@ -89,6 +92,10 @@ class LocalCluster:
         self.broker_servers[broker] = server
         await server.start()
 
+    async def stop_broker(self, broker: int) -> None:
+        """Stop one broker; its replicas go on."""
+        await self.broker_servers.pop(broker).stop()
+
     async def find_controller(self) -> tuple[str, int]:
         """Return where the controller listens."""
         if self.controller is None or not self.controller.endpoint[1]:
@@ -101,13 +108,34 @@ class LocalCluster:
         if name not in self.replicas:
             server = ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
             self.replicas[name] = server
-            await server.start()
+            try:
+                await server.start()
+            except BaseException:
+                del self.replicas[name]
+                raise
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Tell a replica its topic's configuration (the supervisor's workshop)."""
+        self.replicas[replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)].reconfigure(
+            spec.topic_config
+        )
 
     async def end(self, name: str) -> None:
         """End a replica (the supervisor's workshop)."""
         server = self.replicas.pop(name, None)
         if server is not None:
             await server.stop()
+
+    async def all_home(self) -> None:
+        """Wait until every place in the metadata is that of a replica that runs: nothing is of an earlier life."""
+
+        def home() -> bool:
+            assert self.controller is not None
+            endpoints = {one.endpoint for one in self.replicas.values()}
+            places = [place for state in self.controller.image.partitions() for place in state.places]
+            return all((place.host, place.port) in endpoints for place in places)
+
+        await eventually(home, what="every replica has registered in its new life")
 
     def replica(self, topic: str, partition: int, broker: int) -> ReplicaServer:
         """Return the running replica of a partition on a broker."""
@@ -123,11 +151,55 @@ class LocalCluster:
         await self.end(replica_name(topic, partition, broker, spec.topic_id))
         return spec
 
+    async def crash_replica(self, topic: str, partition: int, broker: int) -> ReplicaSpec:
+        """End one replica and leave its folder as a kill would have: nothing is synced, nothing is marked as clean."""
+        folder = partition_folder(self.replica(topic, partition, broker).spec.data_directory, topic, partition)
+        copy = folder.with_name("crashed")
+        shutil.copytree(folder, copy)
+        spec = await self.stop_replica(topic, partition, broker)
+        shutil.rmtree(folder)
+        copy.rename(folder)
+        return spec
+
+    def pause_fetching(self, topic: str, partition: int, broker: int) -> Callable[[], None]:
+        """Let a follower hang: it fetches nothing until the returned function is called."""
+        link = self.replica(topic, partition, broker)._leader
+        link.disconnect()
+        link.send = lambda *_: None  # type: ignore[method-assign]
+
+        def resume() -> None:
+            del link.send
+
+        return resume
+
+    async def pass_grace(self) -> None:
+        """Wait until the controller believes those gone who did not come back."""
+        controller = self.controller
+        assert controller is not None
+        await eventually(lambda: not controller._running()._membership.in_grace, what="the grace period ends")
+
+    def cut_off(self, coordinator: GroupCoordinatorServer) -> None:
+        """Part a coordinator from the controller; everybody else still reaches it."""
+
+        async def nowhere() -> tuple[str, int]:
+            raise ConnectionFailed("cut off")
+
+        link = coordinator._link
+        link._find = nowhere
+        if link._connection is not None:
+            link._connection.close("cut off")
+
+    async def restart_coordinator(self, kind: str, index: int) -> None:
+        """End a coordinator and start its next life."""
+        await self.coordinators.pop((kind, index)).stop()
+        self.start_coordinator(kind, index)
+
     def bootstrap(self) -> str:
         """Return the brokers' endpoints as clients take them."""
         return ",".join(f"{server.endpoint[0]}:{server.endpoint[1]}" for server in self.broker_servers.values())
 
-    def _start_coordinator(self, kind: str, index: int) -> None:
+    def start_coordinator(self, kind: str, index: int) -> None:
+        """Start a coordinator unless it runs (the controller's hand)."""
         if (kind, index) in self.coordinators:
             return
         spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def tls(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 def test_a_cluster_with_tls_produces_replicates_and_consumes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with LocalCluster(tmp_path) as cluster:
-            where = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+            where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
             async with raylog.AsyncAdmin(**where) as admin:
                 await admin.create_topic("t", partitions=2, replication_factor=3)
             async with raylog.AsyncProducer(**where) as producer:

@@ -65,7 +65,10 @@ class Checks:
         known = max(before, machine.log_start_offset)
         self.committed.advanced(who, machine.leader_epoch, known, after, process.log.entry)
         if machine.role == "leader":
-            durable = {broker: log.durable_end for broker, log in self.simulation.logs.items()}
+            # A leader cannot know of a lost log before the controller tells it of the life that follows.
+            places = machine.state.places if machine.state is not None else ()
+            logs = self.simulation.logs
+            durable = {place.broker: logs[place.broker].promised_end(place.incarnation) for place in places}
             self.earned.advanced(
                 machine.leader_epoch, process.broker, len(machine.isr), machine.maximal_isr, after, durable
             )
@@ -80,7 +83,8 @@ class Checks:
         end = self.committed.end
         for broker in state.isr:
             process = self.simulation.processes.get(broker)
-            if process is not None and process.alive and process.machine is not None:
+            lost = (state.partition, broker) in self.simulation.controller.public.lost_logs
+            if process is not None and process.alive and process.machine is not None and not lost:
                 log = process.log
                 self.committed.member(broker, end, log.start, log.entry)
                 if log.durable_end < end:
@@ -178,6 +182,18 @@ class Checks:
         )
         self.metadata.changed(before, after)
         self._members_hold(after)
+
+    def finish_without_leader(self) -> None:
+        """At the end of a run in which the only in-sync copy was lost: that it is so is true, and nobody leads."""
+        state = self.simulation.controller.state
+        leaders = [process for process in self.simulation.processes.values() if process.leads(state)]
+        log = self.simulation.logs[state.isr[0]] if state is not None else None
+        if log is None or leaders or log.lost is None:
+            raise Violation("L2", f"the log of {state} is given up for lost, and it is not")
+        end = self.committed.end
+        found = log.entry(end - 1) if end else None
+        if found is not None and found.chain == self.committed.entries[end - 1].chain:
+            raise Violation("L2", f"the log of {state} is given up for lost, and has all that is committed")
 
     def finish(self) -> None:
         """At the end, after heal: the full read, and every acknowledged batch in it."""

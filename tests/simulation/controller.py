@@ -7,6 +7,7 @@ records that they rest on. A crash may come between any two effects.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
@@ -59,6 +60,9 @@ class ControllerNode:
         """What was ever durable: the only metadata that anybody outside may act on."""
         self.history: list[tuple[int, PartitionState]] = []
         self.crash_after_effects: int | None = None
+        self.paused_until_us = 0
+        self.warned = False
+        """Somebody was told that a partition's only in-sync copy is lost."""
         self._links: dict[int, ReplicaLink] = {}
         self._sessions: dict[int, Session] = {}
         self._requests: dict[int, tuple[ReplicaLink, int]] = {}
@@ -111,6 +115,7 @@ class ControllerNode:
         del self.records[kept:]
         self.machine = None
         self.crash_after_effects = None
+        self.paused_until_us = 0
         self._waiting.clear()
         self._syncing = False
         self._requests.clear()
@@ -121,8 +126,19 @@ class ControllerNode:
         # What survived is what the next life reads, so it is as good as synced.
         self._synced_up_to(kept)
 
+    def _asleep(self, call: Callable[..., None], *args: object) -> bool:
+        """True when no life runs, or this one is paused: then it takes the call when it wakes up."""
+        if self.machine is not None and self.paused_until_us > self.world.now_us:
+            self.world.at(self.paused_until_us, self._woken, self.life, call, args)
+            return True
+        return self.machine is None
+
+    def _woken(self, life: int, call: Callable[..., None], args: tuple[object, ...]) -> None:
+        if life == self.life:
+            call(*args)
+
     def _tick(self, life: int) -> None:
-        if self.life == life and self.machine is not None:
+        if self.life == life and not self._asleep(self._tick, life):
             self.world.after(_TICK_US, self._tick, life)
             self._step(Tick(cause="tick", now_ms=self.world.now_ms))
 
@@ -163,7 +179,7 @@ class ControllerNode:
         return self.life != life or self.machine is None
 
     def _synced(self, life: int, end: int) -> None:
-        if life != self.life or self.machine is None:
+        if life != self.life or self._asleep(self._synced, life, end):
             return
         self._syncing = False
         self._synced_up_to(end)
@@ -195,6 +211,7 @@ class ControllerNode:
             case SendPartitionState():
                 self._send_state(effect)
             case Reply():
+                self.warned = self.warned or bool(effect.warning)
                 link, number = self._requests.pop(effect.request)
                 self._answer(link, number, 0, effect.result)
             case Refuse():
@@ -237,17 +254,22 @@ class ControllerNode:
 
     def lost(self, number: int, life: int) -> None:
         """A session's connection is seen to be broken."""
-        if life == self.life:
+        if life == self.life and not self._asleep(self.lost, number, life):
             self._sessions.pop(number, None)
             self._links.pop(number, None)
             self._step(SessionLost(cause="lost", now_ms=self.world.now_ms, session=number))
 
     def heard(self, number: int) -> None:
         """A heartbeat arrives."""
+        if self._asleep(self.heard, number):
+            return
         self._step(SessionHeard(cause="heard", now_ms=self.world.now_ms, session=number))
 
     def register(self, link: ReplicaLink, session: int, number: int, incarnation: int) -> None:
         """A replica's registration arrives."""
+        if self._asleep(self.register, link, session, number, incarnation):
+            return
+        process = link.process
         self._step(
             ReplicaRegistrationReceived(
                 cause="register",
@@ -256,15 +278,19 @@ class ControllerNode:
                 request=self._request(link, number),
                 topic_id=TOPIC_ID,
                 partition=PARTITION,
-                broker=BrokerId(link.process.broker),
+                broker=BrokerId(process.broker),
                 incarnation=Incarnation(incarnation),
                 host="host",
-                port=1000 * link.process.broker + link.process.life,
+                port=1000 * process.broker + process.life,
+                log_lost=process.log_is_new and incarnation == NO_INCARNATION,
+                log_id=process.log.identity,
             )
         )
 
     def change_isr(self, link: ReplicaLink, session: int, number: int, effect: ProposeIsr, incarnation: int) -> None:
         """An ISR proposal arrives."""
+        if self._asleep(self.change_isr, link, session, number, effect, incarnation):
+            return
         before = self.machine.image.partition(PARTITION) if self.machine is not None else None
         self._step(
             IsrChangeReceived(

@@ -57,8 +57,15 @@ def header_of(offset: int, entry: Entry) -> BatchHeader:
 class VirtualLog:
     """One partition folder. Survives the processes that open it."""
 
-    def __init__(self) -> None:
-        """Create an empty folder."""
+    def __init__(self, identity: str = "", replaces: VirtualLog | None = None) -> None:
+        """Create an empty folder, perhaps in place of one that is lost."""
+        self.identity = identity
+        self.opened = False
+        """True once some life has opened the folder: later ones do not see any more that it is new."""
+        self.lost = replaces
+        """What was here before; others may still count on it until they hear of the loss."""
+        self.incarnation = -1
+        """The last life that was registered on this folder."""
         self.start = 0
         self.entries: list[Entry] = []
         self.durable_end = 0
@@ -72,6 +79,15 @@ class VirtualLog:
     def end(self) -> int:
         """Offset of the next entry."""
         return self.start + len(self.entries)
+
+    def promised_end(self, incarnation: int) -> int:
+        """Return the durable end, or the one of the lost log on which that earlier life had reported."""
+        lost = self.lost
+        while lost is not None:
+            if incarnation <= lost.incarnation:
+                return max(self.durable_end, lost.durable_end)
+            lost = lost.lost
+        return self.durable_end
 
     def entry(self, offset: int) -> Entry | None:
         """Return the entry at an offset, or None outside the log."""

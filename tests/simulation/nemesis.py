@@ -34,6 +34,9 @@ class Nemesis:
             (faults.fence_rate, self._fence),
             (faults.controller_crash_rate, self._crash_controller),
             (faults.retention, self._retain),
+            (faults.wipe_rate, self._wipe),
+            (faults.full_rate, self._fill),
+            (faults.controller_pause_rate, self._pause_controller),
         )
         for rate, strike in kinds:
             if rate > 0:
@@ -77,6 +80,22 @@ class Nemesis:
             self.simulation.crash_controller()
         elif controller.running:
             controller.crash_after_effects = self.world.random.randint(1, _EFFECTS_UNTIL_CRASH_MAX)
+
+    def _pause_controller(self) -> None:
+        controller = self.simulation.controller
+        if controller.running and controller.paused_until_us <= self.world.now_us:
+            ms = self.world.random.uniform(0.1, 1.5) * self.simulation.faults.controller_pause_ms
+            self.world.tell("the controller is paused for {:.0f} ms", ms)
+            controller.paused_until_us = self.world.now_us + int(ms * 1000)
+
+    def _wipe(self) -> None:
+        self.simulation.wipe(self._victim())
+
+    def _fill(self) -> None:
+        broker = self._victim()
+        ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.full_ms
+        self.world.tell("the disk of r{} is full for {:.0f} ms", broker, ms)
+        self.simulation.full_until_us[broker] = self.world.now_us + int(ms * 1000)
 
     def _pause(self) -> None:
         broker = self._victim()

@@ -42,6 +42,8 @@ class Faults:
     pause_ms: float = 2000
     controller_crash_rate: float = 0
     controller_down_ms: float = 500
+    controller_pause_rate: float = 0
+    controller_pause_ms: float = 1500
     late_states: float = 0
     """Share of partition states that also reach the next life of the replica they were meant for."""
 
@@ -50,6 +52,11 @@ class Faults:
     slow_sync_ms: float = 500
     unsynced_survives: float = 0.5
     """Chance that part of what was not synced is still there after a crash."""
+    wipe_rate: float = 0
+    """A replica crashes, and its folder is gone or damaged: the next life begins with an empty log."""
+    full_rate: float = 0
+    """A replica's disk takes nothing for a while."""
+    full_ms: float = 1500
     retention: float = 0
     """How often a replica drops all but the newest of what it knows to be committed."""
 
@@ -104,6 +111,10 @@ def _swarm(draw: random.Random) -> Faults:
         slow_sync=sometimes(0.2),
         retention=sometimes(0.5),
         acks_one=sometimes(0.5),
+        # The kept seeds of test_smoke count on these being drawn last.
+        wipe_rate=sometimes(0.2),
+        full_rate=sometimes(0.4),
+        controller_pause_rate=sometimes(0.4),
     )
 
 
@@ -173,6 +184,8 @@ def _controller(draw: random.Random) -> Faults:
         lag_max_ms=200,
         cut_rate=draw.choice((0.0, 1.0)),
         slow_sync=0.1,
+        controller_pause_rate=draw.choice((0.0, 0.3, 0.8)),
+        controller_pause_ms=draw.choice((400, 2000)),
     )
 
 
@@ -216,6 +229,25 @@ def _retention(draw: random.Random) -> Faults:
     )
 
 
+def _disk(draw: random.Random) -> Faults:
+    """Folders vanish, fill up and are slow, and processes die between opening a new folder and telling of it."""
+    return replace(
+        _three(draw),
+        wipe_rate=draw.choice((0.1, 0.3)),
+        full_rate=draw.choice((0.0, 0.4)),
+        full_ms=draw.choice((300, 1500)),
+        crash_rate=draw.choice((0.3, 1.0, 2.0)),
+        down_ms=draw.choice((20, 300)),
+        slow_sync=0.1,
+        lag_max_ms=draw.choice((200, 800)),
+        delay_tail=draw.choice((0.0, 0.2)),
+        delay_tail_ms=500,
+        duplicate=draw.choice((0.0, 0.2)),
+        controller_crash_rate=draw.choice((0.0, 0.5)),
+        retention=draw.choice((0.0, 2.0)),
+    )
+
+
 def _quiet(draw: random.Random) -> Faults:
     return _calm(draw)
 
@@ -230,11 +262,12 @@ PROFILES: dict[str, Callable[[random.Random], Faults]] = {
     "swizzle": _swizzle,
     "sticky-lag": _sticky_lag,
     "retention": _retention,
+    "disk": _disk,
     "quiet": _quiet,
 }
 DEFAULT = "default"
 _ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
-_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention")
+_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk")
 
 
 def profile_of(name: str, seed: int) -> str:

@@ -113,6 +113,9 @@ class ReplicaProcess:
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._syncing = False
         self._summary = log.summary()
+        self.log_is_new = not log.opened
+        """This life made the folder; a later one does not know it any more, save by the folder's identity."""
+        log.opened = True
 
     # ------------------------------------------------------------ life
 
@@ -129,6 +132,7 @@ class ReplicaProcess:
             return
         if self.machine is None:
             faults = self.simulation.faults
+            self.log.incarnation = incarnation
             self.machine = self.simulation.machine_class(
                 partition=state.partition,
                 broker=BrokerId(self.broker),
@@ -149,6 +153,13 @@ class ReplicaProcess:
         self.feed(
             lambda now: StateReceived(cause="state", now_ms=now, incarnation=Incarnation(incarnation), state=state)
         )
+
+    def leads(self, state: PartitionState | None) -> bool:
+        """True when this process leads, by its own word, in the epoch of that state or a later one."""
+        machine = self.machine
+        if machine is None or state is None or not self.alive:
+            return False
+        return machine.role == "leader" and machine.leader_epoch >= state.leader_epoch
 
     def kill(self) -> None:
         """End this life."""
@@ -322,12 +333,19 @@ class ReplicaProcess:
     # ------------------------------------------------------------ effects
 
     def _assign_epoch(self, effect: AssignLeaderEpoch) -> None:
+        if self.simulation.disk_is_full(self.broker):
+            # A checkpoint that cannot be written leaves the process nothing to do but end.
+            self.simulation.crash(self.broker, "its disk is full")
+            return
         self.log.assign_epoch(effect.leader_epoch, effect.start_offset)
 
     def _append_batches(self, effect: AppendBatches) -> None:
         request = self._requests[effect.request]
         assert isinstance(request, ProduceRequest)
         now = self.world.now_ms
+        if self.simulation.disk_is_full(self.broker):
+            self.step(AppendFailed(cause="append", now_ms=now, request=effect.request))
+            return
         try:
             known = self.log.check_producer(request.producer, request.sequence)
         except StorageError:
@@ -353,6 +371,9 @@ class ReplicaProcess:
 
     def _append_fetched(self, effect: AppendFetched) -> None:
         entries = self._records[effect.request]
+        if self.simulation.disk_is_full(self.broker):
+            self.step(AppendFailed(cause="append", now_ms=self.world.now_ms, request=effect.request))
+            return
         offset = self.log.end
         begun = self.log.append(entries)
         self.simulation.checks.appended(self, offset, entries)

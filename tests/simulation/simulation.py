@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from raylog.core.controller.events import SendPartitionState
+from raylog.core.ids import NO_LEADER
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Consumer, Producer
@@ -31,6 +32,8 @@ class Result:
     elections: int
     acks: int
     committed: int
+    lost: bool
+    """The only in-sync copy was lost on purpose, and the partition ended without a leader, as it should."""
     trace: int
     seconds: float
 
@@ -53,7 +56,9 @@ class Simulation:
         self.world = World(seed)
         self.network = Network(self.world, faults)
         self.brokers = tuple(range(1, faults.brokers + 1))
-        self.logs = {broker: VirtualLog() for broker in self.brokers}
+        self._folders = 0
+        self.logs = {broker: self._new_folder() for broker in self.brokers}
+        self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.processes: dict[int, ReplicaProcess] = {}
         self.links: dict[int, ReplicaLink] = {}
         self.lives = dict.fromkeys(self.brokers, 0)
@@ -96,6 +101,7 @@ class Simulation:
         self.healed = True
         self.network.heal()
         self.nemesis.stop()
+        self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.controller.crash_after_effects = None
         self.controller.start()
         for broker in self.brokers:
@@ -114,12 +120,23 @@ class Simulation:
         world.run_until(world.now_us + half_us)
         for producer in self.producers:
             producer.stopping = True
-        while world.now_us < deadline_us and self.unsettled() is not None:
+        while world.now_us < deadline_us and not self.known_as_lost and self.unsettled() is not None:
             world.run_until(world.now_us + 200_000)
+        if self.known_as_lost:
+            self.checks.finish_without_leader()
+            return
         unsettled = self.unsettled()
         if unsettled is not None:
             raise Violation("L2", f"{self.faults.converge_s} s after heal, {unsettled}")
         self.checks.finish()
+
+    @property
+    def known_as_lost(self) -> bool:
+        """True when the only ISR member lost its log: nobody may lead, and the operator was told."""
+        controller, state = self.controller, self.controller.state
+        if state is None or len(state.isr) != 1 or state.leader != NO_LEADER:
+            return False
+        return (state.partition, state.isr[0]) in controller.public.lost_logs and controller.warned
 
     def unsettled(self) -> str | None:
         """Return what is not yet as it should be in a healthy cluster, or None."""
@@ -166,6 +183,13 @@ class Simulation:
         self.processes[broker] = process
         self.links[broker] = ReplicaLink(self, process)
         self.links[broker].connect()
+        if process.log_is_new and process.log.lost is not None and not self.healed and self.world.chance(0.4):
+            self.world.after(self.world.between_us(0, 20), self._crash_life, process)
+
+    def _crash_life(self, process: ReplicaProcess) -> None:
+        """End the life that made a new folder, perhaps before it could tell the controller of it."""
+        if process.alive:
+            self.crash(process.broker, "with a new folder")
 
     def crash(self, broker: int, why: str) -> None:
         """End a life of a replica; its disk loses what was not synced, and somebody starts it again."""
@@ -178,6 +202,20 @@ class Simulation:
         self.links[broker].break_off()
         down_us = 50_000 if self.healed else self.world.between_us(0.2, 2) * max(1, int(self.faults.down_ms))
         self.world.after(down_us, self.start_replica, broker)
+
+    def wipe(self, broker: int) -> None:
+        """End a life of a replica and take its folder away, or damage it, which comes to the same."""
+        self.crash(broker, "its disk is gone")
+        self.world.tell("the folder of r{} with end {} is gone", broker, self.logs[broker].end)
+        self.logs[broker] = self._new_folder(self.logs[broker])
+
+    def _new_folder(self, replaces: VirtualLog | None = None) -> VirtualLog:
+        self._folders += 1
+        return VirtualLog(f"log{self._folders}", replaces)
+
+    def disk_is_full(self, broker: int) -> bool:
+        """True while that broker's disk takes nothing."""
+        return self.full_until_us[broker] > self.world.now_us
 
     def crash_controller(self) -> None:
         """End the controller's life; it starts again by itself."""
@@ -249,6 +287,7 @@ def run_seed(
         elections=simulation.checks.elections,
         acks=simulation.acks,
         committed=simulation.checks.committed.end,
+        lost=violation is None and simulation.known_as_lost,
         trace=world.trace,
         seconds=time.perf_counter() - began,
     )

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from raylog.client.consumer import Consumer, RecordDeserializationFailed
+from raylog.client.consumer import Consumer
 from raylog.client.types import OffsetAndTimestamp, Record
 from raylog.core.errors import (
     ClientClosed,
@@ -18,6 +18,7 @@ from raylog.core.errors import (
     InvalidRequest,
     NoOffsetForPartition,
     OffsetOutOfRange,
+    RecordDeserializationFailed,
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
@@ -280,11 +281,14 @@ def test_reading_goes_on_over_leader_moves_and_broken_connections(cluster: ToyCl
 
 
 def test_a_topic_created_again_is_read_from_its_own_beginning(flights: ToyCluster) -> None:
-    with Consumer("flights", auto_offset_reset="earliest", **flights.options) as consumer:
+    with Consumer(auto_offset_reset="earliest", **flights.options) as consumer:
+        consumer.assign([HERE])
         assert len(read(consumer, 100)) == 100
+        consumer.pause(HERE)  # so that it first looks when the new topic is complete
         flights.delete_topic("flights")
         flights.create_topic("flights")
         fill(flights, "flights", 0, numbers(0, 150))  # longer than the old one: the old position would fit into it
+        consumer.resume(HERE)
         found: list[Record] = []
 
         def has_come() -> bool:

@@ -149,3 +149,16 @@ def test_metadata_that_names_another_leader_ends_the_wait_for_the_old_one(cluste
         producer._runtime.run(producer._twin.cluster.refresh(("t",), timeout_s=5), 10)
         assert found.result(10).offset == 1
         assert held
+
+
+def test_a_leader_that_hangs_is_left_as_soon_as_another_is_elected(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    with Producer(**cluster.options, request_timeout_ms=60_000) as producer:
+        producer.send("t", b"0").result(10)
+        cluster.set_faults("t", 0, ["hold"])
+        found = producer.send("t", b"1")
+        cluster.wait_held("t", 0)
+        held = cluster.do(lambda: list(cluster.partitions["t", 0].held))
+        cluster.move_leader("t", 0, silently=True)
+        assert found.result(10).offset == 1
+        assert held

@@ -195,6 +195,7 @@ class Bench:
         *,
         incarnation: int = -1,
         log_lost: bool = False,
+        log_id: str = "",
         topic_id: str | None = None,
         port: int | None = None,
         session: int | None = None,
@@ -213,6 +214,7 @@ class Bench:
                 host="host",
                 port=10_000 + broker if port is None else port,
                 log_lost=log_lost,
+                log_id=log_id,
             )
         )
         self._entered((partition, broker), number, result)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raylog.core.controller import CloseSession, Reply, SendPartitionState, Tick
+from raylog.core.controller.image import MetadataImage
 from raylog.core.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
+from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.replication.state import PartitionState
 from tests.unit.core.controller.bench import GRACE_MS, T0, TIMEOUT_MS, WAIT_MS, Bench, running_topic, three_brokers
 
@@ -408,6 +409,54 @@ def test_a_replica_that_never_ran_has_no_log_to_lose() -> None:
     bench = new_topic()
     bench.replica(1, log_lost=True)
     assert bench.summary() == (1, 1, (1, 2, 3))
+
+
+def only_member_on(log_id: str) -> Bench:
+    bench = running_topic()
+    bench.isr(1, [1])
+    bench.replica(1, log_id=log_id)
+    assert bench.summary()[0] == 1
+    return bench
+
+
+def test_a_new_log_is_noticed_even_when_the_life_that_made_it_never_told() -> None:
+    bench = only_member_on("first")
+    bench.replica(1, log_id="second", log_lost=False)
+    assert bench.summary() == (-1, 2, (1,))
+    assert "unclean.leader.election.enable" in warning_of(bench)
+
+
+def test_a_registration_that_was_not_answered_may_say_again_that_the_log_is_new() -> None:
+    bench = only_member_on("first")
+    bench.replica(1, log_id="first", log_lost=True)
+    assert bench.summary() == (1, 3, (1,))
+    assert warning_of(bench) == ""
+
+
+def test_the_log_of_a_replica_is_known_to_the_next_controller_too() -> None:
+    bench = only_member_on("first").start()
+    bench.replica(1, log_id="second")
+    assert bench.summary()[0] == -1
+    bench.start()
+    assert bench.image.log_ids[T0, BrokerId(1)] == "second"
+    assert bench.image.lost_logs == {(T0, BrokerId(1)): "first"}
+
+
+def test_a_lost_log_that_is_there_again_leads_again() -> None:
+    bench = only_member_on("first")
+    bench.replica(1, log_id="second", log_lost=True)
+    bench.replica(1, log_id="second")
+    assert bench.summary() == (-1, 2, (1,))
+    bench.replica(1, log_id="first")
+    assert bench.summary() == (1, 3, (1,))
+    assert not bench.image.lost_logs
+
+
+def test_a_snapshot_of_the_image_keeps_the_identities_of_logs() -> None:
+    bench = only_member_on("first")
+    bench.replica(1, log_id="second")
+    image = bench.image
+    assert MetadataImage.restore(image.version, image.to_records()) == image
 
 
 def test_a_broker_on_another_directory_has_lost_the_logs_of_its_replicas() -> None:

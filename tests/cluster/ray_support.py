@@ -1,0 +1,193 @@
+"""A real Ray with a Raylog cluster in it, and the means to hurt it. Used by the Ray tests of this folder.
+
+Everything here runs on one machine, beside other Rays that may run there: this Ray is private, and only processes of
+this cluster's own actors are ever killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylog.core.errors import RaylogError, from_code
+from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
+from raylog.storage.records import encode_batch, iter_headers
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0, pause_s: float = 0.05) -> None:
+    """Wait until the condition holds; AssertionError after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s: {what}"
+        time.sleep(pause_s)
+
+
+def actor(name: str) -> Any:
+    """Return the handle of one of Raylog's actors."""
+    import ray
+
+    return ray.get_actor(name, namespace="raylog")
+
+
+def actor_names() -> list[str]:
+    """Return the names of Raylog's actors in this Ray."""
+    import ray
+
+    known = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(one["name"] for one in known if one["namespace"] == "raylog")
+
+
+def ask(name: str, method: str, timeout_s: float = 90.0) -> Any:
+    """Call an actor, again while Ray is restarting it."""
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return ray.get(getattr(actor(name), method).remote(), timeout=timeout_s)
+        except (ray.exceptions.RayActorError, ValueError):
+            assert time.monotonic() < deadline, f"actor {name} did not answer within {timeout_s} s"
+            time.sleep(0.05)
+
+
+def kill(pid: int) -> float:
+    """SIGKILL a process of the cluster under test; returns when."""
+    assert pid != os.getpid()
+    os.kill(pid, signal.SIGKILL)
+    return time.monotonic()
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs (a zombie does not)."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def private_bytes(pid: int) -> int:
+    """Return the memory that is a process's own (Private_Clean and Private_Dirty)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+def mapped(pid: int) -> str:
+    """Return the files that a process has mapped: native libraries of what it imported among them."""
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+class Wire:
+    """Calls to endpoints of the cluster on an event loop of its own."""
+
+    def __init__(self, secret: str, broker: int = 1) -> None:
+        self.secret = bytes.fromhex(secret)
+        self.broker = broker
+        self._loop = asyncio.new_event_loop()
+        self._connections: dict[tuple[str, int], Connection] = {}
+
+    def close(self) -> None:
+        """Close all connections and the loop."""
+
+        async def shut() -> None:
+            for connection in self._connections.values():
+                connection.close("done")
+                await connection.wait_closed()
+
+        self.run(shut())
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the loop."""
+        return self._loop.run_until_complete(asyncio.wait_for(work, 120))
+
+    async def call(
+        self, endpoint: tuple[str, int], method: str, args: object, payload: bytes = b"", timeout_s: float = 10
+    ) -> Reply:
+        """Call a method; a refusal is raised as the error class that the client would see."""
+        standing = self._connections.get(endpoint)
+        if standing is None or standing.is_closed:
+            standing = self._connections[endpoint] = await connect(*endpoint, secret=self.secret, timeout_s=5)
+        try:
+            return await standing.call(method, args, payload, timeout_s=timeout_s)
+        except RemoteError as refusal:
+            raise from_code(refusal.code, refusal.message, refusal.details) from None
+
+    def broker_endpoint(self) -> tuple[str, int]:
+        """Return where this wire's broker listens."""
+        host, port = ask(f"broker-{self.broker}", "endpoint")
+        return str(host), int(port)
+
+    async def partition(self, endpoint: tuple[str, int], topic: str, partition: int) -> list[Any]:
+        """Return [partition, leader, leader epoch, host, port, replicas, isr, places] as a broker sees it."""
+        row: list[Any] = (await self.call(endpoint, "metadata", [[topic]])).args[3][0][4][partition]
+        return row
+
+    def look(self, topic: str, partition: int) -> list[Any]:
+        """Return a partition as the broker sees it."""
+        return self.run(self.partition(self.broker_endpoint(), topic, partition))
+
+    def wait_whole(self, topic: str, partitions: int, timeout_s: float = 60.0) -> None:
+        """Wait until all replicas of all partitions are in sync at a leader that runs."""
+
+        def whole() -> bool:
+            try:
+                rows = [self.look(topic, number) for number in range(partitions)]
+            except (RaylogError, RpcError, OSError, IndexError):
+                return False
+            return all(row[1] > 0 and row[4] and sorted(row[6]) == sorted(row[5]) for row in rows)
+
+        wait_for(whole, f"all replicas of {topic} are in sync", timeout_s)
+
+    def leader_after(self, topic: str, partition: int, epoch: int, since: float) -> float:
+        """Poll the broker's metadata every 2 ms until a newer epoch has a leader; returns the seconds since then."""
+
+        async def poll(endpoint: tuple[str, int]) -> float:
+            while True:
+                row = await self.partition(endpoint, topic, partition)
+                if row[2] > epoch and row[4]:
+                    return time.monotonic() - since
+                await asyncio.sleep(0.002)
+
+        return self.run(poll(self.broker_endpoint()))
+
+    def produce(self, topic: str, partition: int, value: bytes, timeout_s: float = 30.0) -> int:
+        """Produce one record to whoever leads, until it is acknowledged by all; returns its offset."""
+
+        async def attempt() -> int:
+            row = (await self.call(self.broker_endpoint(), "metadata", [[topic]])).args[3][0]
+            number, _, epoch, host, port, *_ = row[4][partition]
+            batch = encode_batch(None, [value], [int(time.time() * 1000)])
+            reply = await self.call((host, port), "produce", [row[1], number, epoch, -1, 5000], batch)
+            return int(reply.args[0])
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self.run(attempt())
+            except (RaylogError, RpcError, OSError):
+                assert time.monotonic() < deadline, f"{topic}-{partition} takes nothing"
+                time.sleep(0.01)
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """Fetch everything and return where it ends; offsets have no gaps."""
+
+        async def read() -> int:
+            row = (await self.call(self.broker_endpoint(), "metadata", [[topic]])).args[3][0]
+            number, _, epoch, host, port, *_ = row[4][partition]
+            offset = 0
+            while True:
+                reply = await self.call((host, port), "fetch", [row[1], number, epoch, offset, 1 << 20, 1, 100, 0])
+                for _, header in iter_headers(reply.payload):
+                    assert header.base_offset <= offset
+                    offset = header.next_offset
+                if offset >= reply.args[0] >= 0:
+                    return offset
+
+        return self.run(read())

@@ -1,0 +1,222 @@
+"""Requests that make no sense, on every endpoint: each is refused, and the server goes on."""
+
+import asyncio
+import random
+import struct
+from typing import Any
+
+import msgspec
+
+from raylog.core.errors import InvalidRequest, RaylogError, UnknownTopicId
+from raylog.rpc import ConnectionLost
+from raylog.storage.records import encode_batch
+from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.talk import Talk, in_cluster, refused
+
+METHODS = {
+    "replica": ["produce", "fetch", "list_offsets", "replica_fetch", "replica_status"],
+    "broker": [
+        "metadata",
+        "init_producer_id",
+        "find_coordinator",
+        "create_topic",
+        "delete_topic",
+        "alter_topic_config",
+        "describe_cluster",
+    ],
+    "coordinator": [
+        "join_group",
+        "sync_group",
+        "heartbeat",
+        "leave_group",
+        "offset_commit",
+        "offset_fetch",
+        "list_groups",
+        "describe_group",
+        "delete_group",
+    ],
+    "controller": [
+        "register_broker",
+        "register_replica",
+        "register_coordinator",
+        "heartbeat",
+        "alter_partition",
+        "create_topic",
+        "delete_topic",
+        "alter_topic_config",
+        "allocate_producer_ids",
+        "ensure_coordinator",
+        "describe_cluster",
+        "metadata",
+    ],
+}
+MAY_PARK = {"fetch", "replica_fetch", "join_group", "sync_group"}
+ODD: list[Any] = [None, True, -1, 0, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 1.5, float("nan"), "", "x", "é" * 300, b"",
+                  b"\xff", [], [[]], [None], {}, {"a": 1}, [1, [2, [3]]], "0" * 32]  # fmt: skip
+
+
+async def endpoints(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[str, int]]:
+    """Make a topic and a group, and return one endpoint of each kind."""
+    await talk.create("t")
+    assert cluster.controller is not None
+    return {
+        "replica": (await talk.leader("t"))[1],
+        "broker": cluster.broker_servers[2].endpoint,
+        "coordinator": await talk.coordinator("g"),
+        "controller": cluster.controller.endpoint,
+    }
+
+
+async def all_is_well(cluster: LocalCluster, talk: Talk) -> None:
+    """Everything still works."""
+    end = await talk.produce("t", b"still here")
+    assert (await talk.fetch("t", end)).records == [(end, b"still here")]
+    await talk.call(await talk.coordinator("g"), "offset_fetch", ["g", None])
+    name = f"more-{random.randrange(10**9)}"
+    await talk.broker("create_topic", [name, 1, 3, None, {}, False, 5000])
+    await talk.whole(name)
+    assert cluster.fatal == []
+
+
+@in_cluster()
+async def test_malformed_arguments_of_every_method_are_refused(cluster: LocalCluster, talk: Talk) -> None:
+    chance = random.Random(1)
+    places = await endpoints(cluster, talk)
+    for kind, methods in METHODS.items():
+        for method in [*methods, "no such method", ""]:
+            shapes: list[Any] = [None, {}, "text", 7, [], *([odd] for odd in ODD)]
+            shapes += [[chance.choice(ODD) for _ in range(count)] for count in range(1, 10) for _ in range(4)]
+            for args in shapes:
+                await quietly(talk, places[kind], method, args)
+    await all_is_well(cluster, talk)
+
+
+@in_cluster()
+async def test_one_wrong_argument_among_right_ones_is_refused(cluster: LocalCluster, talk: Talk) -> None:
+    places = await endpoints(cluster, talk)
+    head, _ = await talk.leader("t")
+    status = cluster.replica("t", 0, (await talk.partition("t")).leader).status()
+    epoch, life = status["leader_epoch"], status["incarnation"]
+    # What is right is not quite: a well-formed request under another's name would be taken for the other's new life.
+    right: dict[str, dict[str, list[Any]]] = {
+        "replica": {
+            "fetch": [*head, 0, 100, 1, 0, 0],
+            "list_offsets": [*head, -1],
+            "replica_fetch": [*head, 99, 1, 0, 1, 100, 0],
+        },
+        "broker": {
+            "metadata": [["t"]],
+            "find_coordinator": ["group", "g"],
+            "create_topic": ["t", 1, 3, None, {}, True, 100],
+            "alter_topic_config": ["t", {"retention.ms": "5"}, ["segment.ms"]],
+        },
+        "coordinator": {
+            "join_group": ["g2", "", None, "c", 10_000, 10_000, "consumer", [["range", b""]]],
+            "sync_group": ["g2", 1, "m", None, [["m", b""]]],
+            "heartbeat": ["g2", 1, "m", None],
+            "leave_group": ["g2", [["m", None]]],
+            "offset_commit": ["g2", -1, "", [[head[0], "t", 0, 5, 1, ""]]],
+            "offset_fetch": ["g2", [[head[0], "t", 0]]],
+        },
+        "controller": {
+            "register_broker": [77, 999, "here", "127.0.0.1", 0, "d", "c" * 32],
+            "register_replica": [head[0], "t", 0, 77, 999, "127.0.0.1", 0, False, "l" * 32],
+            "register_coordinator": ["group", 7, 999, "127.0.0.1", 0],
+            "alter_partition": [head[0], "t", 0, 2, life, epoch, 0, [[2, 1]]],
+            "allocate_producer_ids": [1],
+            "ensure_coordinator": ["group", 0],
+        },
+    }
+    for kind, methods in right.items():
+        for method, args in methods.items():
+            for position in range(len(args)):
+                for odd in ODD:
+                    await quietly(talk, places[kind], method, [*args[:position], odd, *args[position + 1 :]])
+    await all_is_well(cluster, talk)
+
+
+async def quietly(talk: Talk, endpoint: tuple[str, int], method: str, args: Any) -> None:
+    """Send a request whose answer does not matter, as long as there is one that is no defect of the server."""
+    connection = await talk.connection(endpoint)
+    try:
+        await asyncio.wait_for(talk.call(endpoint, method, args), 0.2 if method in MAY_PARK else 9)
+    except RaylogError as refusal:
+        if refusal.code == -1:
+            raise AssertionError(f"{method} {args!r:.200} was not refused at the door") from refusal
+    except (TimeoutError, ConnectionLost):
+        connection.close("parked, or taken for somebody who has moved")
+
+
+@in_cluster()
+async def test_produce_refuses_bytes_that_are_no_batches(cluster: LocalCluster, talk: Talk) -> None:
+    chance = random.Random(2)
+    await endpoints(cluster, talk)
+    head, endpoint = await talk.leader("t")
+    good = encode_batch(None, [b"value"], [1000])
+    bad = [b"", b"\0", good[:-1], good[:61], good[:60], good[1:], good + b"\0", good + good[:30], bytes(200)]
+    bad += [chance.randbytes(chance.randrange(1, 300)) for _ in range(50)]
+    for _ in range(200):
+        position = chance.randrange(8, len(good))  # the first eight bytes are the leader's to write
+        if 12 <= position < 16:
+            continue  # as are those of the leader epoch
+        flipped = bytearray(good)
+        flipped[position] ^= 1 << chance.randrange(8)
+        bad.append(bytes(flipped))
+    for payload in bad:
+        for acks in (-1, 1):
+            await refused(talk.call(endpoint, "produce", [*head, acks, 1000], payload), RaylogError)
+        (await talk.connection(endpoint)).notify("produce", [*head, 0, 1000], payload)
+    assert await talk.list_offsets("t", -1) == (0, -1), "none of it was stored"
+    await refused(talk.call(endpoint, "produce", [*head, 7, 1000], good), InvalidRequest)
+    await all_is_well(cluster, talk)
+
+
+@in_cluster()
+async def test_a_wrong_topic_id_or_partition_is_refused(cluster: LocalCluster, talk: Talk) -> None:
+    places = await endpoints(cluster, talk)
+    head, _ = await talk.leader("t")
+    for wrong in (["f" * 32, 0], [head[0], 1], [head[0], -1], ["", 0]):
+        await refused(talk.call(places["replica"], "fetch", [*wrong, -1, 0, 100, 1, 0, 0]), UnknownTopicId)
+        await refused(talk.produce_at(places["replica"], [*wrong, -1], b"a"), UnknownTopicId)
+        await refused(talk.call(places["replica"], "list_offsets", [*wrong, -1, -1]), UnknownTopicId)
+    await all_is_well(cluster, talk)
+
+
+@in_cluster()
+async def test_random_bytes_on_every_endpoint_end_nothing_but_their_connection(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    chance = random.Random(3)
+    places = await endpoints(cluster, talk)
+    for endpoint in places.values():
+        for size in (1, 7, 100, 5000):
+            reader, writer = await asyncio.open_connection(*endpoint)
+            writer.write(chance.randbytes(size))
+            writer.close()
+            await asyncio.wait_for(reader.read(10_000), 10)
+            await writer.wait_closed()
+    await all_is_well(cluster, talk)
+
+
+@in_cluster()
+async def test_random_frames_of_a_proved_peer_end_nothing_but_its_connection(cluster: LocalCluster, talk: Talk) -> None:
+    chance = random.Random(4)
+    places = await endpoints(cluster, talk)
+    for endpoint in places.values():
+        for body in (
+            chance.randbytes(50),
+            struct.pack(">I", 20) + chance.randbytes(20),
+            _frame(msgspec.msgpack.encode([0, 1, "fetch"])),
+            _frame(msgspec.msgpack.encode([9, 9, 9, 9])),
+            _frame(msgspec.msgpack.encode([0, "one", 5, {}])),
+        ):
+            connection = await talk.connection(endpoint)
+            assert connection._transport is not None
+            connection._transport.write(struct.pack(">I", len(body)) + body)
+            connection.call_nowait("metadata", [None], timeout_s=5).add_done_callback(lambda done: done.exception())
+            await eventually(lambda one=connection: one.is_closed, 5, f"{body!r} on {endpoint}")  # type: ignore[misc]
+    await all_is_well(cluster, talk)
+
+
+def _frame(header: bytes) -> bytes:
+    return struct.pack(">I", len(header)) + header

@@ -1,0 +1,136 @@
+"""The supervisor brings replicas in line with the metadata, whatever fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from raylog.actors.specs import BrokerSpec, ReplicaSpec
+from raylog.actors.supervisor import ReplicaSupervisor
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import ReplicaPlaced, TopicConfigured, TopicCreated, TopicDeleted
+from raylog.core.ids import BrokerId, Incarnation
+
+TOPIC_ID = "a" * 32
+
+
+class Workshop:
+    """Keeps books instead of actors; fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, ReplicaSpec] = {}
+        self.told: list[dict[str, str]] = []
+        self.failures = 0
+        self.asked = 0
+        self.stuck: set[int] = set()
+
+    def _maybe_fail(self) -> None:
+        self.asked += 1
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("Ray did not answer")
+
+    async def ensure(self, spec: ReplicaSpec) -> None:
+        if spec.partition in self.stuck:
+            await asyncio.Event().wait()
+        self._maybe_fail()
+        self.running[spec.topic + str(spec.partition)] = spec
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        self._maybe_fail()
+        self.told.append(dict(spec.topic_config))
+
+    async def end(self, name: str) -> None:
+        self._maybe_fail()
+        for key, spec in list(self.running.items()):
+            if f"{spec.topic}-{spec.partition}:" in name:
+                del self.running[key]
+
+
+Story = Callable[[Workshop, ReplicaSupervisor, MetadataImage], Coroutine[Any, Any, None]]
+
+
+def told(root: Path, story: Story, partitions: int = 1) -> None:
+    """Run a story with a supervisor of broker 1, and a topic of which it holds every partition."""
+
+    async def whole() -> None:
+        workshop, image = Workshop(), MetadataImage()
+        spec = BrokerSpec(broker=1, folder=root, secret=b"s", cluster_id="c", node_id="n")
+        supervisor = ReplicaSupervisor(spec, 1, workshop)
+        image.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=((BrokerId(1),),) * partitions))
+        supervisor.start()
+        try:
+            async with asyncio.timeout(20):
+                await story(workshop, supervisor, image)
+        finally:
+            async with asyncio.timeout(5):
+                await supervisor.stop()
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while True:  # the story's own deadline ends this
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+
+
+def placed(incarnation: int, port: int = 1) -> ReplicaPlaced:
+    return ReplicaPlaced(
+        topic="t", partition=0, broker=BrokerId(1), incarnation=Incarnation(incarnation), host="h", port=port
+    )
+
+
+def test_what_fails_is_tried_again(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        workshop.failures = 1
+        supervisor.reconcile(image)
+        await until(lambda: bool(workshop.running))
+        assert workshop.asked == 2
+        workshop.failures = 1
+        image.apply(TopicDeleted(topic_id=TOPIC_ID, topic="t"))
+        supervisor.reconcile(image)
+        await until(lambda: not workshop.running)
+
+    told(tmp_path, story)
+
+
+def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        workshop.stuck = {0}
+        supervisor.reconcile(image)
+        await until(lambda: set(workshop.running) == {"t1", "t2"})
+
+    told(tmp_path, story, partitions=3)
+
+
+def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        def look(*records: ReplicaPlaced | TopicConfigured) -> None:
+            for record in records:
+                image.apply(record)
+            supervisor.reconcile(image)
+
+        look(placed(5))
+        await until(lambda: workshop.told == [{}])
+        look(TopicConfigured(topic_id=TOPIC_ID, topic="t", config={"retention.ms": "5"}))
+        await until(lambda: workshop.told == [{}, {"retention.ms": "5"}])
+        look(placed(5, port=0), placed(9))
+        await until(lambda: len(workshop.told) == 3)
+        look()
+        asked = workshop.asked
+        await asyncio.sleep(0)
+        assert workshop.asked == asked
+
+    told(tmp_path, story)
+
+
+def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await until(lambda: bool(workshop.running))
+
+    told(tmp_path / "missing", story)

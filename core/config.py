@@ -199,6 +199,14 @@ CLUSTER_KEYS: Final = _keys(
     _int(
         "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may ask for.", INT_MAX
     ),
+    _int(
+        "metadata.voters.max",
+        3,
+        1,
+        "How many brokers keep a copy of the metadata log, at most: 1, 3 or 5. Counts when the cluster is created: 1 "
+        "of 1 or 2 brokers, 3 of 3 or 4, 5 of 5 or more. A majority of them has to be there for changes.",
+        5,
+    ),
     _int("num.partitions", 1, 1, "Partitions of topics that are created without a number.", 10_000),
     _int("offsets.retention.check.interval.ms", 600_000, 1, "How often expired offsets are looked for."),
     _int("offsets.retention.minutes", 10_080, 1, "How long offsets of a group without members are kept.", INT_MAX),
@@ -257,6 +265,11 @@ def validate_cluster_config(config: Mapping[str, object]) -> dict[str, str]:
         raise InvalidConfig(
             f"broker.session.timeout.ms={timeout} leaves no room for a late heartbeat; "
             f"it must be at least twice broker.heartbeat.interval.ms={beat}."
+        )
+    if values.metadata_voters_max % 2 == 0:
+        raise InvalidConfig(
+            f"metadata.voters.max is an odd number, not {values.metadata_voters_max}: an even one tolerates no more "
+            "losses than the odd one below it."
         )
     return checked
 
@@ -324,6 +337,7 @@ class ClusterConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    metadata_voters_max: int
     num_partitions: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int

@@ -38,6 +38,7 @@ from raylog.core.controller.events import (
     StartCoordinator,
     StopReplica,
     Tick,
+    VotersShown,
     WriteRecords,
 )
 from raylog.core.controller.image import BrokerImage, Coordinator, MetadataImage, TopicImage
@@ -59,6 +60,7 @@ from raylog.core.controller.records import (
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
+    VotersEntered,
     record_from_wire,
 )
 
@@ -109,6 +111,8 @@ __all__ = [
     "TopicCreated",
     "TopicDeleted",
     "TopicImage",
+    "VotersEntered",
+    "VotersShown",
     "WriteRecords",
     "place_replicas",
     "record_from_wire",

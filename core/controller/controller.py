@@ -28,11 +28,12 @@ from raylog.core.controller.events import (
     SessionHeard,
     SessionLost,
     Tick,
+    VotersShown,
 )
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.membership import Membership
-from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted
+from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, RaylogError
@@ -78,8 +79,11 @@ class ControllerMachine:
         """The last records that were written, with time and cause, for messages about defects."""
         return tuple(self._ledger.story)
 
-    def start(self, now_ms: int) -> Outbox[Effect]:
-        """Begin this life: a new cluster gets its identity, and this controller the next epoch. Called once."""
+    def start(self, now_ms: int, epoch: ControllerEpoch | None = None) -> Outbox[Effect]:
+        """Begin this life: a new cluster gets its identity, and this controller the next epoch. Called once.
+
+        ``epoch`` is the one that a majority of voters promised; it is above every epoch in the log.
+        """
         require(not self._started, "a controller starts once", self.story)
         self._started = True
         ledger = self._ledger
@@ -88,7 +92,8 @@ class ControllerMachine:
         if not image.cluster_id:
             cluster_id = self._settings.cluster_id or self._settings.new_topic_id()
             ledger.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
-        ledger.write(ControllerStarted(controller_epoch=ControllerEpoch(image.controller_epoch + 1)))
+        following = ControllerEpoch(image.controller_epoch + 1)
+        ledger.write(ControllerStarted(controller_epoch=following if epoch is None else epoch))
         config = {**image.config, **self._cluster_config}
         if config != image.config:
             ledger.write(ClusterConfigured(config=config))
@@ -109,10 +114,9 @@ class ControllerMachine:
         except RaylogError as refusal:
             # Handlers check before they decide, so that a refused request leaves nothing behind.
             require(not ledger.records, f"a refused request wrote nothing: {event}", self.story)
-            require(
-                not isinstance(event, (SessionHeard, SessionLost, Tick)), f"{event} has nobody to refuse", self.story
-            )
-            if not isinstance(event, (SessionHeard, SessionLost, Tick)):
+            nobody = isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown))
+            require(not nobody, f"{event} has nobody to refuse", self.story)
+            if not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown)):
                 ledger.refuse(event.request, refusal)
         return ledger.finish()
 
@@ -149,6 +153,8 @@ class ControllerMachine:
                 self._coordinators.producer_ids(event)
             case CoordinatorRequested():
                 self._coordinators.ensure(event)
+            case VotersShown():
+                ledger.write(VotersEntered(voters=event.voters))
             case DescribeClusterReceived():
                 ledger.reply(event.request, self._description())
             case _:

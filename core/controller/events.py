@@ -101,6 +101,15 @@ class SessionLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VotersShown:
+    """The voters of the metadata log have shown these identities, by broker id; the log has to say that they count."""
+
+    cause: str
+    now_ms: int
+    voters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChangeReceived:
     """A partition's leader proposes another ISR, if leader epoch and partition epoch are still the ones it knows."""
 
@@ -205,6 +214,7 @@ Event = (
     | ProducerIdsRequested
     | CoordinatorRequested
     | DescribeClusterReceived
+    | VotersShown
     | Tick
 )
 

@@ -25,6 +25,7 @@ from raylog.core.controller.records import (
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
+    VotersEntered,
 )
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, Incarnation, ProducerId, TopicPartition
 from raylog.core.invariants import require
@@ -93,6 +94,8 @@ class MetadataImage:
     """The log that each replica last registered with, where it has an identity."""
     lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
     """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
+    voters: Mapping[str, str] = field(default_factory=dict)
+    """Identity of the metadata log's copy on each voter, by broker id; empty = none has been entered."""
 
     # ------------------------------------------------------------ lookups
 
@@ -149,6 +152,8 @@ class MetadataImage:
             records.append(ClusterCreated(cluster_id=self.cluster_id, config=self.config))
         if self.controller_epoch:
             records.append(ControllerStarted(controller_epoch=self.controller_epoch))
+        if self.voters:
+            records.append(VotersEntered(voters=self.voters))
         for _, broker in sorted(self.brokers.items()):
             records.append(
                 BrokerRegistered(
@@ -383,6 +388,10 @@ def _coordinator_placed(image: MetadataImage, record: CoordinatorPlaced) -> None
     )
 
 
+def _voters_entered(image: MetadataImage, record: VotersEntered) -> None:
+    image.voters = dict(record.voters)
+
+
 def _existing(image: MetadataImage, topic: str, partition: int) -> PartitionState:
     state = image.partition(TopicPartition(topic, partition))
     if state is None:
@@ -405,4 +414,5 @@ _APPLY: Mapping[type[MetadataRecord], Callable[..., None]] = {
     ReplicaLogLost: _replica_log_lost,
     ProducerIdsAllocated: _producer_ids_allocated,
     CoordinatorPlaced: _coordinator_placed,
+    VotersEntered: _voters_entered,
 }

@@ -198,6 +198,14 @@ class CoordinatorPlaced(MetadataRecord):
     port: int
 
 
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersEntered(MetadataRecord):
+    """Whose copies of the metadata log count from now on: the identity of each voter's log, by broker id."""
+
+    voters: Mapping[str, str]
+
+
 def _layout(kind: type[MetadataRecord]) -> list[tuple[str, str, bool]]:
     """Return (name, annotation, optional) of each field, in the order of the wire form."""
     return [

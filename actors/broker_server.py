@@ -19,6 +19,8 @@ from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
 from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
 from raylog.actors.transport import listen
+from raylog.actors.voter import VOTER_METHODS
+from raylog.actors.voter_host import VoterHost
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, NotController, RaylogError, from_code
@@ -57,6 +59,7 @@ class BrokerServer:
         self.endpoint: tuple[str, int] = ("", 0)
         self._workshop = workshop
         self._supervisor: ReplicaSupervisor | None = None
+        self._voter = VoterHost(spec.folder)
         self._link = ControllerLink(
             find_controller,
             name=f"broker on {spec.folder}",
@@ -84,6 +87,7 @@ class BrokerServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.close()
+        await self._voter.close()
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -161,6 +165,9 @@ class BrokerServer:
     # ------------------------------------------------------------ clients
 
     def _on_request(self, request: Request) -> None:
+        if request.method in VOTER_METHODS:
+            self._voter.on_request(request)
+            return
         checks = _ARGUMENTS.get(request.method)
         if checks is None:
             raise InvalidRequest(f"A broker knows no method {request.method!r}.")

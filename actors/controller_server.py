@@ -10,15 +10,15 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from raylog.actors.arguments import arguments, each, optional, text
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_requests import event_for
-from raylog.actors.flusher import Flusher
 from raylog.actors.metadata_answers import cluster_answer, metadata_answer
-from raylog.actors.metadata_log import MetadataLog
+from raylog.actors.metadata_store import DiskStore, MetadataStore
+from raylog.actors.quorum_log import FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
 from raylog.actors.transport import listen
@@ -44,19 +44,24 @@ class ControllerServer:
         *,
         start_coordinator: Callable[[str, int], None],
         on_fatal: Callable[[str], None],
+        find_voter: FindVoter | None = None,
     ) -> None:
-        """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process."""
+        """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process.
+
+        ``find_voter`` is needed when the metadata log lies on voters.
+        """
         self.spec = spec
         self._start_coordinator = start_coordinator
         self._on_fatal = on_fatal
-        self._metadata: MetadataLog | None = None
+        self._find_voter = find_voter
+        self._metadata: MetadataStore | None = None
         self._machine: ControllerMachine | None = None
         self._connections: dict[int, Connection] = {}
         self._sessions: dict[Connection, int] = {}
         self._requests: dict[int, Request] = {}
         self._next_number = 1
         self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()
-        self._flusher: Flusher | None = None
+        self._committed = asyncio.Event()
         self._tick_task: asyncio.Task[None] | None = None
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
@@ -67,17 +72,30 @@ class ControllerServer:
         """Replay the metadata log, begin a new controller epoch, open the endpoint.
 
         Raises :class:`InconsistentClusterId` when the log is another cluster's, :class:`DataDirectoryError` when
-        another process writes to it, and storage errors.
+        another process writes to it or too many voters have lost it, :class:`NotController` when no majority of voters
+        is there, and storage errors.
         """
-        self._metadata = await asyncio.get_running_loop().run_in_executor(None, MetadataLog.open, self.spec.folder)
+        self._metadata = self._store()
         try:
             await self._begin(self._metadata)
         except BaseException:  # whatever it was, the log must not stay locked by a controller that does not run
             await self.stop()
             raise
 
-    async def _begin(self, metadata: MetadataLog) -> None:
-        image = metadata.replay()
+    def _store(self) -> MetadataStore:
+        spec = self.spec
+        if not spec.voters or self._find_voter is None:
+            return DiskStore(spec.folder)
+        return QuorumLog(
+            spec.voters,
+            find_voter=self._find_voter,
+            secret=spec.secret,
+            older=spec.folder,
+            open_timeout_s=spec.quorum_timeout_s,
+        )
+
+    async def _begin(self, metadata: MetadataStore) -> None:
+        image, epoch = await metadata.open(self)
         if image.cluster_id not in ("", self.spec.cluster_id):
             raise InconsistentClusterId(
                 f"{self.spec.folder} holds the metadata of cluster {image.cluster_id}, not of {self.spec.cluster_id}; "
@@ -93,11 +111,10 @@ class ControllerServer:
             now_ms=monotonic_ms(),
             cluster_config=self.spec.cluster_config,
         )
-        self._flusher = Flusher(
-            metadata.log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name="controller"
-        )
-        self._flusher.start()
-        self._perform(self._machine.start(monotonic_ms()))
+        self._perform(self._machine.start(monotonic_ms(), epoch))
+        # Only now is it certain that what earlier controllers wrote stands, and that no newer one runs.
+        async with asyncio.timeout(self.spec.quorum_timeout_s):
+            await self._committed.wait()
         self.endpoint = await self._server.start()
         self._tick_task = asyncio.create_task(self._tick_forever(), name="controller ticks")
         for kind, index in sorted(image.coordinators):
@@ -111,11 +128,9 @@ class ControllerServer:
             self._tick_task.cancel()
             await asyncio.gather(self._tick_task, return_exceptions=True)
         await self._server.close()
-        if self._flusher is not None:
-            await self._flusher.stop()
         if self._metadata is not None:
             metadata, self._metadata = self._metadata, None
-            metadata.close()
+            await metadata.close()
 
     @property
     def image(self) -> MetadataImage:
@@ -204,28 +219,36 @@ class ControllerServer:
             self._on_fatal(f"the controller could not carry out a decision: {defect!r}")
             raise
 
-    def _log(self) -> MetadataLog:
+    def _log(self) -> MetadataStore:
         if self._metadata is None:
             raise NotController("The controller's log is closed.")
         return self._metadata
 
     def _wait_for_disk(self, effects: list[ctl.Effect]) -> None:
-        log = self._log().log
-        if log.synced_end_offset >= log.log_end_offset and not self._after_sync:
+        log = self._log()
+        if log.committed_offset >= log.log_end_offset and not self._after_sync:
             for effect in effects:
                 self._carry_out(effect)
         else:
             self._after_sync.append((log.log_end_offset, effects))
-            if self._flusher is not None:
-                self._flusher.kick()
 
-    def _on_synced(self, end: int) -> None:
+    # ------------------------------------------------------------ what the log says
+
+    def on_committed(self, end: int) -> None:
+        """Carry out what waited for this: everything below ``end`` can no longer be lost."""
+        self._committed.set()
         while self._after_sync and self._after_sync[0][0] <= end:
             for effect in self._after_sync.popleft()[1]:
                 self._carry_out(effect)
 
-    def _on_sync_failed(self, error: BaseException) -> None:
-        self._on_fatal(f"the controller's disk refused to sync: {error!r}")
+    def on_failed(self, reason: str) -> None:
+        """End: nothing more can be promised."""
+        self._on_fatal(reason)
+
+    def on_voters(self, voters: Mapping[str, str]) -> None:
+        """Have the log say whose copies of it count."""
+        if self._machine is not None:
+            self._feed(ctl.VotersShown(cause="voters shown", now_ms=monotonic_ms(), voters=voters))
 
     def _carry_out(self, effect: ctl.Effect) -> None:
         match effect:

@@ -9,22 +9,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from raylog.actors.clock import wall_ms
 from raylog.actors.folder_lock import LOCK_WAIT_S, FolderLock
+from raylog.actors.metadata_codec import decoded, encoded
 from raylog.actors.naming import METADATA_TOPIC
 from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import MetadataRecord, record_from_wire
+from raylog.core.controller.records import MetadataRecord
 from raylog.storage.directory import partition_folder
 from raylog.storage.log import LogConfig, PartitionLog
-from raylog.storage.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.records import iter_headers
 
 READ_BYTES: Final = 4 * 1024 * 1024
 METADATA_TOPIC_ID: Final = "0" * 32
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder()
 
 
 class MetadataLog:
@@ -77,15 +73,10 @@ class MetadataLog:
         offset, end = self.log.log_start_offset, self.log.log_end_offset
         while offset < end:
             payload = self.log.read(offset, READ_BYTES, end)
-            for position, header in iter_headers(payload):
-                for value in decode_batch(payload, position, header).values or []:
-                    yield record_from_wire(_decoder.decode(value or b""))
+            yield from decoded(payload)
+            for _, header in iter_headers(payload):
                 offset = header.next_offset
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append records as one batch, all or none; not durable before ``log.sync()`` has returned."""
-        now = wall_ms()
-        values: list[bytes | None] = [_encoder.encode(record.to_wire()) for record in records]
-        self.log.append_as_leader(
-            encode_batch(None, values, [now] * len(values)), leader_epoch=controller_epoch, now_ms=now
-        )
+        self.log.append_as_leader(encoded(records), leader_epoch=controller_epoch, now_ms=wall_ms())

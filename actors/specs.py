@@ -16,6 +16,10 @@ class ControllerSpec:
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    voters: tuple[int, ...] = ()
+    """Brokers that keep the metadata log; none = it lies in ``folder`` alone. ``folder`` may hold an older one."""
+    quorum_timeout_s: float = 60.0
+    """How long the controller waits for a majority of voters before it gives up and is started again."""
     node_folder: Path | None = None
     """Data directory of the broker that every node with the resource ``raylog`` gets; None = only embedded brokers."""
 

@@ -41,6 +41,8 @@ class LocalCluster:
     root: Path
     brokers: int = 3
     config: Mapping[str, str] = field(default_factory=dict)
+    voters: tuple[int, ...] = ()
+    """Brokers that keep the metadata log; none = the controller's own disk."""
 
     def __post_init__(self) -> None:
         self.controller: ControllerServer | None = None
@@ -60,22 +62,42 @@ class LocalCluster:
 
     async def start(self) -> None:
         """Start controller and brokers and wait until the brokers are registered."""
-        await self.start_controller()
+        if not self.voters:
+            await self.start_controller()
         for broker in range(1, self.brokers + 1):
             await self.start_broker(broker)
+        if self.voters:
+            await self.start_controller()
         for server in self.broker_servers.values():
             await server.wait_registered(10)
 
     async def start_controller(self) -> None:
         """Start the controller on its log."""
-        self.controller = ControllerServer(
+        self.controller = self.new_controller()
+        await self.controller.start()
+
+    def new_controller(self, *, quorum_timeout_s: float = 15.0) -> ControllerServer:
+        """Return a controller that is not started yet; there may be two."""
+        return ControllerServer(
             ControllerSpec(
-                folder=self.root / "controller", secret=SECRET, cluster_id=self.cluster_id, cluster_config=self.config
+                folder=self.root / "controller",
+                secret=SECRET,
+                cluster_id=self.cluster_id,
+                cluster_config=self.config,
+                voters=self.voters,
+                quorum_timeout_s=quorum_timeout_s,
             ),
             start_coordinator=self.start_coordinator,
             on_fatal=self.fatal.append,
+            find_voter=self.find_voter,
         )
-        await self.controller.start()
+
+    async def find_voter(self, broker: int) -> tuple[str, int]:
+        """Return where a broker listens."""
+        server = self.broker_servers.get(broker)
+        if server is None or not server.endpoint[1]:
+            raise ConnectionFailed(f"broker {broker} does not run")
+        return server.endpoint
 
     async def stop_controller(self) -> None:
         """Stop the controller; everything else goes on."""

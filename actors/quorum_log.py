@@ -1,0 +1,357 @@
+"""The metadata log by majority: the proposer's machine, its connections to the voters, and the adopted log in memory.
+
+Owned by the controller's shell. ``open`` takes promises from a majority, adopts the best log and returns what it adds
+up to; from then on a record is committed when a majority of voters has it on disk. When a controller of a higher epoch
+shows up, this one has to end. It keeps the whole log, as batches, to bring voters up that lag or start anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.metadata_codec import encoded, image_of
+from raylog.actors.metadata_log import READ_BYTES, MetadataLog
+from raylog.actors.metadata_store import StoreListener
+from raylog.actors.naming import METADATA_TOPIC
+from raylog.actors.transport import dial
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import MetadataRecord, VotersEntered
+from raylog.core.errors import ConnectionFailed, DataDirectoryError, NotController
+from raylog.core.ids import ControllerEpoch
+from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
+from raylog.core.quorum import events as ev
+from raylog.rpc import Connection, Reply, RpcError
+from raylog.storage.directory import partition_folder
+from raylog.storage.records import iter_headers
+
+logger = logging.getLogger(__name__)
+
+FindVoter = Callable[[int], Awaitable[tuple[str, int]]]
+"""Returns host and port of a broker by id; raises :class:`ConnectionFailed` when it cannot be found right now."""
+
+TICK_S: Final = 0.05
+CALL_TIMEOUT_S: Final = 2.0
+SEND_BYTES: Final = 1 << 20
+MIGRATED: Final = ".migrated"
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+
+Batch = tuple[Span, bytes]
+
+
+class QuorumLog:
+    """One controller's hold on the metadata log; see the module."""
+
+    def __init__(
+        self,
+        voters: Sequence[int],
+        *,
+        find_voter: FindVoter,
+        secret: bytes,
+        older: Path,
+        open_timeout_s: float,
+    ) -> None:
+        """``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one."""
+        self._numbers = tuple(voters)
+        self._find_voter = find_voter
+        self._secret = secret
+        self._older_folder = older
+        self._older: MetadataLog | None = None
+        self._older_batches: list[Batch] = []
+        self._open_timeout_s = open_timeout_s
+        self._batches: list[Batch] = []
+        self._image = MetadataImage()
+        self._connections: dict[int, Connection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._heard: set[int] = set()
+        self._closed = False
+        self._listener: StoreListener | None = None
+        self._won: asyncio.Future[int] | None = None
+        self._proposer: Proposer | None = None
+
+    # ------------------------------------------------------------ the store
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the next record goes."""
+        return self._machine().history.end
+
+    @property
+    def committed_offset(self) -> int:
+        """The end of what a majority has on disk, in this epoch."""
+        return self._machine().committed
+
+    async def open(self, listener: StoreListener) -> tuple[MetadataImage, ControllerEpoch | None]:
+        """Take promises from a majority, adopt the best log, and return what it adds up to, with the epoch to begin.
+
+        Raises :class:`DataDirectoryError` when too many voters have lost their logs, :class:`NotController` when a
+        majority does not answer in time or a newer controller is there.
+        """
+        self._listener = listener
+        await asyncio.get_running_loop().run_in_executor(None, self._open_older)
+        floor = None if self._older is None else _history(self._older_batches)
+        self._proposer = Proposer(
+            self._numbers,
+            candidate=uuid.uuid4().hex,
+            settings=ProposerSettings(),
+            floor=floor,
+            jitter_ms=random.randint(0, 200),
+        )
+        self._won = asyncio.get_running_loop().create_future()
+        self._ticking = asyncio.create_task(self._tick_forever(), name="quorum ticks")
+        try:
+            async with asyncio.timeout(self._open_timeout_s):
+                epoch = await self._won
+        except TimeoutError:
+            missing = sorted(set(self._numbers) - self._heard)
+            raise NotController(
+                f"No majority of the metadata voters (brokers {_list(self._numbers)}) promised within "
+                f"{self._open_timeout_s:.0f} s; brokers {_list(missing) or 'none'} did not answer. Start them."
+            ) from None
+        return self._image, ControllerEpoch(epoch)
+
+    def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
+        """Append records as one batch; the listener hears when a majority has it."""
+        machine = self._machine()
+        start = machine.history.end
+        payload = bytearray(encoded(records))
+        _BASE_OFFSET.pack_into(payload, 0, start)
+        _LEADER_EPOCH.pack_into(payload, 12, controller_epoch)
+        span = Span(start, start + len(records), controller_epoch)
+        self._batches.append((span, bytes(payload)))
+        entered = [record for record in records if isinstance(record, VotersEntered)]
+        members = {int(number): identity for number, identity in entered[-1].voters.items()} if entered else None
+        self._feed(ev.Appended(now_ms=monotonic_ms(), span=span, members=members))
+
+    async def close(self) -> None:
+        """Stop writing and hang up. What was not committed may or may not survive."""
+        self._closed = True
+        tasks = [task for task in (self._ticking, self._reading, *self._tasks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close("the controller stops")
+        self._connections.clear()
+        if self._won is not None and not self._won.done():
+            self._won.cancel()
+        if self._older is not None:
+            older, self._older = self._older, None
+            older.close()
+
+    # ------------------------------------------------------------ the machine
+
+    def _machine(self) -> Proposer:
+        if self._proposer is None or self._closed:
+            raise NotController("The controller's log is closed.")
+        return self._proposer
+
+    async def _tick_forever(self) -> None:
+        while True:
+            self._feed(ev.Tick(now_ms=monotonic_ms()))
+            await asyncio.sleep(TICK_S)
+
+    def _feed(self, event: ev.ProposerEvent) -> None:
+        if not self._closed:
+            for effect in self._machine().step(event).now:
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: ev.ProposerEffect) -> None:
+        match effect:
+            case ev.AskPromise():
+                self._spawn(self._ask_promise(effect))
+            case ev.SendAppend():
+                self._spawn(self._send_append(effect))
+            case ev.ReadHistory():
+                if self._reading is not None:
+                    self._reading.cancel()
+                self._reading = asyncio.create_task(self._read_history(effect), name="reading the metadata log")
+            case ev.Won():
+                logger.info("controller epoch %d: %d batches adopted", effect.epoch, len(self._batches))
+                if self._won is not None and not self._won.done():
+                    self._won.set_result(effect.epoch)
+            case ev.EnterVoters():
+                voters = {str(number): identity for number, identity in sorted(effect.members.items())}
+                # Later, because the decision that brought this about has not been dealt with to its end yet.
+                asyncio.get_running_loop().call_soon(self._enter, voters)
+            case ev.Committed():
+                self._retire_older()
+                if self._listener is not None:
+                    self._listener.on_committed(effect.end)
+            case ev.Fenced():
+                self._end(
+                    NotController(
+                        f"Broker {effect.by} has promised controller epoch {effect.epoch}: a newer controller runs, "
+                        "and this one ends."
+                    )
+                )
+            case ev.Hopeless():
+                self._end(DataDirectoryError(effect.reason))
+
+    def _enter(self, voters: dict[str, str]) -> None:
+        if not self._closed and self._listener is not None:
+            self._listener.on_voters(voters)
+
+    def _end(self, error: Exception) -> None:
+        if self._won is not None and not self._won.done():
+            self._won.set_exception(error)
+        elif self._listener is not None:
+            self._listener.on_failed(str(error))
+
+    # ------------------------------------------------------------ voters
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, voter: int, method: str, args: list[object], payload: bytes = b"") -> Reply | None:
+        """Ask a voter; None when no answer came."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                connection = self._connections.get(voter)
+                if connection is None or connection.is_closed:
+                    host, port = await self._find_voter(voter)
+                    connection = await dial(host, port, secret=self._secret, timeout_s=CALL_TIMEOUT_S)
+                    self._connections[voter] = connection
+                reply = await connection.call(method, args, payload, timeout_s=CALL_TIMEOUT_S)
+        except (RpcError, ConnectionFailed, OSError, TimeoutError) as error:
+            logger.debug("voter %d did not answer %s: %s", voter, method, error)
+            return None
+        self._heard.add(voter)
+        return reply
+
+    async def _ask_promise(self, effect: ev.AskPromise) -> None:
+        reply = await self._call(effect.voter, "voter_promise", [effect.epoch, effect.candidate, effect.create])
+        now_ms = monotonic_ms()
+        if reply is None:
+            self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
+            return
+        granted, promised, admitted, identity, epochs, start, end, holds_data = reply.args
+        self._feed(
+            ev.PromiseAnswered(
+                now_ms=now_ms,
+                voter=effect.voter,
+                request=effect.request,
+                granted=granted,
+                promised=promised,
+                admitted=admitted,
+                identity=identity,
+                history=LogHistory(((epoch, first) for epoch, first in epochs), end, start),
+                holds_data=holds_data,
+            )
+        )
+
+    async def _send_append(self, effect: ev.SendAppend) -> None:
+        args = [effect.epoch, effect.candidate, effect.start, effect.previous_epoch, effect.committed, effect.admit]
+        reply = await self._call(effect.voter, "voter_append", args, self._batches_from(effect.start))
+        now_ms = monotonic_ms()
+        if reply is None:
+            self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
+            return
+        promised, admitted, identity, matched, epochs, end = reply.args
+        self._feed(
+            ev.AppendAnswered(
+                now_ms=now_ms,
+                voter=effect.voter,
+                request=effect.request,
+                promised=promised,
+                admitted=admitted,
+                identity=identity,
+                matched=matched,
+                history=LogHistory(((epoch, first) for epoch, first in epochs), end),
+            )
+        )
+
+    def _batches_from(self, start: int) -> bytes:
+        place = len(self._batches)
+        while place > 0 and self._batches[place - 1][0].start >= start:
+            place -= 1
+        parts: list[bytes] = []
+        left = SEND_BYTES
+        for _, payload in self._batches[place:]:
+            if parts and len(payload) > left:
+                break
+            parts.append(payload)
+            left -= len(payload)
+        return b"".join(parts)
+
+    async def _read_history(self, effect: ev.ReadHistory) -> None:
+        source = effect.source
+        if source is None:
+            batches = list(self._older_batches)
+        else:
+            batches = []
+            while (offset := batches[-1][0].end if batches else 0) < effect.end:
+                reply = await self._call(source, "voter_read", [effect.epoch, effect.candidate, offset])
+                allowed, promised = (False, 0) if reply is None else reply.args[:2]
+                found = split(bytes(reply.payload)) if reply is not None and allowed else []
+                if not found:
+                    now_ms = monotonic_ms()
+                    self._feed(ev.HistoryUnreadable(now_ms=now_ms, source=source, promised=promised))
+                    return
+                batches.extend(found)
+        try:
+            image = image_of(payload for _, payload in batches)
+        except Exception as error:  # whatever it was, this log is none that this version can go on with
+            self._end(error)
+            return
+        self._batches, self._image = batches, image
+        members = {int(number): identity for number, identity in image.voters.items()}
+        self._feed(ev.HistoryRead(now_ms=monotonic_ms(), source=source, members=members))
+
+    # ------------------------------------------------------------ the older log
+
+    def _open_older(self) -> None:
+        home = partition_folder(self._older_folder, METADATA_TOPIC, 0)
+        if not home.exists():
+            return
+        self._older = MetadataLog.open(self._older_folder)
+        log = self._older.log
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            found = split(log.read(offset, READ_BYTES, log.log_end_offset))
+            self._older_batches.extend(found)
+            offset = found[-1][0].end
+        logger.info("the metadata log in %s is taken over by the voters", home)
+
+    def _retire_older(self) -> None:
+        """A majority of voters has it all: the older log must never be taken for the cluster's again."""
+        if self._older is None:
+            return
+        older, self._older = self._older, None
+        older.close()
+        self._older_batches = []
+        home = partition_folder(self._older_folder, METADATA_TOPIC, 0)
+        home.rename(home.with_name(home.name + MIGRATED))
+
+
+def split(payload: bytes) -> list[Batch]:
+    """Return the batches of a read, each with its span."""
+    return [
+        (
+            Span(header.base_offset, header.next_offset, header.partition_leader_epoch),
+            payload[position : position + header.size],
+        )
+        for position, header in iter_headers(payload)
+    ]
+
+
+def _history(batches: Sequence[Batch]) -> LogHistory:
+    history = LogHistory()
+    history.append([span for span, _ in batches])
+    return history
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

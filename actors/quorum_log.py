@@ -84,7 +84,7 @@ class QuorumLog:
     @property
     def log_end_offset(self) -> int:
         """Where the next record goes."""
-        return self._machine().history.end
+        return self._batches[-1][0].end if self._batches else 0
 
     @property
     def committed_offset(self) -> int:
@@ -121,8 +121,13 @@ class QuorumLog:
         return self._image, ControllerEpoch(epoch)
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
-        """Append records as one batch; the listener hears when a majority has it."""
+        """Append records as one batch; the listener hears when a majority has it.
+
+        Raises :class:`NotController` when a newer controller has been seen.
+        """
         machine = self._machine()
+        if machine.phase != "leading":
+            raise NotController("A newer controller runs; this one has to end.")
         start = machine.history.end
         payload = bytearray(encoded(records))
         _BASE_OFFSET.pack_into(payload, 0, start)

@@ -1,8 +1,8 @@
 """The shell of a metadata voter: its machine, its copy of the metadata log, its promise, on a broker's disk.
 
 Owned by a broker's server, which hands it every ``voter_*`` request. All lies in the folder ``metadata`` of the
-broker's data directory, under that directory's lock: the log ``__cluster_metadata-0`` (a partition log whose leader epochs are
-controller epochs), ``voter`` (identity and promise, durable) and ``voter-end`` (how far the log was on disk).
+broker's data directory, under that directory's lock: the log ``__cluster_metadata-0`` (a partition log whose leader
+epochs are controller epochs), ``voter`` (identity and promise, durable), ``voter-end`` (how far the log was on disk).
 A log that is damaged, shorter than it was, or without its promise is set aside, and the voter begins again under
 another identity, without a say until a controller that the other voters elected gives it one.
 """

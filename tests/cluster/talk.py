@@ -225,13 +225,13 @@ Story = Callable[[LocalCluster, Talk], Awaitable[None]]
 
 
 def in_cluster(
-    *, brokers: int = 3, config: Mapping[str, str] | None = None
+    *, brokers: int = 3, config: Mapping[str, str] | None = None, voters: tuple[int, ...] = ()
 ) -> Callable[[Story], Callable[[Path], None]]:
     """Run an async story as a test, on a local cluster of its own."""
 
     def decorate(story: Story) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:
-            asyncio.run(_told(story, tmp_path, brokers, config or {}))
+            asyncio.run(_told(story, LocalCluster(tmp_path, brokers, config or {}, voters)))
 
         test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
         return test
@@ -239,10 +239,10 @@ def in_cluster(
     return decorate
 
 
-async def _told(story: Story, root: Path, brokers: int, config: Mapping[str, str]) -> None:
+async def _told(story: Story, cluster: LocalCluster) -> None:
     unhandled: list[Mapping[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-    async with asyncio.timeout(STORY_DEADLINE_S), LocalCluster(root, brokers=brokers, config=config) as cluster:
+    async with asyncio.timeout(STORY_DEADLINE_S), cluster:
         async with Talk(cluster) as talk:
             await story(cluster, talk)
         assert cluster.fatal == [], cluster.fatal

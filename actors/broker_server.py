@@ -98,6 +98,12 @@ class BrokerServer:
         known = None if self._directory is None else self._directory.broker_id
         return int(NO_LEADER) if known is None else known
 
+    def take_id(self, broker: int) -> int:
+        """Give a new directory this id, before there is a controller to do so; returns the one it has."""
+        if self._directory is not None and self._directory.broker_id is None:
+            self._directory.assign_broker(broker)
+        return self.broker
+
     async def wait_registered(self, timeout_s: float) -> None:
         """Wait until the controller knows this broker; raises TimeoutError."""
         async with asyncio.timeout(timeout_s):

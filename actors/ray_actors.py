@@ -86,6 +86,37 @@ async def find_controller() -> tuple[str, int]:
     return host, port
 
 
+async def find_voter(broker: int) -> tuple[str, int]:
+    """Return the endpoint of the broker with this id; raises :class:`ConnectionFailed` while it cannot be found."""
+    try:
+        try:
+            handle: Any = ray.get_actor(broker_name(broker), namespace=NAMESPACE)
+        except ValueError:
+            handle = await _on_a_node(broker)
+        host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
+    except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        raise ConnectionFailed(f"Broker {broker} cannot be found at the moment: {error}") from None
+    return host, port
+
+
+async def _on_a_node(broker: int) -> Any:
+    """Return the actor of a node's broker by the id in its directory; raises ValueError when none has it."""
+    known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+    names = [one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith("broker-on-")]
+
+    async def matching(name: str) -> Any:
+        try:
+            handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+            return handle if await answer(handle.broker_id.remote(), FIND_TIMEOUT_S) == broker else None
+        except (ValueError, TimeoutError, ray.exceptions.RayError):
+            return None
+
+    for handle in await asyncio.gather(*map(matching, names)):
+        if handle is not None:
+            return handle
+    raise ValueError(f"no node's directory belongs to broker {broker}")
+
+
 def node_address() -> str:
     """Return the address by which other nodes of the Ray cluster reach this one."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -145,11 +176,13 @@ class Controller:
         _log_to_stderr()
         self._making: set[asyncio.Task[None]] = set()
         self._spec = spec
-        self._server = ControllerServer(spec, start_coordinator=self._start_coordinator, on_fatal=end_process)
+        self._server = ControllerServer(
+            spec, start_coordinator=self._start_coordinator, on_fatal=end_process, find_voter=find_voter
+        )
         self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
-        await begin(self._server.start)
         if spec.node_folder is not None:
-            self._nodes.start()
+            self._nodes.start()  # first, because the server waits for the voters, which are brokers
+        await begin(self._server.start)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -205,6 +238,14 @@ class Broker:
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
         return self._server.endpoint
+
+    async def broker_id(self) -> int:
+        """Return the id that the data directory has; -1 for a new one."""
+        return self._server.broker
+
+    async def take_id(self, broker: int) -> int:
+        """Give a new data directory this id, and return the one it has."""
+        return self._server.take_id(broker)
 
     async def wait_registered(self, timeout_s: float) -> bool:
         """Return whether the controller knew this broker within ``timeout_s``."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from raylog.client.ray_session import running_ray_address
-from raylog.core.config import validate_cluster_config
+from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.stopping import actor_names, stop_actors
+from raylog.voters import keep_voters, kept_voters, take_ids, voters_among
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -174,6 +175,25 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
     secret = _kept(root, "secret")
     cluster_id = _kept(root, "cluster-id")
     embedded = [seat for seat in seats if seat.broker is not None]
+
+    def spec_of(seat: _Seat) -> BrokerSpec:
+        return BrokerSpec(
+            broker=seat.broker,
+            folder=seat.folder,
+            secret=bytes.fromhex(secret),
+            cluster_id=cluster_id[:32],
+            node_id=seat.node_id,
+            host=seat.host,
+        )
+
+    voters = kept_voters(root)
+    if not voters:
+        most = ClusterConfig.from_dict(settings).metadata_voters_max
+        if embedded:
+            voters = tuple(range(1, voters_among(len(embedded), most) + 1))
+        else:
+            voters = take_ids([ray_actors.make_broker(spec_of(seat)) for seat in seats], most)
+        voters = keep_voters(root, voters)
     made = {}
     made["the controller"] = ray_actors.make_controller(
         ControllerSpec(
@@ -181,22 +201,14 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
             secret=bytes.fromhex(secret),
             cluster_id=cluster_id[:32],
             cluster_config=settings,
+            voters=voters,
             host=LOOPBACK if embedded else ray_actors.node_address(),
             node_folder=None if embedded else root / NODE_FOLDER,
         ),
         node_id=_this_node(),
     )
     for seat in embedded:
-        made[f"broker {seat.broker}"] = ray_actors.make_broker(
-            BrokerSpec(
-                broker=seat.broker,
-                folder=seat.folder,
-                secret=bytes.fromhex(secret),
-                cluster_id=cluster_id[:32],
-                node_id=seat.node_id,
-                host=seat.host,
-            )
-        )
+        made[f"broker {seat.broker}"] = ray_actors.make_broker(spec_of(seat))
     return made
 
 
@@ -252,10 +264,11 @@ def _check_metadata(root: Path) -> None:
     from raylog.actors.naming import controller_folder
 
     partitions = sorted(root.glob("broker*/*/partition.metadata"))
-    if partitions and not any(controller_folder(root).glob("*/*.log")):
+    older = controller_folder(root) / "__cluster_metadata-0"
+    if partitions and not any(older.glob("*.log")) and not any(root.glob("broker*/metadata/*/*.log")):
         raise DataDirectoryError(
-            f"{root} holds {len(partitions)} partition replicas, but the metadata log in {controller_folder(root)} is "
-            "missing; bring it back from where the directory was copied or restored from."
+            f"{root} holds {len(partitions)} partition replicas, but no copy of the metadata log (folder metadata of a "
+            "broker); bring it back from where the directory was copied or restored from."
         )
 
 

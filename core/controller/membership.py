@@ -163,7 +163,9 @@ class Membership:
         for known in brokers.values():
             if known.directory_id == event.directory_id:
                 return known.broker
-        return BrokerId(max(brokers, default=0) + 1)
+        # Voters have their ids before they register.
+        voters = [BrokerId(int(number)) for number in self._ledger.image.voters]
+        return BrokerId(max([*brokers, *voters], default=0) + 1)
 
     # ------------------------------------------------------------ replicas
 

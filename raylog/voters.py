@@ -1,0 +1,72 @@
+"""Which brokers keep the metadata log: chosen once, when a cluster is created, and kept in a file. Used by `start`.
+
+The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. On a Ray
+cluster of several nodes the voters' directories get their broker ids here, before there is a controller to give any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.core.errors import DataDirectoryError
+
+VOTERS: Final = "metadata-voters"
+ANSWER_TIMEOUT_S: Final = 60.0
+
+
+def kept_voters(root: Path) -> tuple[int, ...]:
+    """Return the voters that were chosen for this data directory; none when none were.
+
+    Raises :class:`DataDirectoryError` for a file that is not ours.
+    """
+    path = root / VOTERS
+    if not path.exists():
+        return ()
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    numbers = text.split(",")
+    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) % 2 == 0:
+        raise DataDirectoryError(
+            f"{path} should hold the ids of one, three or five brokers, such as 1,2,3, not {text!r:.100}; restore it."
+        )
+    return tuple(int(number) for number in numbers)
+
+
+def keep_voters(root: Path, voters: Sequence[int]) -> tuple[int, ...]:
+    """Write the voters down, durably, before any of them holds anything."""
+    fresh = root / f"{VOTERS}.{os.getpid()}"
+    with fresh.open("w", encoding="ascii") as file:
+        file.write(",".join(map(str, voters)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(root / VOTERS)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return tuple(voters)
+
+
+def voters_among(brokers: int, most: int) -> int:
+    """Return how many of so many brokers vote: an odd number, because an even one tolerates no more losses."""
+    count = min(brokers, most)
+    return count if count % 2 else count - 1
+
+
+def take_ids(handles: Sequence[Any], most: int) -> tuple[int, ...]:
+    """Return the ids of the brokers that shall vote, and give ids to those of them that have none.
+
+    ``handles`` are the actors of all brokers of a cluster that has no controller yet.
+    """
+    import ray
+
+    known: list[int] = ray.get([handle.broker_id.remote() for handle in handles], timeout=ANSWER_TIMEOUT_S)
+    free = iter(number for number in range(1, 2 * len(handles) + 1) if number not in known)
+    order = sorted(range(len(handles)), key=lambda place: (known[place] < 0, known[place], place))
+    chosen = order[: voters_among(len(handles), most)]
+    wanted = [known[place] if known[place] >= 0 else next(free) for place in chosen]
+    asked = [handles[place].take_id.remote(number) for place, number in zip(chosen, wanted, strict=True)]
+    return tuple(sorted(ray.get(asked, timeout=ANSWER_TIMEOUT_S)))

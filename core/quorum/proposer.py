@@ -161,6 +161,7 @@ class Proposer:
             if event.promised > self.epoch:
                 self._fenced(event.promised, event.voter)
             else:
+                self._enter_new()
                 voter.start = self.history.common_end(event.history)
                 self._send(event.voter, voter, event.now_ms)
             return

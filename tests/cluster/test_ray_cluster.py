@@ -301,10 +301,12 @@ def test_a_start_that_cannot_succeed_says_why_and_leaves_nothing(ray_here: None,
     with pytest.raises(DataDirectoryError, match=r"cluster\.id"):
         raylog.start(elsewhere)
     assert actor_names() == []
-    shutil.rmtree(elsewhere / "controller")
+    for copy in elsewhere.glob("broker-*/metadata"):
+        shutil.rmtree(copy)
     with pytest.raises(DataDirectoryError, match="metadata log"):
         raylog.start(elsewhere)
-    shutil.copytree(root / "controller", elsewhere / "controller")
+    for copy in root.glob("broker-*/metadata"):
+        shutil.copytree(copy, elsewhere / copy.relative_to(root))
     for meta in elsewhere.glob("broker-*/meta.properties"):
         meta.unlink()
     with pytest.raises(StartFailed, match="metadata of cluster"):

@@ -1,0 +1,250 @@
+"""Electing, adopting, leading: what a proposer makes of the voters' answers."""
+
+from collections.abc import Mapping
+
+from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
+from raylog.core.quorum import events as ev
+
+NAMES = {1: "x1", 2: "x2", 3: "x3"}
+
+
+def log(*epochs: int) -> LogHistory:
+    history = LogHistory()
+    history.append([Span(offset, offset + 1, epoch) for offset, epoch in enumerate(epochs)])
+    return history
+
+
+class Play:
+    """A proposer, and the requests that wait for answers."""
+
+    def __init__(self, floor: LogHistory | None = None) -> None:
+        self.proposer = Proposer((1, 2, 3), candidate="me", settings=ProposerSettings(), floor=floor)
+        self.asked: dict[int, ev.AskPromise | ev.SendAppend] = {}
+        self.others: list[ev.ProposerEffect] = []
+        self.feed(ev.Tick(now_ms=0))
+
+    def feed(self, event: ev.ProposerEvent) -> None:
+        for effect in self.proposer.step(event).now:
+            if isinstance(effect, (ev.AskPromise, ev.SendAppend)):
+                self.asked[effect.voter] = effect
+            else:
+                self.others.append(effect)
+
+    def promise(
+        self,
+        voter: int,
+        history: LogHistory | None = None,
+        *,
+        promised: int | None = None,
+        admitted: bool = True,
+        identity: str | None = None,
+        holds_data: bool = False,
+    ) -> None:
+        asked = self.asked.pop(voter)
+        assert isinstance(asked, ev.AskPromise)
+        granted = promised is None and (admitted or asked.create)
+        self.feed(
+            ev.PromiseAnswered(
+                now_ms=1,
+                voter=voter,
+                request=asked.request,
+                granted=granted,
+                promised=asked.epoch if granted else promised or 0,
+                admitted=admitted or granted,
+                identity=identity or NAMES[voter],
+                history=history or LogHistory(),
+                holds_data=holds_data,
+            )
+        )
+
+    def read(self, members: Mapping[int, str] = NAMES) -> None:
+        effect = self.others.pop()
+        assert isinstance(effect, ev.ReadHistory)
+        self.feed(ev.HistoryRead(now_ms=1, source=effect.source, members=members))
+
+    def append(self, members: Mapping[int, str] | None = None) -> None:
+        end = self.proposer.history.end
+        span = Span(end, end + 1, self.proposer.epoch)
+        self.feed(ev.Appended(now_ms=1, span=span, members=members))
+
+    def answer(
+        self,
+        voter: int,
+        matched: int | None,
+        *,
+        promised: int | None = None,
+        history: LogHistory | None = None,
+        identity: str | None = None,
+        admitted: bool = True,
+    ) -> None:
+        asked = self.asked.pop(voter)
+        assert isinstance(asked, ev.SendAppend)
+        self.feed(
+            ev.AppendAnswered(
+                now_ms=1,
+                voter=voter,
+                request=asked.request,
+                promised=promised or asked.epoch,
+                admitted=admitted,
+                identity=identity or NAMES[voter],
+                matched=matched,
+                history=history or LogHistory(),
+            )
+        )
+
+
+def leading(one: LogHistory, two: LogHistory) -> Play:
+    """Voters 1 and 2 have promised and hold these logs; the record of the new epoch has been written."""
+    play = Play()
+    promised = max(one.rank[0], two.rank[0])
+    play.promise(1, promised=promised)
+    for voter, history in ((1, one), (2, two)):
+        play.promise(voter, history)
+    play.read()
+    assert isinstance(play.others.pop(), ev.Won)
+    play.append()
+    return play
+
+
+def test_a_refusal_is_answered_with_a_higher_epoch() -> None:
+    play = Play()
+    play.promise(1, promised=6)
+    assert play.proposer.epoch == 7
+    assert {asked.epoch for asked in play.asked.values()} == {7}
+
+
+def test_the_highest_epoch_is_adopted_before_the_longest_log() -> None:
+    play = Play()
+    play.promise(3, promised=4)
+    play.promise(1, log(1, 1, 1, 1))
+    play.promise(2, log(1, 4))
+    effect = play.others[-1]
+    assert isinstance(effect, ev.ReadHistory)
+    assert (effect.source, effect.end) == (2, 2)
+
+
+def test_older_records_are_committed_only_behind_one_of_the_own_epoch() -> None:
+    play = leading(log(1, 1), log(1, 1))
+    play.answer(1, 2)
+    play.answer(2, 2)
+    assert play.proposer.committed == 0, "a majority has them, but they are of an older epoch"
+    play.answer(1, 3)
+    assert play.proposer.committed == 0
+    play.answer(2, 3)
+    assert play.others == [ev.Committed(end=3)]
+
+
+def test_a_voter_whose_log_parts_is_sent_what_it_lacks_from_there_on() -> None:
+    play = leading(log(1, 2), log(1, 1, 1))
+    asked = play.asked[2]
+    assert isinstance(asked, ev.SendAppend)
+    assert (asked.start, asked.previous_epoch) == (1, 1)
+
+
+def test_a_higher_epoch_ends_a_leader() -> None:
+    play = leading(log(1), log(1))
+    play.answer(1, None, promised=9)
+    assert play.others == [ev.Fenced(epoch=9, by=1)]
+    play.feed(ev.Tick(now_ms=10_000))
+    assert play.others == [ev.Fenced(epoch=9, by=1)], "nothing is done any more"
+
+
+def test_an_answer_to_another_request_is_not_believed() -> None:
+    play = leading(log(1), log(1))
+    for voter in (1, 2):
+        play.feed(
+            ev.AppendAnswered(
+                now_ms=1,
+                voter=voter,
+                request=1,
+                promised=2,
+                admitted=True,
+                identity=NAMES[voter],
+                matched=2,
+                history=log(1),
+            )
+        )
+    assert play.proposer.committed == 0
+
+
+def test_a_creation_needs_every_voter_and_no_log_anywhere() -> None:
+    play = Play()
+    play.promise(1, admitted=False)
+    play.promise(2, admitted=False)
+    assert not play.others
+    play.promise(3, admitted=False)
+    assert all(asked.create for asked in play.asked.values() if isinstance(asked, ev.AskPromise) and asked.voter == 3)
+    play.feed(ev.Tick(now_ms=1_000))
+    for voter in (1, 2):
+        asked = play.asked[voter]
+        assert isinstance(asked, ev.AskPromise)
+        assert asked.create
+        play.promise(voter, admitted=False)
+    assert isinstance(play.others[-1], ev.ReadHistory)
+
+
+def test_a_majority_of_lost_logs_is_hopeless() -> None:
+    play = Play()
+    play.promise(1, log(1))
+    play.promise(2, admitted=False)
+    play.promise(3, admitted=False)
+    effect = play.others[-1]
+    assert isinstance(effect, ev.Hopeless)
+    assert "brokers 2, 3" in effect.reason
+
+
+def test_partitions_without_any_metadata_are_hopeless() -> None:
+    play = Play()
+    for voter in (1, 2, 3):
+        play.promise(voter, admitted=False, holds_data=voter == 2)
+    assert isinstance(play.others[-1], ev.Hopeless)
+
+
+def test_a_voter_under_another_identity_counts_after_its_record_is_committed() -> None:
+    play = leading(log(1), log(1))
+    play.promise(3, admitted=False, identity="new")
+    assert ev.EnterVoters(members={1: "x1", 2: "x2", 3: "new"}) in play.others
+    play.answer(3, None, identity="new", admitted=False)
+    play.append(members={1: "x1", 2: "x2", 3: "new"})
+    play.answer(1, 3)
+    play.feed(ev.Tick(now_ms=1_000))
+    asked = play.asked[3]
+    assert isinstance(asked, ev.SendAppend)
+    assert not asked.admit
+    play.answer(3, 3, identity="new")
+    assert play.proposer.committed == 0, "an answer before it counts"
+    play.answer(2, 3)
+    assert play.proposer.committed == 3
+    play.feed(ev.Tick(now_ms=2_000))
+    asked = play.asked[3]
+    assert isinstance(asked, ev.SendAppend)
+    assert asked.admit
+
+
+def test_promises_of_identities_that_the_adopted_log_does_not_know_are_not_counted() -> None:
+    play = Play()
+    play.promise(1, log(1), promised=1)
+    play.promise(1, log(1))
+    play.promise(2, log(1))
+    play.read({1: "x1", 2: "another", 3: "x3"})
+    assert not any(isinstance(effect, ev.Won) for effect in play.others)
+    play.promise(3, log(1))
+    play.read({1: "x1", 2: "another", 3: "x3"})
+    assert isinstance(play.others[-1], ev.Won)
+
+
+def test_an_older_log_is_taken_over_unless_a_voter_has_gone_beyond_it() -> None:
+    play = Play(floor=log(1, 2))
+    assert play.proposer.epoch == 3
+    play.promise(1)
+    play.promise(2, log(1))
+    effect = play.others[-1]
+    assert isinstance(effect, ev.ReadHistory)
+    assert (effect.source, effect.end) == (None, 2)
+    play = Play(floor=log(1, 2))
+    play.promise(1, promised=3)
+    play.promise(1, log(1, 2, 3))
+    play.promise(2, log(1))
+    effect = play.others[-1]
+    assert isinstance(effect, ev.ReadHistory)
+    assert effect.source == 1

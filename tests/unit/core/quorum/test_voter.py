@@ -1,0 +1,121 @@
+"""What a voter promises, takes and refuses."""
+
+import pytest
+
+from raylog.core.invariants import InvariantBroken
+from raylog.core.outbox import Outbox
+from raylog.core.quorum import LogHistory, Span, VoterMachine
+from raylog.core.quorum import events as ev
+
+
+def voter(*epochs: int, promised: int = 0, candidate: str = "", admitted: bool = True) -> VoterMachine:
+    history = LogHistory()
+    history.append([Span(offset, offset + 1, epoch) for offset, epoch in enumerate(epochs)])
+    return VoterMachine(history, promised=promised, candidate=candidate, admitted=admitted)
+
+
+def promise(machine: VoterMachine, epoch: int, candidate: str, *, create: bool = False) -> ev.PromiseReply:
+    outbox = machine.step(ev.PromiseRequested(request=1, epoch=epoch, candidate=candidate, create=create))
+    (reply,) = outbox.after_sync
+    assert isinstance(reply, ev.PromiseReply)
+    return reply
+
+
+def append(
+    machine: VoterMachine, epoch: int, start: int, previous: int, *spans: Span, committed: int = 0, admit: bool = False
+) -> Outbox[ev.VoterEffect]:
+    return machine.step(
+        ev.AppendRequested(
+            request=1,
+            epoch=epoch,
+            candidate=f"c{epoch}",
+            start=start,
+            previous_epoch=previous,
+            spans=spans,
+            committed=committed,
+            admit=admit,
+        )
+    )
+
+
+def matched(outbox: Outbox[ev.VoterEffect]) -> int | None:
+    (reply,) = outbox.after_sync
+    assert isinstance(reply, ev.AppendReply)
+    return reply.matched
+
+
+def test_one_epoch_is_promised_to_one_candidate_who_may_ask_again() -> None:
+    machine = voter()
+    assert promise(machine, 1, "a").granted
+    assert not promise(machine, 1, "b").granted
+    assert promise(machine, 1, "a").granted
+    assert promise(machine, 2, "b").granted
+    refusal = promise(machine, 1, "a")
+    assert (refusal.granted, refusal.promised) == (False, 2)
+
+
+def test_a_promise_is_saved_before_its_answer_leaves() -> None:
+    outbox = voter().step(ev.PromiseRequested(request=1, epoch=4, candidate="a"))
+    assert outbox.now == [ev.SavePromise(epoch=4, candidate="a", admitted=True)]
+    assert [type(effect) for effect in outbox.after_sync] == [ev.PromiseReply]
+
+
+def test_an_append_below_the_promise_changes_nothing() -> None:
+    machine = voter(1, promised=5, candidate="c5")
+    outbox = append(machine, 4, 1, 1, Span(1, 2, 4))
+    assert (outbox.now, matched(outbox), machine.history.end) == ([], None, 1)
+
+
+def test_an_append_of_a_higher_epoch_is_a_promise_too() -> None:
+    machine = voter(1, promised=1, candidate="c1")
+    outbox = append(machine, 3, 1, 1, Span(1, 2, 3))
+    assert outbox.now == [
+        ev.SavePromise(epoch=3, candidate="c3", admitted=True),
+        ev.AppendSpans(request=1, first=0),
+    ]
+    assert matched(outbox) == 2
+    assert not promise(machine, 3, "other").granted
+
+
+def test_batches_that_do_not_follow_are_refused() -> None:
+    machine = voter(1, 1, promised=2, candidate="c2")
+    assert matched(append(machine, 2, 3, 1, Span(3, 4, 2))) is None
+    assert matched(append(machine, 2, 2, 2, Span(2, 3, 2))) is None
+    assert machine.history.end == 2
+
+
+def test_only_what_differs_is_cut() -> None:
+    machine = voter(1, 1, 2, 2, promised=2, candidate="c2")
+    outbox = append(machine, 3, 1, 1, Span(1, 2, 1), Span(2, 4, 3))
+    assert outbox.now[1:] == [ev.TruncateLog(to=2), ev.AppendSpans(request=1, first=1)]
+    assert matched(outbox) == 4
+
+
+def test_a_repeat_or_an_older_request_of_the_epoch_cuts_nothing() -> None:
+    machine = voter(1, 1, 1, promised=1, candidate="c1")
+    outbox = append(machine, 1, 0, 0, Span(0, 1, 1), Span(1, 2, 1))
+    assert (outbox.now, matched(outbox), machine.history.end) == ([], 2, 3)
+
+
+def test_what_is_committed_is_never_cut() -> None:
+    machine = voter(1, 1, promised=1, candidate="c1")
+    append(machine, 1, 2, 1, committed=2)
+    with pytest.raises(InvariantBroken):
+        append(machine, 2, 1, 1, Span(1, 2, 2))
+
+
+def test_a_voter_without_a_say_joins_only_a_creation_or_by_admission() -> None:
+    machine = voter(admitted=False)
+    assert not promise(machine, 3, "a").granted
+    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3))) is None
+    assert promise(voter(admitted=False), 3, "a", create=True).granted
+    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3), admit=True)) == 1
+    assert machine.admitted
+
+
+def test_only_the_promised_candidate_reads() -> None:
+    machine = voter(1, promised=2, candidate="a")
+    for epoch, candidate, allowed in ((2, "a", True), (2, "b", False), (1, "a", False), (3, "a", False)):
+        (reply,) = machine.step(ev.ReadRequested(request=1, epoch=epoch, candidate=candidate, offset=0)).after_sync
+        assert isinstance(reply, ev.ReadReply)
+        assert reply.allowed is allowed

@@ -92,6 +92,11 @@ class LocalCluster:
             find_voter=self.find_voter,
         )
 
+    def running(self) -> ControllerServer:
+        """Return the controller, which runs."""
+        assert self.controller is not None
+        return self.controller
+
     async def find_voter(self, broker: int) -> tuple[str, int]:
         """Return where a broker listens."""
         server = self.broker_servers.get(broker)

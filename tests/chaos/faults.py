@@ -22,6 +22,8 @@ from tests.chaos.history import Fault, History
 WHOLE_WITHIN_S: Final = 90.0
 TARGET_WITHIN_S: Final = 10.0
 PAUSE_S: Final = (1.0, 5.0)
+STRANDED_S: Final = (0.5, 2.0)
+"""Below the session timeout, so that the followers are still in sync, as far as anybody knows."""
 LONG_PAUSE_S: Final = (8.0, 10.0)
 
 
@@ -220,6 +222,29 @@ class Nemesis:
         """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients go on with its successor."""
         return self._pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
 
+    def strand_leader(self, rng: random.Random) -> Injected:
+        """SIGSTOP all followers of a partition, a little later SIGKILL its leader, and have the followers go on.
+
+        What the leader took meanwhile is on its disk alone: it must neither have acknowledged it nor shown it.
+        """
+        leader, pid = self._replica(rng, "leader")
+        partition_prefix = leader[: leader.index(":broker-") + 1]
+        others = [name for name in sight.actor_names(partition_prefix) if name != leader]
+        followers = [follower for name in others if (follower := sight.pid_of(name)) is not None]
+        for follower in followers:
+            self._signal(follower, signal.SIGSTOP)
+            self._paused.add(follower)
+
+        def heal() -> None:
+            try:
+                self._signal(pid, signal.SIGKILL)
+            finally:
+                for follower in followers:
+                    self._continue(follower)
+
+        hold_s = rng.uniform(*STRANDED_S)
+        return Injected(leader, [(leader, pid)], hold_s, heal, f"alone for {hold_s:.1f} s")
+
     def pause_follower(self, rng: random.Random) -> Injected:
         """SIGSTOP a follower for 1 to 5 s."""
         return self._pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
@@ -264,6 +289,7 @@ FAULTS: Final[dict[str, Callable[[Nemesis, random.Random], Injected]]] = {
     "kill-broker": Nemesis.kill_broker,
     "pause-leader": Nemesis.pause_leader,
     "hang-leader": Nemesis.hang_leader,
+    "strand-leader": Nemesis.strand_leader,
     "pause-follower": Nemesis.pause_follower,
     "pause-controller": Nemesis.pause_controller,
     "ray-kill": Nemesis.ray_kill,

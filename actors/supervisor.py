@@ -159,6 +159,7 @@ class ReplicaSupervisor:
 
     def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, ReplicaPlace]]:
         wanted: dict[str, tuple[ReplicaSpec, ReplicaPlace]] = {}
+        preferred: list[str] = []
         mine = self._broker
         for topic in image.topics.values():
             for state in topic.partitions:
@@ -178,7 +179,10 @@ class ReplicaSupervisor:
                     host=self._spec.host,
                 )
                 wanted[_name(spec)] = (spec, place)
-        return wanted
+                if state.replicas[0] == mine:
+                    preferred.append(_name(spec))
+        # Whoever is to lead comes first: starting a process takes its time, and the partition serves from then on.
+        return {name: wanted[name] for name in dict.fromkeys([*preferred, *wanted])}
 
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
         logger.info("replica %s is no longer wanted", name)

@@ -27,6 +27,8 @@ PROGRESS_S: Final = 5.0
 WARM_UP_S: Final = 3.0
 DRAIN_S: Final = 90.0
 END_S: Final = 30.0
+START_S: Final = 180.0
+"""Fifteen processes have to start, on a machine that may be busy with other things."""
 ENOUGH: Final = 100
 """Acknowledged sends, and records read, below which a run proves nothing."""
 SMALL_BROKER: Final = 1
@@ -116,6 +118,7 @@ class Run:
                 partitions=options.partitions,
                 replication_factor=min(3, options.brokers),
                 config={"segment.bytes": 131_072, "max.message.bytes": MAX_MESSAGE_BYTES},
+                timeout_s=START_S,
             )
         workload = Workload(
             self._history,
@@ -179,7 +182,9 @@ class Run:
             self._over.wait(targets.uniform(1.0, 4.0))
 
     def _start_cluster(self) -> None:
-        self._cluster = raylog.start(self._root, brokers=self._options.brokers, config=CLUSTER_CONFIG, address="local")
+        self._cluster = raylog.start(
+            self._root, brokers=self._options.brokers, config=CLUSTER_CONFIG, address="local", timeout_s=START_S
+        )
 
     def _restart_cluster(self) -> None:
         began_s = time.monotonic()

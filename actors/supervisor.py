@@ -88,18 +88,24 @@ class ReplicaSupervisor:
             self._changed.clear()
             if self._image is not None:
                 if not self._swept:
-                    await self._sweep(self._wanted(self._image))
+                    await self._sweep(self._wanted(self._image), self._image.deleted_topics)
                 self._compare(self._image)
 
-    async def _sweep(self, wanted: Container[str]) -> None:
-        """Remove what topics left here that were deleted while this broker was away, or halfway when it crashed."""
+    async def _sweep(self, wanted: Container[str], deleted: Container[str]) -> None:
+        """Remove what topics left here that were deleted while this broker was away, or halfway when it crashed.
+
+        A folder of a topic that the metadata neither has nor had is left alone: the metadata may be an old copy.
+        """
         try:
             for folder in await asyncio.to_thread(half_deleted, self._spec.folder):
                 await asyncio.to_thread(clear_away, folder)
             for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
                 topic_id = await asyncio.to_thread(topic_id_of, folder)
                 name = replica_name(topic, partition, self._broker, topic_id)
-                if topic_id and name not in wanted:
+                if topic_id not in deleted:
+                    if name not in wanted:
+                        logger.warning("%s belongs to a topic that is not known (id %s)", folder, topic_id or "missing")
+                elif name not in wanted:
                     logger.info("%s belongs to a topic that was deleted", folder.name)
                     await self._workshop.end(name)
                     await asyncio.to_thread(remove_partition_folder, folder, topic_id)

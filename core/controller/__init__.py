@@ -59,6 +59,7 @@ from raylog.core.controller.records import (
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
+    TopicsDeletedBefore,
     record_from_wire,
 )
 
@@ -109,6 +110,7 @@ __all__ = [
     "TopicCreated",
     "TopicDeleted",
     "TopicImage",
+    "TopicsDeletedBefore",
     "WriteRecords",
     "place_replicas",
     "record_from_wire",

@@ -6,8 +6,8 @@ when a session is asked for, not before.
 """
 
 import os
-import shutil
 import pkgutil
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -104,8 +104,8 @@ PLANTED = (
     ),
     Planted(
         "the controller changes the ISR without compare-and-set",
-        "stale",
-        60,
+        "disk",
+        40,
         ("I10", "I7"),
         membership.Membership,
         "change_isr",

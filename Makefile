@@ -5,6 +5,7 @@
 #   make lint        the checks alone, without the tests
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
 #   make chaos       kill and pause processes of a cluster under load: make chaos MINUTES=2 SEED=1
+#   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
@@ -56,6 +57,9 @@ simulate: $(VENV)/.installed-test
 
 chaos: $(VENV)/.installed-test
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+
+simulate-planted: $(VENV)/.installed-test
+	$(PY) -m tests.simulation --planted
 
 bench: $(VENV)/.installed-bench
 	$(PY) -m benchmarks

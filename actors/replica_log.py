@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 DELETED_MARK: Final = ".deleted-"
 """In the name of a folder that is about to be removed."""
+REPLACED_MARK: Final = ".replaced-"
+"""In the name of a folder that another topic of the same name had to make way for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
         logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, damage, aside.name)
         folder.rename(aside)
     except WrongTopicId:
-        logger.info("%s belongs to a topic that was deleted; removing it", folder.name)
-        discard(folder)
+        # Deleted and created again, most likely; but only the broker knows, so nothing is removed here.
+        folder.rename(folder.with_name(f"{folder.name}{REPLACED_MARK}{wall_ms()}"))
     return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
 
 

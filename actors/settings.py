@@ -12,7 +12,7 @@ from raylog.core.groups.settings import GroupSettings
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.storage.log import LogConfig
 
-INITIAL_LEADER_WAIT_MS: Final = 15_000
+INITIAL_LEADER_WAIT_MS: Final = 30_000
 """How long a new partition waits for its preferred leader. Starting a process costs up to a second of CPU, so the
 replicas of a topic come up one after the other; giving up too early would put all leaders on the first few of them."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.folder_lock import FolderLock
 from raylog.actors.naming import replica_name
-from raylog.actors.replica_log import DELETED_MARK, clear_away, discard
+from raylog.actors.replica_log import DELETED_MARK, REPLACED_MARK, clear_away, discard
 from raylog.actors.specs import BrokerSpec, ReplicaSpec
 from raylog.core.controller.image import MetadataImage
 from raylog.core.ids import BrokerId, Incarnation
@@ -88,18 +88,25 @@ class ReplicaSupervisor:
             self._changed.clear()
             if self._image is not None:
                 if not self._swept:
-                    await self._sweep(self._wanted(self._image))
+                    await self._sweep(self._wanted(self._image), self._image.deleted_topics)
                 self._compare(self._image)
 
-    async def _sweep(self, wanted: Container[str]) -> None:
-        """Remove what topics left here that were deleted while this broker was away, or halfway when it crashed."""
+    async def _sweep(self, wanted: Container[str], deleted: Container[str]) -> None:
+        """Remove what topics left here that were deleted while this broker was away, or halfway when it crashed.
+
+        A folder of a topic that the metadata neither has nor had is left alone: the metadata may be an old copy.
+        """
         try:
+            await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
             for folder in await asyncio.to_thread(half_deleted, self._spec.folder):
                 await asyncio.to_thread(clear_away, folder)
             for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
                 topic_id = await asyncio.to_thread(topic_id_of, folder)
                 name = replica_name(topic, partition, self._broker, topic_id)
-                if topic_id and name not in wanted:
+                if topic_id not in deleted:
+                    if name not in wanted:
+                        logger.warning("%s belongs to a topic that is not known (id %s)", folder, topic_id or "missing")
+                elif name not in wanted:
                     logger.info("%s belongs to a topic that was deleted", folder.name)
                     await self._workshop.end(name)
                     await asyncio.to_thread(remove_partition_folder, folder, topic_id)
@@ -138,6 +145,8 @@ class ReplicaSupervisor:
 
     async def _start(self, name: str, spec: ReplicaSpec) -> None:
         await self._workshop.ensure(spec)
+        deleted = () if self._image is None else self._image.deleted_topics
+        await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
         self._started[name] = spec
         self._missing_since_ms[name] = monotonic_ms()
 
@@ -159,6 +168,7 @@ class ReplicaSupervisor:
 
     def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, ReplicaPlace]]:
         wanted: dict[str, tuple[ReplicaSpec, ReplicaPlace]] = {}
+        preferred: list[str] = []
         mine = self._broker
         for topic in image.topics.values():
             for state in topic.partitions:
@@ -178,7 +188,10 @@ class ReplicaSupervisor:
                     host=self._spec.host,
                 )
                 wanted[_name(spec)] = (spec, place)
-        return wanted
+                if state.replicas[0] == mine:
+                    preferred.append(_name(spec))
+        # Whoever is to lead comes first: starting a process takes its time, and the partition serves from then on.
+        return {name: wanted[name] for name in dict.fromkeys([*preferred, *wanted])}
 
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
         logger.info("replica %s is no longer wanted", name)
@@ -204,6 +217,13 @@ def half_deleted(directory: Path) -> list[Path]:
     return sorted(folder for folder in directory.glob(f"*-*{DELETED_MARK}*") if folder.is_dir())
 
 
+def clear_replaced(directory: Path, deleted: Container[str]) -> None:
+    """Remove the folders that made way for another topic of the same name, where their own topic was deleted."""
+    for folder in directory.glob(f"*-*{REPLACED_MARK}*"):
+        if topic_id_of(folder) in deleted:
+            clear_away(folder)
+
+
 def topic_id_of(folder: Path) -> str:
     """Return the topic id that a partition folder was made for; "" when it cannot be told."""
     about = folder / "partition.metadata"
@@ -219,16 +239,14 @@ def remove_partition_folder(folder: Path, topic_id: str) -> None:
 
     Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
     """
-    if topic_id_of(folder) != topic_id:
+    if folder.exists() and topic_id_of(folder) != topic_id:
         return
     lock = FolderLock(folder)
-    gone = False
     try:
         if topic_id_of(folder) == topic_id:
             discard(folder)
-            gone = True
     finally:
-        lock.release(for_good=gone)
+        lock.release(for_good=not folder.exists())
 
 
 def _name(spec: ReplicaSpec) -> str:

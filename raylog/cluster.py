@@ -322,20 +322,7 @@ def _ensure_ray(address: str | None) -> bool:
 
     put_on_path_for_ray()
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    _hush()
     return True
-
-
-def _hush() -> None:
-    """Keep Ray's remarks on many small workers, and on workers that died, out of a terminal that did not start Ray.
-
-    Both are normal here: there is a process for each replica, and a dead one is restarted. They stay in Ray's own logs.
-    """
-    try:
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
-    except ImportError:
-        return
-    dispatcher.remove_handler("ray_print_logs")
 
 
 def _this_node() -> str:

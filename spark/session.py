@@ -6,6 +6,7 @@ when a session is asked for, not before.
 """
 
 import os
+import pkgutil
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -82,7 +83,12 @@ def stop() -> None:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("raylog")` known to a Spark session that was not started here."""
+    """Make `format("raylog")` known to a Spark session, unless Spark finds `pyspark_raylog` by itself.
+
+    It looks for modules of that name in the folders of `sys.path`; an editable install puts none there.
+    """
+    if any(module.name == "pyspark_raylog" for module in pkgutil.iter_modules()):
+        return
     from raylog.spark.source import RaylogDataSource
 
     spark.dataSource.register(RaylogDataSource)

@@ -60,6 +60,7 @@ from raylog.core.controller.records import (
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
+    TopicsDeletedBefore,
     VotersEntered,
     record_from_wire,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "TopicCreated",
     "TopicDeleted",
     "TopicImage",
+    "TopicsDeletedBefore",
     "VotersEntered",
     "VotersShown",
     "WriteRecords",

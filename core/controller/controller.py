@@ -106,8 +106,9 @@ class ControllerMachine:
         ledger = self._ledger
         pause_ms = event.now_ms - ledger.now_ms
         ledger.begin(event.cause, event.now_ms)
-        if pause_ms > self._settings.session_timeout_ms:
-            # Nobody was silent: the controller itself did not run, and what they sent still waits in its inbox.
+        if pause_ms > self._settings.session_timeout_ms // 3:
+            # Nobody was silent: the controller itself did not run, and what they sent still waits in its inbox. A pause
+            # shorter than the timeout counts as well: together with the time since the last heartbeat it is too long.
             ledger.sessions.forgive(pause_ms)
         try:
             self._handle(event)

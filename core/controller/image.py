@@ -25,6 +25,7 @@ from raylog.core.controller.records import (
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
+    TopicsDeletedBefore,
     VotersEntered,
 )
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, Incarnation, ProducerId, TopicPartition
@@ -33,6 +34,10 @@ from raylog.core.replication.state import PartitionState, ReplicaPlace
 
 NO_CONTROLLER: Final = ControllerEpoch(0)
 FIRST_PRODUCER: Final = ProducerId(0)
+
+
+DELETED_TOPICS_MAX = 10_000
+"""Deleted topics that are remembered; a broker that was away for longer than so many deletions keeps their folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,8 @@ class MetadataImage:
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
+    deleted_topics: dict[str, None] = field(default_factory=dict)
+    """Ids of the topics that were deleted last, oldest first; their folders may be removed wherever they are found."""
     next_producer_id: ProducerId = FIRST_PRODUCER
     log_ids: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
     """The log that each replica last registered with, where it has an identity."""
@@ -154,6 +161,8 @@ class MetadataImage:
             records.append(ControllerStarted(controller_epoch=self.controller_epoch))
         if self.voters:
             records.append(VotersEntered(voters=self.voters))
+        if self.deleted_topics:
+            records.append(TopicsDeletedBefore(topic_ids=tuple(self.deleted_topics)))
         for _, broker in sorted(self.brokers.items()):
             records.append(
                 BrokerRegistered(
@@ -325,8 +334,15 @@ def _topic_configured(image: MetadataImage, record: TopicConfigured) -> None:
 def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
     del image.topics[record.topic]
+    image.deleted_topics[record.topic_id] = None
+    while len(image.deleted_topics) > DELETED_TOPICS_MAX:
+        del image.deleted_topics[next(iter(image.deleted_topics))]
     image.log_ids = {key: log_id for key, log_id in image.log_ids.items() if key[0].topic != record.topic}
     image.lost_logs = {key: log_id for key, log_id in image.lost_logs.items() if key[0].topic != record.topic}
+
+
+def _topics_deleted_before(image: MetadataImage, record: TopicsDeletedBefore) -> None:
+    image.deleted_topics = dict.fromkeys(record.topic_ids)
 
 
 def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
@@ -409,6 +425,7 @@ _APPLY: Mapping[type[MetadataRecord], Callable[..., None]] = {
     TopicCreated: _topic_created,
     TopicConfigured: _topic_configured,
     TopicDeleted: _topic_deleted,
+    TopicsDeletedBefore: _topics_deleted_before,
     PartitionChanged: _partition_changed,
     ReplicaPlaced: _replica_placed,
     ReplicaLogLost: _replica_log_lost,

@@ -133,6 +133,17 @@ class TopicDeleted(MetadataRecord):
 
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsDeletedBefore(MetadataRecord):
+    """The ids of topics that were deleted, oldest first. Only in snapshots, in the place of their own records.
+
+    A broker that was away removes the folders of these topics, and of no others that it does not know.
+    """
+
+    topic_ids: tuple[str, ...]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChanged(MetadataRecord):
     """The committed state of a partition, all of it; ``partition_epoch`` is one more than before."""
 
@@ -261,5 +272,6 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "str": _str,
     "Mapping[str, str]": _config,
     "tuple[BrokerId, ...]": _brokers,
+    "tuple[str, ...]": lambda value: tuple(_str(item) for item in _rows(value)),
     "tuple[tuple[BrokerId, ...], ...]": lambda value: tuple(_brokers(row) for row in _rows(value)),
 }

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from raylog.core.ids import NO_EPOCH, LeaderEpoch, Offset
+from raylog.core.invariants import require
 
 
 class EpochEnd(NamedTuple):
@@ -89,6 +90,17 @@ class EpochHistory:
             del self._starts[0], self._epochs[0]
         if self._starts and self._starts[0] < log_start:
             self._starts[0] = log_start
+
+    def validate(self, log_end: Offset) -> None:
+        """Raise InvariantBroken unless the epochs rise and the newest begins within the log.
+
+        Only the two newest are compared: the others were, when they were the newest.
+        """
+        epochs, starts = self._epochs, self._starts
+        if len(epochs) > 1 and not (epochs[-2] < epochs[-1] and starts[-2] < starts[-1]):
+            require(False, f"leader epochs do not rise: {self.entries}")
+        if starts and starts[-1] > log_end:
+            require(False, f"epoch {epochs[-1]} begins at {starts[-1]}, beyond the end {log_end}")
 
     def clear(self) -> None:
         """Forget everything: the log was thrown away."""

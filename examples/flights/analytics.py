@@ -25,6 +25,8 @@ WORST_DAYS = """
     FROM flights GROUP BY day ORDER BY mean_delay DESC, day LIMIT 10
 """
 
+QUIET = {"spark.log.level": "ERROR", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
 Answer = list[tuple[str, int, float]]
 
 
@@ -32,7 +34,7 @@ def compare(console: Console, checks: Checks, topic: str, flights: Flights) -> N
     """Ask both, show the answers as tables, and check that they agree."""
     began = time.monotonic()
     with console.status("Starting Spark on Ray ..."):
-        spark = raylog.spark.session("flights", num_executors=1, executor_cores=1, executor_memory="1g")
+        spark = raylog.spark.session("flights", num_executors=1, executor_memory="1g", config=QUIET)
     console.print(f"[bold]Starting Spark on Ray[/bold]: {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     try:

@@ -20,11 +20,18 @@ from tests.chaos.faults import FAULTS
 def main(arguments: list[str] | None = None) -> int:
     """Return 0 for PASSED, 1 for everything else."""
     options = _options(arguments)
-    if "RAY_TMPDIR" not in os.environ:  # a session of its own, so that no other Ray of this machine is met
-        os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="rlc")
     signal.signal(signal.SIGTERM, _end)
+    if "RAY_TMPDIR" in os.environ:
+        return _run(options)
+    # A folder of its own, so that no other Ray of this machine is met; short, because it becomes part of socket names.
+    with tempfile.TemporaryDirectory(prefix="rlc", ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     from tests.chaos.report import table
-    from tests.chaos.run import Options, run
+    from tests.chaos.run import Options, run  # Ray reads its environment when it is imported
 
     result = run(
         Options(
@@ -35,13 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
             rate=options.rate,
             faults=tuple(options.faults.split(",")) if options.faults else tuple(FAULTS),
             each_once=options.each_once,
+            storm=options.storm,
             out=options.out,
             keep=options.keep,
         )
     )
     print(table(result), flush=True)
     if result.verdict is not Verdict.PASSED:
-        print(f"again: python -m tests.chaos {' '.join(sys.argv[1:] if arguments is None else arguments)}", flush=True)
+        print(f"again: python -m tests.chaos {' '.join(sys.argv[1:])}", flush=True)
     return 0 if result.verdict is Verdict.PASSED else 1
 
 
@@ -59,6 +67,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=60.0, help="records a second of each of the two producers")
     parser.add_argument("--faults", default="", help=f"kinds to draw from, by commas; default all: {', '.join(FAULTS)}")
     parser.add_argument("--each-once", action="store_true", help="each kind once in the order given, and no longer")
+    parser.add_argument("--storm", action="store_true", help="do not wait until all is whole between two faults")
     parser.add_argument("--out", type=Path, help="folder for what a failed run leaves (default: a temporary one)")
     parser.add_argument("--keep", action="store_true", help="keep it also when the run passed")
     options = parser.parse_args(arguments)

@@ -22,6 +22,8 @@ from tests.chaos.history import Fault, History
 WHOLE_WITHIN_S: Final = 90.0
 TARGET_WITHIN_S: Final = 10.0
 PAUSE_S: Final = (1.0, 5.0)
+STRANDED_S: Final = (0.5, 2.0)
+"""Below the session timeout, so that the followers are still in sync, as far as anybody knows."""
 LONG_PAUSE_S: Final = (8.0, 10.0)
 
 
@@ -65,6 +67,7 @@ class Nemesis:
         self._small_broker = small_broker
         self._paused: set[int] = set()
         self._filled: set[Path] = set()
+        self._struck: list[tuple[str, float, Injected, float]] = []
 
     def close(self) -> None:
         """Take back whatever is still in effect."""
@@ -73,11 +76,34 @@ class Nemesis:
         for folder in list(self._filled):
             self._free(folder)
 
-    def strike(self, kinds: Sequence[str], rng: random.Random) -> list[Fault]:
+    def strike(self, kinds: Sequence[str], rng: random.Random, *, storm: bool = False) -> list[Fault]:
         """Do these faults at nearly the same time, heal them, and wait until the cluster is whole.
 
-        A fault that found no target is left out. All are added to the history.
+        A fault that found no target is left out. In a ``storm`` nobody waits, and :meth:`settle` ends it.
         """
+        struck = self._inflict(kinds, rng)
+        self._struck += struck
+        return [] if storm else self.settle()
+
+    def settle(self) -> list[Fault]:
+        """Wait until the cluster is whole; the faults since it last was, which are then added to the history."""
+        struck, self._struck = self._struck, []
+        newest = {name: pid for _, _, injected, _ in struck for name, pid in injected.old}
+        began_s = time.monotonic()
+        replaced = sight.wait_replaced(newest.items(), WHOLE_WITHIN_S)
+        whole = replaced and self.wait_whole(max(1.0, WHOLE_WITHIN_S - (time.monotonic() - began_s)))
+        whole_s = self._history.now_s() if whole else None
+        note = "" if whole else (sight.missing(self._brokers) if replaced else "a killed actor was not replaced")
+        faults = [
+            Fault(kind, injected.target, at_s, healed_s, whole_s, note or injected.note)
+            for kind, at_s, injected, healed_s in struck
+        ]
+        for fault in faults:
+            self._history.add(fault)
+        return faults
+
+    def _inflict(self, kinds: Sequence[str], rng: random.Random) -> list[tuple[str, float, Injected, float]]:
+        """Do these faults and heal them; each with its kind, its time, and the time it was healed."""
         struck: list[tuple[str, float, Injected]] = []
         for kind in sorted(kinds, key=lambda kind: "controller" in kind):  # the others ask it for their targets
             try:
@@ -85,25 +111,13 @@ class Nemesis:
             except NoTarget:
                 continue
             struck.append((kind, self._history.now_s(), injected))
-        healed: list[float] = []
-        for _, at_s, injected in sorted(struck, key=lambda one: one[1] + one[2].hold_s):
+        struck.sort(key=lambda one: one[1] + one[2].hold_s)
+        healed = []
+        for kind, at_s, injected in struck:
             time.sleep(max(0.0, at_s + injected.hold_s - self._history.now_s()))
             injected.heal()
-            healed.append(self._history.now_s())
-        struck.sort(key=lambda one: one[1] + one[2].hold_s)
-        killed = [one for _, _, injected in struck for one in injected.old]
-        began_s = time.monotonic()
-        replaced = sight.wait_replaced(killed, WHOLE_WITHIN_S)
-        whole = replaced and self.wait_whole(max(1.0, WHOLE_WITHIN_S - (time.monotonic() - began_s)))
-        whole_s = self._history.now_s() if whole else None
-        note = "" if whole else (sight.missing(self._brokers) if replaced else "a killed actor was not replaced")
-        faults = [
-            Fault(kind, injected.target, at_s, healed_s, whole_s, note or injected.note)
-            for (kind, at_s, injected), healed_s in zip(struck, healed, strict=True)
-        ]
-        for fault in faults:
-            self._history.add(fault)
-        return faults
+            healed.append((kind, at_s, injected, self._history.now_s()))
+        return healed
 
     def wait_whole(self, timeout_s: float = WHOLE_WITHIN_S) -> bool:
         """Whether every actor answers and every replica is in sync within the time."""
@@ -220,6 +234,29 @@ class Nemesis:
         """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients go on with its successor."""
         return self._pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
 
+    def strand_leader(self, rng: random.Random) -> Injected:
+        """SIGSTOP all followers of a partition, a little later SIGKILL its leader, and have the followers go on.
+
+        What the leader took meanwhile is on its disk alone: it must neither have acknowledged it nor shown it.
+        """
+        leader, pid = self._replica(rng, "leader")
+        partition_prefix = leader[: leader.index(":broker-") + 1]
+        others = [name for name in sight.actor_names(partition_prefix) if name != leader]
+        followers = [follower for name in others if (follower := sight.pid_of(name)) is not None]
+        for follower in followers:
+            self._signal(follower, signal.SIGSTOP)
+            self._paused.add(follower)
+
+        def heal() -> None:
+            try:
+                self._signal(pid, signal.SIGKILL)
+            finally:
+                for follower in followers:
+                    self._continue(follower)
+
+        hold_s = rng.uniform(*STRANDED_S)
+        return Injected(leader, [(leader, pid)], hold_s, heal, f"alone for {hold_s:.1f} s")
+
     def pause_follower(self, rng: random.Random) -> Injected:
         """SIGSTOP a follower for 1 to 5 s."""
         return self._pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
@@ -264,6 +301,7 @@ FAULTS: Final[dict[str, Callable[[Nemesis, random.Random], Injected]]] = {
     "kill-broker": Nemesis.kill_broker,
     "pause-leader": Nemesis.pause_leader,
     "hang-leader": Nemesis.hang_leader,
+    "strand-leader": Nemesis.strand_leader,
     "pause-follower": Nemesis.pause_follower,
     "pause-controller": Nemesis.pause_controller,
     "ray-kill": Nemesis.ray_kill,

@@ -65,11 +65,12 @@ def read_logs(root: Path, *, values_of: str) -> dict[Place, dict[int, ReplicaLog
 
 def _read(folder: Path, *, with_values: bool) -> ReplicaLog:
     log = ReplicaLog()
+    name, content = "", b""
     for row in dump_folder(folder, records=with_values):
         if isinstance(row, BatchRow):
-            with (folder / row.file).open("rb") as file:
-                file.seek(row.position)
-                digest = hashlib.sha256(file.read(row.size)).hexdigest()[:16]
+            if row.file != name:
+                name, content = row.file, (folder / row.file).read_bytes()
+            digest = hashlib.sha256(content[row.position : row.position + row.size]).hexdigest()[:16]
             log.batches.append(Batch(row.base_offset, row.last_offset, digest))
             if not row.crc_valid:
                 log.problems.append(f"{folder.name}/{row.file}: the checksum at byte {row.position} is wrong")

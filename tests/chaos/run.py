@@ -19,7 +19,7 @@ import raylog
 from tests.chaos import logs, sight, small_disk
 from tests.chaos.checker import Analysis, Anomaly, Verdict, analyse, judge
 from tests.chaos.faults import FAULTS, Nemesis, Schedule
-from tests.chaos.history import History
+from tests.chaos.history import Fault, History
 from tests.chaos.report import Result
 from tests.chaos.workload import DELIVERY_TIMEOUT_MS, GROUP, MAX_MESSAGE_BYTES, READER, TOPIC, Workload
 
@@ -27,9 +27,13 @@ PROGRESS_S: Final = 5.0
 WARM_UP_S: Final = 3.0
 DRAIN_S: Final = 90.0
 END_S: Final = 30.0
+START_S: Final = 180.0
+"""Fifteen processes have to start, on a machine that may be busy with other things."""
 ENOUGH: Final = 100
 """Acknowledged sends, and records read, below which a run proves nothing."""
 SMALL_BROKER: Final = 1
+CALM_PAUSE_S: Final = (1.0, 4.0)
+STORM_PAUSE_S: Final = (0.2, 2.0)
 CLUSTER_CONFIG: Final = {"default.replication.factor": 3, "group.initial.rebalance.delay.ms": 100}
 OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
 
@@ -49,6 +53,8 @@ class Options:
     faults: tuple[str, ...] = tuple(FAULTS)
     each_once: bool = False
     """Do each of the faults once, in the order given, instead of drawing for so many minutes."""
+    storm: bool = False
+    """Do not wait for the cluster to be whole between two faults."""
     out: Path | None = None
     """Where a failed run is kept; default: a new folder for temporary files."""
     keep: bool = False
@@ -116,6 +122,7 @@ class Run:
                 partitions=options.partitions,
                 replication_factor=min(3, options.brokers),
                 config={"segment.bytes": 131_072, "max.message.bytes": MAX_MESSAGE_BYTES},
+                timeout_s=START_S,
             )
         workload = Workload(
             self._history,
@@ -165,21 +172,30 @@ class Run:
         while planned if planned is not None else kinds and self._history.now_s() < ends_s:
             together = planned.pop(0) if planned is not None else schedule.next()
             self._phase = " + ".join(together)
-            faults = nemesis.strike(together, targets)
-            if not faults:
+            faults = nemesis.strike(together, targets, storm=options.storm)
+            if not faults and not options.storm:
                 self._remarks.append(f"{' + '.join(together)} found no target")
-            for fault in faults:
-                after = "never" if fault.whole_s is None else f"{fault.whole_s - fault.at_s:.1f} s later"
-                print(f"{fault.at_s:6.1f} s  {fault.kind}: {fault.target}; whole {after}. {fault.note}", flush=True)
-                if fault.whole_s is None:
-                    self._hangs.append(f"{fault.kind} of {fault.target} at {fault.at_s:.1f} s: {fault.note}")
-            if any(fault.whole_s is None for fault in faults):
+            if not self._tell(faults):
                 return
-            self._phase = "whole"
-            self._over.wait(targets.uniform(1.0, 4.0))
+            self._phase = "between two faults" if options.storm else "whole"
+            self._over.wait(targets.uniform(*(STORM_PAUSE_S if options.storm else CALM_PAUSE_S)))
+        self._phase = "settling"
+        self._remarks += ["in a storm, each fault's times reach to the end of the storm"] if options.storm else []
+        self._tell(nemesis.settle())
+
+    def _tell(self, faults: list[Fault]) -> bool:
+        """Print the faults that are over; whether the cluster survived them all."""
+        for fault in faults:
+            after = "never" if fault.whole_s is None else f"{fault.whole_s - fault.at_s:.1f} s later"
+            print(f"{fault.at_s:6.1f} s  {fault.kind}: {fault.target}; whole {after}. {fault.note}", flush=True)
+            if fault.whole_s is None:
+                self._hangs.append(f"{fault.kind} of {fault.target} at {fault.at_s:.1f} s: {fault.note}")
+        return all(fault.whole_s is not None for fault in faults)
 
     def _start_cluster(self) -> None:
-        self._cluster = raylog.start(self._root, brokers=self._options.brokers, config=CLUSTER_CONFIG, address="local")
+        self._cluster = raylog.start(
+            self._root, brokers=self._options.brokers, config=CLUSTER_CONFIG, address="local", timeout_s=START_S
+        )
 
     def _restart_cluster(self) -> None:
         began_s = time.monotonic()

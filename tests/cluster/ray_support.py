@@ -89,6 +89,7 @@ class Wire:
     def __init__(self, secret: str, broker: int = 1) -> None:
         self.secret = bytes.fromhex(secret)
         self.broker = broker
+        self.came_up_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._connections: dict[tuple[str, int], Connection] = {}
 

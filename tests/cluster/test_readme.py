@@ -18,7 +18,7 @@ from tests.unit.style.sources import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks(README)
-SPARK_TIMEOUT_S = 240.0
+SPARK_TIMEOUT_S = 400.0
 
 
 def is_about_installing(block: Block) -> bool:
@@ -72,7 +72,7 @@ def run_block(user: Reader, block: Block) -> str:
 @pytest.mark.cluster
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_five_minutes_tour_works_as_it_is_written(user: Reader) -> None:
     printed = [run_block(user, block) for block in TOUR]
     everything = "".join(printed)

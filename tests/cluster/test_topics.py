@@ -143,3 +143,14 @@ async def test_a_changed_configuration_reaches_the_running_replicas(cluster: Loc
     follower = (await talk.until("t", lambda row: row.leader not in (leader, -1))).leader
     await eventually(lambda: cluster.replica("t", 0, follower).status()["min_insync_replicas"] == 3)
     assert (await talk.topic("t"))[5]["max.message.bytes"] == "100"
+
+
+@in_cluster()
+async def test_a_folder_that_the_metadata_never_knew_is_left_alone(cluster: LocalCluster, talk: Talk) -> None:
+    await cluster.stop_broker(3)
+    stray = cluster.root / "broker-3" / "stray-0"
+    stray.mkdir()
+    (stray / "partition.metadata").write_text(f"version: 0\ntopic_id: {'e' * 32}\ntopic: stray\npartition: 0\n")
+    await cluster.start_broker(3)
+    await talk.create("later")
+    assert stray.is_dir(), "an old copy of the metadata must not cost data"

@@ -169,6 +169,11 @@ class WatermarkEarned:
         key = (epoch, broker)
         self._heard[key] = max(self._heard.get(key, 0), durable_end)
 
+    def answered(self, asked: int, epoch: int) -> None:
+        """A leader of ``epoch`` took a fetch that was meant for the leader of epoch ``asked`` (KIP-320)."""
+        if asked != epoch:
+            raise Violation(self.RULE, f"a fetch from the leader of epoch {asked} was answered by that of {epoch}")
+
     def advanced(
         self, epoch: int, leader: int, isr_size: int, members: Iterable[int], watermark: int, durable: Mapping[int, int]
     ) -> None:

@@ -68,7 +68,7 @@ class Checks:
             # A leader cannot know of a lost log before the controller tells it of the life that follows.
             places = machine.state.places if machine.state is not None else ()
             logs = self.simulation.logs
-            durable = {place.broker: logs[place.broker].promised_end(place.incarnation) for place in places}
+            durable = {int(place.broker): logs[place.broker].promised_end(place.incarnation) for place in places}
             self.earned.advanced(
                 machine.leader_epoch, process.broker, len(machine.isr), machine.maximal_isr, after, durable
             )

@@ -1,34 +1,31 @@
 """Bugs on purpose: each breaks one rule of the protocol by patching one method, and names who has to catch it.
 
-A checker that has never fired, or a profile that finds none of these, proves nothing.
+A checker that has never fired, or a profile that finds none of these, proves nothing. ``sabotage.py`` has the patches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 from raylog.core.controller import election, membership
-from raylog.core.controller.election import Standing
-from raylog.core.controller.events import IsrChangeReceived
-from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, Offset
-from raylog.core.outbox import Outbox
 from raylog.core.replication import leader as leader_module
 from raylog.core.replication import watermark as watermark_module
-from raylog.core.replication.events import Effect, SendFetch, TruncateLog
 from raylog.core.replication.follower import Follower
-from raylog.core.replication.isr import FollowerProgress, InSyncSet
+from raylog.core.replication.isr import InSyncSet
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
-from raylog.core.replication.state import PartitionState, ReplicaPlace
+from tests.simulation import sabotage
+from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.replica import ReplicaProcess
 
-_EVERYTHING = Offset(1 << 60)
+STORY = "story"
+"""In place of a profile: the bug is caught by a story."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,110 +47,6 @@ class Planted:
             yield
 
 
-def _watermark_is_log_end_on_election(original: Callable[..., None]) -> Callable[..., None]:
-    def lead(self: ReplicaMachine, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        original(self, state, cause, now_ms, out)
-        self._log.high_watermark = self._log.durable_end
-
-    return lead
-
-
-def _ack_on_append(original: Callable[..., None]) -> Callable[..., None]:
-    def complete(self: ParkedProduces, durable_end: Offset, watermark: Offset, out: Outbox[Effect]) -> None:
-        original(self, durable_end, _EVERYTHING, out)
-
-    return complete
-
-
-def _acknowledge_before_sync(original: Callable[..., None]) -> Callable[..., None]:
-    def fetch(self: Follower, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        original(self, cause, now_ms, out)
-        out.now.extend(effect for effect in out.after_sync if isinstance(effect, SendFetch))
-        out.after_sync.clear()
-
-    return fetch
-
-
-def _truncate_to_watermark(original: Callable[..., None]) -> Callable[..., None]:
-    def enter(self: ReplicaMachine, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        if state.leader not in (self.broker, NO_LEADER):
-            self._log.truncate(self._log.high_watermark)
-            out.now.append(TruncateLog(cause=cause, to=self._log.high_watermark))
-        original(self, state, cause, now_ms, out)
-
-    return enter
-
-
-def _count_pending_shrink(self: InSyncSet) -> tuple[BrokerId, ...]:
-    if self.pending is None:
-        return self.state.isr
-    return tuple(sorted(broker for broker, _ in self.pending.members))
-
-
-def _no_compare_and_set(original: Callable[..., None]) -> Callable[..., None]:
-    def change(self: membership.Membership, event: IsrChangeReceived) -> None:
-        state = self._ledger.image.partition(event.partition)
-        if state is not None:
-            event = replace(event, partition_epoch=state.partition_epoch)
-        original(self, event)
-
-    return change
-
-
-def _may_join_below_epoch_start(
-    progress: FollowerProgress, place: ReplicaPlace | None, watermark: Offset, epoch_start: Offset
-) -> bool:
-    end = progress.durable_end
-    alive = place is not None and place.port != 0 and place.incarnation == progress.incarnation
-    return alive and end is not None and end >= watermark
-
-
-def _start_as_an_earlier_life(original: Callable[..., None]) -> Callable[..., None]:
-    """Hole (a): no version floor; a restarted replica takes the first state that comes for its own."""
-
-    def told(self: ReplicaProcess, incarnation: int, state: PartitionState) -> None:
-        if self.machine is None:
-            self.registered(incarnation, state)
-        else:
-            original(self, incarnation, state)
-
-    return told
-
-
-def _ignore_min_insync_replicas(original: Callable[..., Offset]) -> Callable[..., Offset]:
-    def committed_end(**known: Any) -> Offset:
-        return original(**(known | {"min_insync_replicas": 0}))
-
-    return committed_end
-
-
-def _expose_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def expose(self: Leader, cause: str, out: Outbox[Effect]) -> None:
-        start, self.epoch_start = self.epoch_start, Offset(0)
-        original(self, cause, out)
-        self.epoch_start = start
-
-    return expose
-
-
-def _unclean_election(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
-    def settle(state: PartitionState, standing: dict[BrokerId, Standing], **options: Any) -> PartitionState:
-        settled = original(state, standing, **options)
-        online = [broker for broker in state.replicas if standing[broker] is Standing.ONLINE]
-        if settled.leader != NO_LEADER or not online:
-            return settled
-        epoch = LeaderEpoch(state.leader_epoch + 1)
-        return replace(
-            settled,
-            leader=online[0],
-            leader_epoch=epoch,
-            isr=(online[0],),
-            partition_epoch=type(state.partition_epoch)(state.partition_epoch + 1),
-        )
-
-    return settle
-
-
 PLANTED = (
     Planted(
         "high watermark is the log end on election",
@@ -162,16 +55,16 @@ PLANTED = (
         ("I2", "I4", "I7"),
         ReplicaMachine,
         "_lead",
-        _watermark_is_log_end_on_election(ReplicaMachine._lead),
+        sabotage.watermark_is_log_end_on_election(ReplicaMachine._lead),
     ),
     Planted(
         "acks=all is answered on append",
         "swarm",
         20,
-        ("I1",),
+        ("I1", "I11"),
         ParkedProduces,
         "complete",
-        _ack_on_append(ParkedProduces.complete),
+        sabotage.ack_on_append(ParkedProduces.complete),
     ),
     Planted(
         "a follower acknowledges before its sync",
@@ -180,7 +73,7 @@ PLANTED = (
         ("I4",),
         Follower,
         "fetch",
-        _acknowledge_before_sync(Follower.fetch),
+        sabotage.acknowledge_before_sync(Follower.fetch),
     ),
     Planted(
         "a new follower truncates to its high watermark",
@@ -189,7 +82,7 @@ PLANTED = (
         ("I4", "I9", "I1", "I7"),
         ReplicaMachine,
         "_enter",
-        _truncate_to_watermark(ReplicaMachine._enter),
+        sabotage.truncate_to_watermark(ReplicaMachine._enter),
     ),
     Planted(
         "the high watermark counts the ISR, not the maximal ISR",
@@ -207,16 +100,16 @@ PLANTED = (
         ("I4", "I7"),
         InSyncSet,
         "maximal",
-        property(_count_pending_shrink),
+        property(sabotage.count_pending_shrink),
     ),
     Planted(
         "the controller changes the ISR without compare-and-set",
-        "stale",
-        60,
+        "disk",
+        40,
         ("I10", "I7"),
         membership.Membership,
         "change_isr",
-        _no_compare_and_set(membership.Membership.change_isr),
+        sabotage.no_compare_and_set(membership.Membership.change_isr),
     ),
     Planted(
         "a follower joins the ISR below the start of the epoch",
@@ -225,7 +118,7 @@ PLANTED = (
         ("I7",),
         leader_module,
         "may_join",
-        _may_join_below_epoch_start,
+        sabotage.may_join_below_epoch_start,
     ),
     Planted(
         "fetch answers are not matched to the request",
@@ -243,7 +136,7 @@ PLANTED = (
         ("I5", "I10", "machine"),
         ReplicaProcess,
         "told",
-        _start_as_an_earlier_life(ReplicaProcess.told),
+        sabotage.start_as_an_earlier_life(ReplicaProcess.told),
     ),
     Planted(
         "records are committed below min.insync.replicas",
@@ -252,7 +145,7 @@ PLANTED = (
         ("I4",),
         leader_module,
         "committed_end",
-        _ignore_min_insync_replicas(watermark_module.committed_end),
+        sabotage.ignore_min_insync_replicas(watermark_module.committed_end),
     ),
     Planted(
         "the high watermark is shown before it reaches the epoch's start",
@@ -261,7 +154,7 @@ PLANTED = (
         ("I3",),
         Leader,
         "_expose",
-        _expose_at_once(Leader._expose),
+        sabotage.expose_at_once(Leader._expose),
     ),
     Planted(
         "anybody may lead when no ISR member is there",
@@ -270,7 +163,7 @@ PLANTED = (
         ("I1", "I2", "I6", "I7"),
         membership,
         "settle",
-        _unclean_election(election.settle),
+        sabotage.unclean_election(election.settle),
     ),
     Planted(
         "producer state is forgotten",
@@ -281,15 +174,103 @@ PLANTED = (
         "check_producer",
         lambda self, producer, sequence: None,
     ),
+    Planted(
+        "a leader takes fetches of other epochs",
+        "sticky-lag",
+        40,
+        ("I4", "I7", "I8"),
+        ReplicaMachine,
+        "_on_fetch_received",
+        sabotage.fetches_of_any_epoch(ReplicaMachine._on_fetch_received),
+    ),
+    Planted(
+        "producer state is forgotten at a leader change",
+        "swarm",
+        20,
+        ("I11",),
+        VirtualLog,
+        "assign_epoch",
+        sabotage.forget_producers(VirtualLog.assign_epoch),
+    ),
+    Planted(
+        "a sync is reported before it is done",
+        "reboot",
+        20,
+        ("I1", "I4", "I7"),
+        ReplicaProcess,
+        "_sync",
+        sabotage.report_sync_at_once(ReplicaProcess._sync),
+    ),
+    Planted(
+        "the controller speaks before its log is synced",
+        "controller",
+        40,
+        ("I5", "I7", "I10", "machine"),
+        ControllerNode,
+        "_release",
+        sabotage.speak_at_once(ControllerNode._release),
+    ),
+    Planted(
+        "a lost log is ignored",
+        "disk",
+        20,
+        ("I1", "I6", "I7"),
+        membership.Membership,
+        "_is_log_lost",
+        lambda self, event: False,
+    ),
+    Planted(
+        "a lost log is known from the life that made the new one only",
+        "disk",
+        60,
+        ("I1", "I6", "I7"),
+        membership.Membership,
+        "_is_log_lost",
+        lambda self, event: event.log_lost,
+    ),
+    Planted(
+        "the last ISR member leads although its log is lost",
+        "disk",
+        20,
+        ("I1", "I2", "I6", "I7", "controller"),
+        membership,
+        "settle",
+        sabotage.lost_logs_lead(election.settle),
+    ),
 )
 
-COMPARES_WHAT_RETENTION_DROPPED = Planted(
-    "histories are compared beyond what retention left",
-    "retention",
-    1,
-    ("I1", "I2", "I6", "I7", "I8"),
-    Leader,
-    "_cannot_compare",
-    lambda self, event: False,
+TOO_DEEP = (
+    Planted(
+        "histories are compared beyond what retention left",
+        STORY,
+        1,
+        ("I1", "I2", "I6", "I7", "I8"),
+        Leader,
+        "_cannot_compare",
+        lambda self, event: False,
+    ),
+    Planted(
+        "a leader takes fetches of a follower's earlier lives",
+        STORY,
+        1,
+        ("I4", "I7"),
+        Leader,
+        "on_fetch",
+        sabotage.fetches_of_any_life(Leader.on_fetch),
+    ),
+    Planted(
+        "an ISR change does not say which life of a member it means",
+        STORY,
+        1,
+        ("I4", "I7", "I1", "I6"),
+        membership.Membership,
+        "change_isr",
+        sabotage.members_of_any_life(membership.Membership.change_isr),
+    ),
 )
-"""Too rare for a profile (1 seed in about 30 of *retention*): test_stories plays it out."""
+"""Too rare for a profile: ``stories.py`` plays them out."""
+
+
+def bug(name: str) -> Planted:
+    """Return the planted bug of that name; raises KeyError."""
+    return {planted.name: planted for planted in PLANTED + TOO_DEEP}[name]

@@ -107,7 +107,7 @@ class ReplicaProcess:
         self.crash_after_effects: int | None = None
         self.machine: ReplicaMachine | None = None
         self.uplink: Uplink | None = None
-        self._requests: dict[int, ProduceRequest | tuple[ReplicaProcess, int]] = {}
+        self._requests: dict[int, ProduceRequest | tuple[ReplicaProcess, int, int]] = {}
         self._last_request = 0
         self._records: dict[int, tuple[Entry, ...]] = {}
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
@@ -263,7 +263,7 @@ class ReplicaProcess:
         """A follower's fetch arrives."""
         self._last_request += 1
         number = self._last_request
-        self._requests[number] = (sender, effect.request)
+        self._requests[number] = (sender, effect.request, effect.leader_epoch)
         wait_ms = self.simulation.faults.fetch_wait_ms
         self.feed(
             lambda now: FetchReceived(
@@ -408,12 +408,12 @@ class ReplicaProcess:
     def _refuse(self, effect: RefuseRequest) -> None:
         self._send_refusal(self._requests.pop(effect.request), effect.error)
 
-    def _send_refusal(self, request: ProduceRequest | tuple[ReplicaProcess, int], error: RaylogError) -> None:
+    def _send_refusal(self, request: ProduceRequest | tuple[ReplicaProcess, int, int], error: RaylogError) -> None:
         network = self.simulation.network
         if isinstance(request, ProduceRequest):
             network.send(self.broker, request.client, request.answer, error.code, None)
             return
-        sender, number = request
+        sender, number, _ = request
         log_start = error.details.get("log_start_offset", 0)
         assert isinstance(log_start, int)
         network.send(self.broker, sender.broker, sender.fetch_failed, number, error.code, log_start)
@@ -434,7 +434,8 @@ class ReplicaProcess:
     ) -> None:
         request = self._requests.pop(effect.request)
         assert isinstance(request, tuple)
-        sender, number = request
+        sender, number, asked_epoch = request
+        self.simulation.checks.earned.answered(asked_epoch, effect.leader_epoch)
 
         def event_of(now: int) -> FetchAnswered:
             return FetchAnswered(

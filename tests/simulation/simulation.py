@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import dataclass
 
@@ -271,11 +272,17 @@ def run_seed(
     began = time.perf_counter()
     simulation = Simulation(seed, faults or draw_faults(profile, seed), machine_class=machine_class, validate=validate)
     violation: Violation | None = None
+    # The collector would walk over the growing logs again and again; a run makes few cycles, and is soon over.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         simulation.run()
     except Violation as found:
         violation = found
         simulation.world.tell("VIOLATION {}", found)
+    finally:
+        if collecting:
+            gc.enable()
     world = simulation.world
     return Result(
         seed=seed,

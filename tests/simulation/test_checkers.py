@@ -217,6 +217,11 @@ class TestWatermarkEarned:
         with anomaly("I4"):
             WatermarkEarned(2).advanced(1, 1, 1, (1,), 5, {1: 5})
 
+    def test_a_fetch_of_another_epoch_is_answered(self) -> None:
+        WatermarkEarned(1).answered(2, 2)
+        with anomaly("I4"):
+            WatermarkEarned(1).answered(1, 2)
+
     def test_the_leaders_own_disk_behind(self) -> None:
         with anomaly("I4"):
             WatermarkEarned(1).advanced(1, 1, 1, (1,), 5, {1: 4})

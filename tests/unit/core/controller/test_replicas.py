@@ -277,6 +277,15 @@ def test_a_pause_of_the_controller_itself_fences_nobody() -> None:
     assert bench.summary() == (2, 2, (2, 3))
 
 
+def test_a_pause_of_the_controller_that_is_a_little_shorter_than_the_timeout_fences_nobody_either() -> None:
+    bench = running_topic()
+    bench.now += TIMEOUT_MS // 4
+    bench.step(Tick(cause="test", now_ms=bench.now))
+    bench.now += TIMEOUT_MS - 100
+    bench.step(Tick(cause="test", now_ms=bench.now))
+    assert bench.summary() == (1, 1, (1, 2, 3))
+
+
 def test_a_clock_that_steps_back_does_no_harm() -> None:
     bench = running_topic()
     bench.step(Tick(cause="test", now_ms=0))

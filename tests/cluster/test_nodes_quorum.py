@@ -1,0 +1,66 @@
+"""Three nodes (raylets on one machine) with a voter each: losing one of them stops neither changes nor a new start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ray_support import ask, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+def test_metadata_survives_the_loss_of_a_node_and_of_the_controller(tmp_path: Path) -> None:
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    import raylog
+
+    nodes = RayCluster()
+
+    def add(name: str) -> Any:
+        return nodes.add_node(
+            num_cpus=1,
+            resources={"raylog": 1},
+            env_vars={"RAYLOG_DATA_DIR": str(tmp_path / name)},
+            object_store_memory=80 * 1024 * 1024,
+            include_dashboard=False,
+        )
+
+    def online(cluster: raylog.Cluster) -> set[int]:
+        return {one["broker"] for one in cluster.status()["brokers"] if one["online"]}
+
+    try:
+        add("head")
+        add("second")
+        third = add("third")
+        ray.init(address=nodes.address, log_to_driver=False)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        assert (tmp_path / "head" / "metadata-voters").read_text().strip() == "1,2,3"
+        assert online(cluster) == {1, 2, 3}
+        with raylog.Admin() as admin:
+            admin.create_topic("before", partitions=1, replication_factor=1)
+            nodes.remove_node(third, allow_graceful=False)
+            wait_for(lambda: len(online(cluster)) == 2, "the lost node's broker is offline")
+            admin.create_topic("during", partitions=1, replication_factor=1)
+            pid = ask("controller", "pid")
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: ask("controller", "pid") != pid, "Ray restarts the controller")
+            admin.create_topic("after", partitions=1, replication_factor=1)
+        assert set(cluster.status()["topics"]) >= {"before", "during", "after"}
+        add("third")
+        wait_for(lambda: online(cluster) == {1, 2, 3}, "the node is back with its broker's identity")
+        fresh = list(tmp_path.glob("*/broker/metadata/__cluster_metadata-0/*.log"))
+        assert len(fresh) == 3
+        wait_for(lambda: len({path.read_bytes() for path in fresh}) == 1, "the voter has caught up")
+        cluster.stop()
+        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        assert set(cluster.status()["topics"]) >= {"before", "during", "after"}
+        cluster.stop()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()  # type: ignore[no-untyped-call]

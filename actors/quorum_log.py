@@ -167,9 +167,14 @@ class QuorumLog:
             await asyncio.sleep(TICK_S)
 
     def _feed(self, event: ev.ProposerEvent) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             for effect in self._machine().step(event).now:
                 self._carry_out(effect)
+        except Exception as defect:  # half a step may have been taken: only the voters can tell what holds
+            self._end(defect)
+            raise
 
     def _carry_out(self, effect: ev.ProposerEffect) -> None:
         match effect:
@@ -190,9 +195,9 @@ class QuorumLog:
                 # Later, because the decision that brought this about has not been dealt with to its end yet.
                 asyncio.get_running_loop().call_soon(self._enter, voters)
             case ev.Committed():
-                self._retire_older()
                 if self._listener is not None:
                     self._listener.on_committed(effect.end)
+                self._retire_older()
             case ev.Fenced():
                 self._end(
                     NotController(
@@ -338,7 +343,10 @@ class QuorumLog:
         older.close()
         self._older_batches = []
         home = partition_folder(self._older_folder, METADATA_TOPIC, 0)
-        home.rename(home.with_name(home.name + MIGRATED))
+        try:
+            home.rename(home.with_name(home.name + MIGRATED))
+        except OSError as error:
+            logger.warning("%s is no longer the metadata log, but could not be renamed: %s", home, error)
 
 
 def split(payload: bytes) -> list[Batch]:

@@ -287,7 +287,7 @@ def _open_log(folder: Path) -> PartitionLog:
 def _set_aside(folder: Path) -> None:
     """Keep what is left for people; nothing reads it again."""
     number = 1
-    while (aside := folder.with_name(f"{folder.name}.damaged-{number}")).exists():
+    while (aside := folder.with_name(f"{folder.name}.damaged.{number}")).exists():
         number += 1
     folder.rename(aside)
     sync_folder(folder.parent)

@@ -170,10 +170,9 @@ class Proposer:
         election.take(event)
         highest = max(event.promised, event.history.rank[0])
         if not event.granted and highest >= self.epoch:
-            if self._reading is None:
+            # With a majority of promises in hand, a minority that promised the same epoch to another is no matter.
+            if self._reading is None or highest > self.epoch:
                 self._outbid(highest, event.now_ms)
-            elif highest > self.epoch:
-                self._fenced(highest, event.voter)
             return
         if election.may_create and not could_create:
             self._ask_again(event.now_ms)
@@ -187,7 +186,7 @@ class Proposer:
         """Try a higher epoch: at once the first time (voters remember earlier controllers), then with pauses."""
         self.epoch = highest + 1
         self._election.new_epoch()
-        self._reading = None
+        self._reading, self.phase = None, "electing"
         pause_ms = 0 if self._tried_epochs == 1 else self._settings.retry_ms + self._jitter_ms
         self._tried_epochs += 1
         for voter in self._voters.values():
@@ -213,7 +212,7 @@ class Proposer:
         if self._reading is None or self._reading.source != event.source:
             return
         if event.promised > self.epoch:
-            self._fenced(event.promised, event.source)
+            self._outbid(event.promised, event.now_ms)
             return
         # Another majority will do, and so will this voter when it is there again.
         self._reading, self.phase = None, "electing"

@@ -156,7 +156,7 @@ def test_a_damaged_copy_is_set_aside_and_made_anew_from_the_others(tmp_path: Pat
         assert len(cluster.controller.image.topics) == 5
         await eventually(lambda: identity(cluster, 1) not in ("", old), what="the voter has a say again")
         await eventually(lambda: logs_agree(cluster))
-        assert list(metadata_folder(cluster, 1).parent.glob("metadata.damaged-*"))
+        assert list(metadata_folder(cluster, 1).parent.glob("metadata.damaged.*"))
 
     story(tmp_path)
 

@@ -242,7 +242,7 @@ class QuorumLog:
         return reply
 
     async def _ask_promise(self, effect: ev.AskPromise) -> None:
-        reply = await self._call(effect.voter, "voter_promise", [effect.epoch, effect.candidate, effect.create])
+        reply = await self._call(effect.voter, "voter_promise", [effect.epoch, effect.candidate])
         now_ms = monotonic_ms()
         if reply is None:
             self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))

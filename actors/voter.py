@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raylog.actors.arguments import arguments, flag, text, whole
+from raylog.actors.arguments import arguments, text, whole
 from raylog.actors.clock import wall_ms
 from raylog.actors.flusher import Flusher
 from raylog.actors.metadata_log import METADATA_TOPIC_ID
@@ -44,14 +44,17 @@ VOTER_METHODS: Final = frozenset({"voter_promise", "voter_append", "voter_read"}
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The file ``voter``: who this voter is and what it promised. It exists once the voter has a say."""
+    """The file ``voter``: who this voter is, what it promised, and whether it has a say."""
 
     identity: str
     promised: int
     candidate: str
+    admitted: bool
 
     def to_text(self) -> str:
-        return f"version=1\nidentity={self.identity}\npromised={self.promised}\ncandidate={self.candidate}\n"
+        return f"version=1\nidentity={self.identity}\npromised={self.promised}\ncandidate={self.candidate}\n" + (
+            f"admitted={int(self.admitted)}\n"
+        )
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
@@ -61,7 +64,7 @@ class _State:
             return None
         values = dict(line.split("=", 1) for line in found.splitlines() if "=" in line)
         try:
-            return cls(values["identity"], int(values["promised"]), values["candidate"])
+            return cls(values["identity"], int(values["promised"]), values["candidate"], values["admitted"] == "1")
         except (KeyError, ValueError):
             logger.error("%s cannot be read; the voter begins again without its log", path)
             return None
@@ -78,9 +81,10 @@ class Voter:
         self.identity = uuid.uuid4().hex if state is None else state.identity
         self.machine = VoterMachine(
             LogHistory(log.epochs.entries, log.log_end_offset, log.log_start_offset),
+            identity=self.identity,
             promised=0 if state is None else state.promised,
             candidate="" if state is None else state.candidate,
-            admitted=state is not None,
+            admitted=state is not None and state.admitted,
         )
         self._requests: dict[int, Request] = {}
         self._last_number = 0
@@ -121,11 +125,11 @@ class Voter:
         number, payload = self._last_number, memoryview(b"")
         event: ev.VoterEvent
         if request.method == "voter_promise":
-            epoch, candidate, create = arguments(request, whole, text, flag)
-            event = ev.PromiseRequested(request=number, epoch=epoch, candidate=candidate, create=create)
+            epoch, candidate = arguments(request, whole, text)
+            event = ev.PromiseRequested(request=number, epoch=epoch, candidate=candidate)
         elif request.method == "voter_append":
             epoch, candidate, start, previous, committed, admit = arguments(
-                request, whole, text, whole, whole, whole, flag
+                request, whole, text, whole, whole, whole, text
             )
             payload = request.payload
             event = ev.AppendRequested(
@@ -152,7 +156,7 @@ class Voter:
         for effect in outbox.now:
             match effect:
                 case ev.SavePromise():
-                    state = _State(self.identity, effect.epoch, effect.candidate)
+                    state = _State(self.identity, effect.epoch, effect.candidate, effect.admitted)
                     write_atomically(self._folder / STATE, state.to_text().encode())
                 case ev.TruncateLog():
                     self._truncate(effect.to)
@@ -254,7 +258,7 @@ def _open_files(folder: Path) -> tuple[PartitionLog, _State | None]:
     known_end = int(noted) if noted.isdecimal() else 0
     lost = (
         "its folder is gone"
-        if state is not None and log.created
+        if state is not None and state.admitted and log.created
         else "its promise is gone"
         if state is None and log.log_end_offset > 0
         else f"it ends at {log.log_end_offset} and was on disk up to {known_end}"

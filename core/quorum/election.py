@@ -1,8 +1,9 @@
-"""What the voters have answered to one candidate, and what follows from it. Used by the proposer before it leads.
+"""What the voters have promised to one candidate, and what follows from it. Used by the proposer before it leads.
 
-A voter whose log is lost comes back with another identity and without a say. It is never counted before a leader that
-the others elected has entered its new identity; only when no voter at all holds a log may it join at once, because
-then a cluster is being created (or taken over from the older log of one controller, whose end is the ``floor``).
+A voter whose log is lost comes back with another identity and without a say. It promises, but it is not counted before
+a leader that the others elected has entered its new identity. There is one exception: when every voter has promised the
+same epoch and none holds a log, then none was ever committed, and a cluster may be created (or taken over from the
+older log of one controller, whose end is the ``floor``). What somebody said before that epoch proves nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ class Election:
         """``floor`` is the older log that the cluster is taken over from, None where there is none."""
         self._voters = voters
         self._floor = floor
-        self.answers: dict[int, PromiseAnswered] = {}
-        """The latest answer of each voter, to whatever epoch."""
         self.grants: dict[int, PromiseAnswered] = {}
         """Promises for the epoch that is tried now."""
         self.unreadable: set[int] = set()
@@ -45,49 +44,49 @@ class Election:
         self.grants.clear()
         self.unreadable.clear()
 
-    def take(self, answer: PromiseAnswered) -> None:
-        """Keep an answer."""
-        self.answers[answer.voter] = answer
-        if answer.granted:
-            self.grants[answer.voter] = answer
-
     @property
-    def may_create(self) -> bool:
-        """Tell whether voters without a say may join: every voter has answered, and none holds more than the floor."""
+    def creates(self) -> bool:
+        """Tell whether a cluster is to be created: all have promised this epoch, too few have a say, none has a log."""
         floor = (0, 0) if self._floor is None else self._floor.rank
         return (
-            set(self.answers) == set(self._voters)
-            and all(answer.history.rank <= floor for answer in self.answers.values())
-            and not self._lost_with_data
+            set(self.grants) == set(self._voters)
+            and len(self._with_a_say()) < majority(len(self._voters))
+            and all(grant.history.rank <= floor for grant in self.grants.values())
+            and not self._lost_beside_data
         )
 
     @property
-    def _lost_with_data(self) -> bool:
-        if self._floor is not None or any(answer.admitted for answer in self.answers.values()):
+    def _lost_beside_data(self) -> bool:
+        if self._floor is not None or self._with_a_say():
             return False
-        return any(answer.holds_data for answer in self.answers.values())
+        return any(grant.holds_data for grant in self.grants.values())
+
+    def _with_a_say(self) -> dict[int, PromiseAnswered]:
+        return {voter: grant for voter, grant in self.grants.items() if grant.admitted}
 
     @property
     def hopeless(self) -> str:
         """The sentence for an operator when no majority can ever come together by itself; empty = wait."""
-        lost = sorted(voter for voter, answer in self.answers.items() if not answer.admitted)
-        if len(self._voters) - len(lost) >= majority(len(self._voters)) or self.may_create:
+        lost = sorted(voter for voter, grant in self.grants.items() if not grant.admitted)
+        if len(self._voters) - len(lost) >= majority(len(self._voters)) or self.creates:
             return ""
-        held = any(answer.history.rank > (0, 0) for answer in self.answers.values())
-        complete = set(self.answers) == set(self._voters)
-        if not held and not (complete and self._lost_with_data):
+        floor = (0, 0) if self._floor is None else self._floor.rank
+        held = any(grant.history.rank > floor for grant in self.grants.values())
+        complete = set(self.grants) == set(self._voters)
+        if not held and not (complete and self._lost_beside_data):
             return ""
         named = ", ".join(map(str, lost))
         return (
             f"The metadata log is lost on {len(lost)} of {len(self._voters)} voters (brokers {named}), and "
-            f"{majority(len(self._voters))} intact ones are needed. Stop the cluster, restore the data directories of "
-            "these brokers, or their folders __cluster_metadata-0 and voter files, from a backup, and start again. "
-            "Nothing was changed."
+            f"{majority(len(self._voters))} intact ones are needed. Stop the cluster, restore the folder metadata of "
+            "these brokers from a backup, and start again. Nothing was changed."
         )
 
     def choice(self) -> Choice | None:
-        """Return the log to adopt, once a majority has promised; None before."""
-        usable = {voter: grant for voter, grant in self.grants.items() if voter not in self.unreadable}
+        """Return the log to adopt, once enough voters have promised; None before."""
+        usable = {voter: grant for voter, grant in self._with_a_say().items() if voter not in self.unreadable}
+        if self.creates:
+            return Choice(None, LogHistory() if self._floor is None else self._floor)
         if len(usable) < majority(len(self._voters)):
             return None
         best = max(usable.values(), key=lambda grant: (grant.history.rank, grant.voter))
@@ -99,11 +98,12 @@ class Election:
         """Tell whether a majority of those that count by the adopted log has promised and holds no better log."""
         counted = [
             voter
-            for voter, grant in self.grants.items()
+            for voter, grant in self._with_a_say().items()
             if grant.history.rank <= choice.history.rank and (not members or members.get(voter) == grant.identity)
         ]
-        return len(counted) >= majority(len(self._voters))
+        return self.creates or len(counted) >= majority(len(self._voters))
 
     def identities(self) -> dict[int, str]:
-        """Return the identity that each voter gave last."""
-        return {voter: answer.identity for voter, answer in sorted(self.answers.items())}
+        """Return the identities that count when the adopted log names none."""
+        counted = self.grants if self.creates else self._with_a_say()
+        return {voter: grant.identity for voter, grant in sorted(counted.items())}

@@ -17,23 +17,19 @@ from raylog.core.quorum.history import LogHistory, Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseRequested:
-    """A candidate asks the voter to refuse everything below ``epoch`` from now on.
-
-    ``create`` lets a voter join that has no identity yet: the candidate has seen that no voter holds a log.
-    """
+    """A candidate asks the voter to refuse everything below ``epoch`` from now on."""
 
     request: int
     epoch: int
     candidate: str
-    create: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequested:
     """The proposer of ``epoch`` sends the batches behind ``start``, or none, to be seen and to tell ``committed``.
 
-    ``previous_epoch`` is the epoch of the record before ``start``. ``admit`` makes a voter without a say one that
-    counts: the record that enters its identity is committed.
+    ``previous_epoch`` is the epoch of the record before ``start``. ``admit`` names an identity, and gives the voter
+    that has it a say: the record that enters it is committed. A voter that has lost its log since then has another.
     """
 
     request: int
@@ -43,7 +39,7 @@ class AppendRequested:
     previous_epoch: int
     spans: tuple[Span, ...] = ()
     committed: int = 0
-    admit: bool = False
+    admit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +213,11 @@ class AskPromise:
     request: int
     epoch: int
     candidate: str
-    create: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHistory:
-    """Read the whole log of ``source`` below ``end`` (None: the older log that is taken over)."""
+    """Read the whole log of ``source`` below ``end`` (None: the older log that is taken over, or nothing)."""
 
     source: int | None
     epoch: int
@@ -241,7 +236,7 @@ class SendAppend:
     start: int
     previous_epoch: int
     committed: int
-    admit: bool
+    admit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

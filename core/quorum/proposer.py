@@ -1,6 +1,7 @@
 """The proposer: writes the metadata log through a majority of voters, as one controller in one epoch.
 
-electing: promises for an epoch from a majority; adopting: the best log among them is read; leading: what is appended
+electing: promises for an epoch from a majority; adopting: the best log among them is read; admitting: at a creation
+alone, a majority gets its say before anything is written; leading: what is appended
 goes to every voter, and is committed when a majority has it on disk. Entries of earlier epochs are committed only when
 one of this epoch behind them is (R6). It has no disk of its own, so all its effects are in ``now``.
 Driven by the controller's shell and by the simulator.
@@ -133,9 +134,9 @@ class Proposer:
     def _tick(self, now_ms: int) -> None:
         for number, voter in self._voters.items():
             if voter.request == 0 and voter.due_ms <= now_ms:
-                if self.phase == "leading":
+                if self.phase == "leading" or (self.phase == "admitting" and not voter.admitted):
                     self._send(number, voter, now_ms)
-                elif number not in self._election.grants:
+                elif self.phase != "admitting" and number not in self._election.grants:
                     self._ask(number, voter)
 
     def _ask(self, number: int, voter: _Voter) -> None:
@@ -146,7 +147,6 @@ class Proposer:
                 request=voter.request,
                 epoch=self.epoch,
                 candidate=self._candidate,
-                create=self._election.may_create,
             )
         )
 
@@ -166,16 +166,14 @@ class Proposer:
                 self._send(event.voter, voter, event.now_ms)
             return
         election = self._election
-        could_create = election.may_create
-        election.take(event)
+        if event.granted:
+            election.grants[event.voter] = event
         highest = max(event.promised, event.history.rank[0])
         if not event.granted and highest >= self.epoch:
             # With a majority of promises in hand, a minority that promised the same epoch to another is no matter.
             if self._reading is None or highest > self.epoch:
                 self._outbid(highest, event.now_ms)
             return
-        if election.may_create and not could_create:
-            self._ask_again(event.now_ms)
         if election.hopeless:
             self.phase = "ended"
             self._outbox.now.append(Hopeless(reason=election.hopeless))
@@ -191,12 +189,6 @@ class Proposer:
         self._tried_epochs += 1
         for voter in self._voters.values():
             voter.request, voter.due_ms = 0, now_ms + pause_ms
-        self._tick(now_ms)
-
-    def _ask_again(self, now_ms: int) -> None:
-        for number, voter in self._voters.items():
-            if voter.request == 0 and number not in self._election.grants:
-                voter.due_ms = now_ms
         self._tick(now_ms)
 
     def _adopt(self) -> None:
@@ -228,16 +220,34 @@ class Proposer:
             # Some of the promises came from voters that do not count any more: the next promise decides.
             self._reading, self.phase = None, "electing"
             return
-        self.phase = "leading"
         self.history = choice.history.copy()
         self._recorded = dict(event.members)
         self._trusted = dict(event.members) or self._election.identities()
         self._wanted = dict(event.members)
         for number, voter in self._voters.items():
-            known = self._election.answers.get(number)
+            known = self._election.grants.get(number)
             voter.start = self.history.end if known is None else self.history.common_end(known.history)
             voter.due_ms = event.now_ms
+        if self._election.creates:
+            self.phase = "admitting"
+            self._tick(event.now_ms)
+        else:
+            self._win()
+
+    def _win(self) -> None:
+        self.phase = "leading"
         self._outbox.now.append(Won(epoch=self.epoch))
+
+    def _admission_answered(self, event: AppendAnswered, voter: _Voter) -> None:
+        """Nothing is written before a majority has its say, so that a creation that ends halfway can begin again."""
+        voter.due_ms = event.now_ms + self._settings.retry_ms
+        if event.promised > self.epoch:
+            self._outbid(event.promised, event.now_ms)
+            return
+        if event.identity == self._trusted.get(event.voter):
+            voter.identity, voter.admitted = event.identity, event.admitted
+        if sum(one.admitted for one in self._voters.values()) >= self._majority:
+            self._win()
 
     # ------------------------------------------------------------ leading
 
@@ -263,7 +273,7 @@ class Proposer:
         self._recorded = dict(members)
 
     def _send(self, number: int, voter: _Voter, now_ms: int) -> None:
-        if self._own_end == 0:
+        if self._own_end == 0 and self.phase == "leading":
             return  # the first record of this epoch is on its way
         voter.request = self._new_request()
         voter.due_ms = now_ms + self._settings.heartbeat_ms
@@ -276,20 +286,25 @@ class Proposer:
                 start=voter.start,
                 previous_epoch=self.history.epoch_before(voter.start),
                 committed=self.committed,
-                admit=self._may_admit(number, voter),
+                admit=voter.identity if self._may_admit(number, voter) else "",
             )
         )
 
     def _may_admit(self, number: int, voter: _Voter) -> bool:
         """A voter gets its say when the record that names its identity, and with it all before, is committed."""
+        if self.phase == "admitting":
+            return self._trusted.get(number) == voter.identity
         end = max(self._own_end, self._recorded_end.get(number, 0))
         return self._recorded.get(number) == voter.identity and self.committed >= end
 
     def _append_answered(self, event: AppendAnswered) -> None:
         voter = self._voters[event.voter]
-        if voter.request != event.request or self.phase != "leading":
+        if voter.request != event.request or self.phase not in ("admitting", "leading"):
             return
         voter.request = 0
+        if self.phase == "admitting":
+            self._admission_answered(event, voter)
+            return
         if event.promised > self.epoch:
             self._fenced(event.promised, event.voter)
             return

@@ -29,9 +29,10 @@ from raylog.core.quorum.history import LogHistory
 class VoterMachine:
     """One life of a voter."""
 
-    def __init__(self, history: LogHistory, *, promised: int, candidate: str, admitted: bool) -> None:
+    def __init__(self, history: LogHistory, *, identity: str, promised: int, candidate: str, admitted: bool) -> None:
         """Take over what is on disk: the log, the promise, and whether this voter has a say (else it lost its log)."""
         self.history = history
+        self.identity = identity
         self.promised = promised
         self.candidate = candidate
         self.admitted = admitted
@@ -65,16 +66,15 @@ class VoterMachine:
         return epoch == self.promised and candidate == self.candidate
 
     def _save(self, epoch: int, candidate: str, outbox: Outbox[VoterEffect]) -> None:
-        self.promised, self.candidate, self.admitted = epoch, candidate, True
-        outbox.now.append(SavePromise(epoch=epoch, candidate=candidate, admitted=True))
+        self.promised, self.candidate = epoch, candidate
+        outbox.now.append(SavePromise(epoch=epoch, candidate=candidate, admitted=self.admitted))
 
     def _promise(self, event: PromiseRequested, outbox: Outbox[VoterEffect]) -> None:
-        granted = False
-        if self.admitted or event.create:
-            if event.epoch > self.promised:
-                self._save(event.epoch, event.candidate, outbox)
-            # Asked again by the same candidate: the first answer may have been lost.
-            granted = self._is_from_promised(event.epoch, event.candidate)
+        # A voter without a say promises too: when all voters do, and none holds anything, a cluster may be created.
+        if event.epoch > self.promised:
+            self._save(event.epoch, event.candidate, outbox)
+        # Asked again by the same candidate: the first answer may have been lost.
+        granted = self._is_from_promised(event.epoch, event.candidate)
         outbox.after_sync.append(
             PromiseReply(
                 request=event.request,
@@ -89,9 +89,10 @@ class VoterMachine:
 
     def _append(self, event: AppendRequested, outbox: Outbox[VoterEffect]) -> None:
         matched: int | None = None
-        if event.epoch >= self.promised and (self.admitted or event.admit):
+        if event.epoch >= self.promised and (self.admitted or event.admit == self.identity):
             # In one epoch one candidate has a majority of promises, so whoever appends in it is the one that won.
             if not self.admitted or not self._is_from_promised(event.epoch, event.candidate):
+                self.admitted = True
                 self._save(event.epoch, event.candidate, outbox)
             if self.history.matches(event.start, event.previous_epoch):
                 matched = self._take(event, outbox)

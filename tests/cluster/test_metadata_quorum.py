@@ -41,6 +41,8 @@ def entered(cluster: LocalCluster) -> dict[str, str]:
 def identity(cluster: LocalCluster, broker: int) -> str:
     path = metadata_folder(cluster, broker) / "voter"
     lines = path.read_text().splitlines() if path.exists() else []
+    if "admitted=1" not in lines:
+        return ""
     return next((line.partition("=")[2] for line in lines if line.startswith("identity=")), "")
 
 

@@ -34,6 +34,7 @@ class Planted:
     longest_log: bool = False
     answer_before_sync: bool = False
     lost_voter_counts: bool = False
+    anybody_admitted: bool = False
 
 
 class _CountingProposer(Proposer):
@@ -89,6 +90,9 @@ class World:
         self.loss = self.random.choice([0.0, 0.05, 0.2])
         self.copies = self.random.choice([0.0, 0.1, 0.3])
         self.late = self.random.choice([0.0, 0.02, 0.1])
+        self.fragile = self.random.choice([0.0, 0.0, 0.5])
+        """Share of elections and commits that the controller does not survive for long."""
+        self.chunk = self.random.choice([1, 2, 8])
         self.disks = {number: Disk(f"{number}.1") for number in self.numbers}
         self.voters: dict[int, SimVoter | None] = {number: SimVoter(self, number) for number in self.numbers}
         self.controllers: list[SimController] = []
@@ -182,7 +186,11 @@ class SimVoter:
         self.disk = world.disks[number]
         disk = self.disk
         self.machine = VoterMachine(
-            disk.history(), promised=disk.promised, candidate=disk.candidate, admitted=disk.admitted
+            disk.history(),
+            identity=disk.identity,
+            promised=disk.promised,
+            candidate=disk.candidate,
+            admitted=disk.admitted,
         )
 
     def receive(
@@ -270,13 +278,15 @@ class SimController:
         world = self.world
         match effect:
             case ev.AskPromise():
-                promise = ev.PromiseRequested(
-                    request=effect.request, epoch=effect.epoch, candidate=effect.candidate, create=effect.create
-                )
+                promise = ev.PromiseRequested(request=effect.request, epoch=effect.epoch, candidate=effect.candidate)
                 self.ask(effect.voter, effect.request, promise, [])
             case ev.SendAppend():
                 first = next((i for i, batch in enumerate(self.batches) if batch[0].start >= effect.start), None)
-                sent = [] if first is None else self.batches[first : first + world.random.randint(1, 8)]
+                sent = [] if first is None else self.batches[first : first + world.random.randint(1, world.chunk)]
+                admit = effect.admit
+                now = world.voters[effect.voter]
+                if admit and now is not None and world.planted.anybody_admitted:
+                    admit = now.disk.identity  # as if the request named nobody
                 append = ev.AppendRequested(
                     request=effect.request,
                     epoch=effect.epoch,
@@ -285,11 +295,15 @@ class SimController:
                     previous_epoch=effect.previous_epoch,
                     spans=tuple(batch[0] for batch in sent),
                     committed=effect.committed,
-                    admit=effect.admit,
+                    admit=admit,
                 )
                 self.ask(effect.voter, effect.request, append, sent)
             case ev.ReadHistory():
-                assert effect.source is not None
+                self.reads += 1
+                if effect.source is None:
+                    self.batches = []
+                    self.feed_now(ev.HistoryRead(now_ms=world.now_ms, source=None, members={}))
+                    return
                 source, end = effect.source, effect.end
                 read = ev.ReadRequested(request=0, epoch=effect.epoch, candidate=effect.candidate, offset=0)
                 self.read(source, end, read)
@@ -297,12 +311,22 @@ class SimController:
                 world.won(effect.epoch, self)
                 self.leads = True
                 self.decide(f"{self.name} began epoch {effect.epoch}")
+                self.maybe_die()
             case ev.EnterVoters():
                 self.decide("voters", tuple(sorted(effect.members.items())))
             case ev.Committed():
                 world.is_committed([batch for batch in self.batches if batch[0].end <= effect.end])
+                self.maybe_die()
             case ev.Fenced() | ev.Hopeless():
                 self.alive, self.end_reason = False, type(effect).__name__
+
+    def maybe_die(self) -> None:
+        """Die soon, where the world is so; what was sent is on its way, what was not is gone."""
+        if self.world.random.random() < self.world.fragile:
+            self.world.after(self.world.random.randint(0, 60), self.die)
+
+    def die(self) -> None:
+        self.alive = False
 
     def ask(self, number: int, request: int, event: ev.VoterEvent, batches: list[Batch]) -> None:
         world = self.world
@@ -415,7 +439,7 @@ def _fault(world: World, draw: random.Random, storms: float) -> None:
 
 
 def _heal(world: World) -> None:
-    world.loss = world.late = world.copies = 0.0
+    world.loss = world.late = world.copies = world.fragile = 0.0
     for number in world.numbers:
         world.start_voter(number)
     for controller in world.controllers:

@@ -42,7 +42,7 @@ class Play:
     ) -> None:
         asked = self.asked.pop(voter)
         assert isinstance(asked, ev.AskPromise)
-        granted = promised is None and (admitted or asked.create)
+        granted = promised is None
         self.feed(
             ev.PromiseAnswered(
                 now_ms=1,
@@ -50,7 +50,7 @@ class Play:
                 request=asked.request,
                 granted=granted,
                 promised=asked.epoch if granted else promised or 0,
-                admitted=admitted or granted,
+                admitted=admitted,
                 identity=identity or NAMES[voter],
                 history=history or LogHistory(),
                 holds_data=holds_data,
@@ -167,19 +167,27 @@ def test_an_answer_to_another_request_is_not_believed() -> None:
     assert play.proposer.committed == 0
 
 
-def test_a_creation_needs_every_voter_and_no_log_anywhere() -> None:
+def test_a_creation_needs_every_voter_and_a_majority_admitted_before_anything_is_written() -> None:
     play = Play()
     play.promise(1, admitted=False)
     play.promise(2, admitted=False)
     assert not play.others
     play.promise(3, admitted=False)
-    assert all(asked.create for asked in play.asked.values() if isinstance(asked, ev.AskPromise) and asked.voter == 3)
-    play.feed(ev.Tick(now_ms=1_000))
-    for voter in (1, 2):
-        asked = play.asked[voter]
-        assert isinstance(asked, ev.AskPromise)
-        assert asked.create
-        play.promise(voter, admitted=False)
+    play.read({})
+    assert not play.others
+    assert [asked.admit for asked in play.asked.values() if isinstance(asked, ev.SendAppend)] == ["x1", "x2", "x3"]
+    play.answer(1, 0)
+    assert not play.others
+    play.answer(2, 0)
+    assert isinstance(play.others[-1], ev.Won)
+
+
+def test_voters_without_a_say_do_not_make_a_majority() -> None:
+    play = Play()
+    play.promise(1, admitted=False)
+    play.promise(2)
+    assert not play.others
+    play.promise(3)
     assert isinstance(play.others[-1], ev.ReadHistory)
 
 
@@ -218,7 +226,7 @@ def test_a_voter_under_another_identity_counts_after_its_record_is_committed() -
     play.feed(ev.Tick(now_ms=2_000))
     asked = play.asked[3]
     assert isinstance(asked, ev.SendAppend)
-    assert asked.admit
+    assert asked.admit == "new"
 
 
 def test_promises_of_identities_that_the_adopted_log_does_not_know_are_not_counted() -> None:

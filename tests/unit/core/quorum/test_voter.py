@@ -11,18 +11,18 @@ from raylog.core.quorum import events as ev
 def voter(*epochs: int, promised: int = 0, candidate: str = "", admitted: bool = True) -> VoterMachine:
     history = LogHistory()
     history.append([Span(offset, offset + 1, epoch) for offset, epoch in enumerate(epochs)])
-    return VoterMachine(history, promised=promised, candidate=candidate, admitted=admitted)
+    return VoterMachine(history, identity="me", promised=promised, candidate=candidate, admitted=admitted)
 
 
-def promise(machine: VoterMachine, epoch: int, candidate: str, *, create: bool = False) -> ev.PromiseReply:
-    outbox = machine.step(ev.PromiseRequested(request=1, epoch=epoch, candidate=candidate, create=create))
+def promise(machine: VoterMachine, epoch: int, candidate: str) -> ev.PromiseReply:
+    outbox = machine.step(ev.PromiseRequested(request=1, epoch=epoch, candidate=candidate))
     (reply,) = outbox.after_sync
     assert isinstance(reply, ev.PromiseReply)
     return reply
 
 
 def append(
-    machine: VoterMachine, epoch: int, start: int, previous: int, *spans: Span, committed: int = 0, admit: bool = False
+    machine: VoterMachine, epoch: int, start: int, previous: int, *spans: Span, committed: int = 0, admit: str = ""
 ) -> Outbox[ev.VoterEffect]:
     return machine.step(
         ev.AppendRequested(
@@ -104,12 +104,13 @@ def test_what_is_committed_is_never_cut() -> None:
         append(machine, 2, 1, 1, Span(1, 2, 2))
 
 
-def test_a_voter_without_a_say_joins_only_a_creation_or_by_admission() -> None:
+def test_a_voter_without_a_say_promises_but_takes_nothing_before_it_is_admitted() -> None:
     machine = voter(admitted=False)
-    assert not promise(machine, 3, "a").granted
+    reply = promise(machine, 3, "c3")
+    assert (reply.granted, reply.admitted) == (True, False)
     assert matched(append(machine, 3, 0, 0, Span(0, 1, 3))) is None
-    assert promise(voter(admitted=False), 3, "a", create=True).granted
-    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3), admit=True)) == 1
+    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3), admit="who was here before")) is None
+    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3), admit="me")) == 1
     assert machine.admitted
 
 

@@ -101,6 +101,9 @@ class World:
         self.losses = 0
         self.wins = 0
         self.quiet = False
+        """Controllers decide nothing by themselves any more."""
+        self.cut: set[int] = set()
+        """Voters that no request reaches."""
         self.decided = 0
 
     def after(self, delay_ms: int, work: Callable[[], None]) -> None:
@@ -123,6 +126,13 @@ class World:
             self.now_ms, _, work = heapq.heappop(self.queue)
             work()
         self.now_ms = end
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Run until the condition holds, for at most 20 virtual seconds."""
+        end = self.now_ms + 20_000
+        while not condition():
+            assert self.now_ms < end, "the story went another way"
+            self.run(1)
 
     # ------------------------------------------------------------ checks
 
@@ -337,7 +347,7 @@ class SimController:
 
         def deliver() -> None:
             voter = world.voters[number]
-            if voter is not None:
+            if voter is not None and number not in world.cut:
                 voter.receive(event, batches, answer)
 
         world.send(deliver)
@@ -410,6 +420,8 @@ def play(
     """
     draw = random.Random(seed * 7919 + 1)
     world = World(seed, voters or draw.choice([1, 3, 3, 3, 5]), planted)
+    if hasty:
+        world.fragile = 0.6
     storms = draw.random()
     try:
         world.start_controller()
@@ -419,6 +431,49 @@ def play(
         _heal(world)
     except InvariantBroken as broken:
         raise Broken(str(broken)) from broken
+    return world
+
+
+def play_figure_8(planted: Planted | None = None) -> World:
+    """The story behind rule R6: an old record on a majority, counted as committed, and then overwritten all the same.
+
+    X lies on voter 1 alone, then Y of a higher epoch on voter 2 alone. A third leader brings X to voter 3 and dies
+    before a record of its own gets there. A fourth one finds Y on voter 2 to be the best log of voters 2 and 3.
+    """
+    world = World(1, 3, planted)
+    world.loss = world.copies = world.late = world.fragile = 0.0
+    world.chunk, world.quiet = 1, True
+
+    def begin() -> SimController:
+        controller = world.start_controller()
+        world.run_until(lambda: controller.leads)
+        return controller
+
+    def ends() -> list[int]:
+        return [disk.history().end for disk in world.disks.values()]
+
+    first = begin()
+    world.run_until(lambda: {*ends(), first.proposer.committed} == {first.proposer.history.end})
+    world.run(300)
+    common = first.proposer.committed
+    world.cut = {2, 3}
+    first.decide("X")
+    world.run_until(lambda: ends()[0] > common)
+    first.alive = False
+    world.cut = {1}
+    second = begin()
+    world.cut = {1, 3}
+    world.run_until(lambda: ends()[1] > common)
+    second.alive = False
+    world.cut = {2}
+    third = begin()
+    world.run_until(lambda: ends()[2] > common)
+    world.cut = {1, 2, 3}
+    world.run(100)
+    third.alive = False
+    world.cut = {1}
+    fourth = begin()
+    world.run_until(lambda: fourth.proposer.committed > common)
     return world
 
 
@@ -440,14 +495,18 @@ def _fault(world: World, draw: random.Random, storms: float) -> None:
 
 def _heal(world: World) -> None:
     world.loss = world.late = world.copies = world.fragile = 0.0
+    world.chunk = 8
     for number in world.numbers:
         world.start_voter(number)
     for controller in world.controllers:
         controller.alive = False
     world.run(4_000)  # what is late arrives, and may fence nobody but the dead
     before = world.decided
-    last = world.start_controller()
-    world.run(20_000)
+    for _ in range(3):  # one that meets the promise of a dead candidate ends, and Ray starts the next
+        last = world.start_controller()
+        world.run(20_000)
+        if last.alive:
+            break
     if not last.leads or not last.alive or world.decided <= before:
         raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
     world.quiet = True

@@ -88,7 +88,8 @@ $(VENV)/bin/python:
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "The environment $(VENV) has a Python older than 3.11: remove it with make distclean and try again." >&2; exit 1; }
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@echo "Installing Raylog and its extra '$*' into $(VENV); this takes one to two minutes, once."
+	$(PY) -m pip install --quiet --progress-bar on --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	@touch $@
 
 clean:

@@ -192,7 +192,12 @@ class Checks:
             raise Violation("L2", f"the log of {state} is given up for lost, and it is not")
         end = self.committed.end
         found = log.entry(end - 1) if end else None
-        if found is not None and found.chain == self.committed.entries[end - 1].chain:
+        if (
+            state is not None
+            and self.simulation.controller.public.lost_logs.get((state.partition, state.isr[0])) == log.identity
+        ):
+            raise Violation("L2", f"the log of {state} is there again, and nobody noticed")
+        if not log.restored and found is not None and found.chain == self.committed.entries[end - 1].chain:
             raise Violation("L2", f"the log of {state} is given up for lost, and has all that is committed")
 
     def finish(self) -> None:

@@ -60,6 +60,7 @@ class VirtualLog:
     def __init__(self, identity: str = "", replaces: VirtualLog | None = None) -> None:
         """Create an empty folder, perhaps in place of one that is lost."""
         self.identity = identity
+        self.restored = False
         self.opened = False
         """True once some life has opened the folder: later ones do not see any more that it is new."""
         self.lost = replaces

@@ -89,7 +89,10 @@ class Nemesis:
             controller.paused_until_us = self.world.now_us + int(ms * 1000)
 
     def _wipe(self) -> None:
-        self.simulation.wipe(self._victim())
+        broker = self._victim()
+        self.simulation.wipe(broker)
+        if self.world.chance(self.simulation.faults.restore):
+            self.world.after(self.world.between_us(100, 4000), self.simulation.restore, broker)
 
     def _fill(self) -> None:
         broker = self._victim()

@@ -54,6 +54,8 @@ class Faults:
     """Chance that part of what was not synced is still there after a crash."""
     wipe_rate: float = 0
     """A replica crashes, and its folder is gone or damaged: the next life begins with an empty log."""
+    restore: float = 0
+    """Share of lost folders that an operator brings back some time later, whatever is there by then."""
     full_rate: float = 0
     """A replica's disk takes nothing for a while."""
     full_ms: float = 1500
@@ -245,6 +247,7 @@ def _disk(draw: random.Random) -> Faults:
         duplicate=draw.choice((0.0, 0.2)),
         controller_crash_rate=draw.choice((0.0, 0.5)),
         retention=draw.choice((0.0, 2.0)),
+        restore=draw.choice((0.0, 0.5)),
     )
 
 

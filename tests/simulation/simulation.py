@@ -210,6 +210,17 @@ class Simulation:
         self.world.tell("the folder of r{} with end {} is gone", broker, self.logs[broker].end)
         self.logs[broker] = self._new_folder(self.logs[broker])
 
+    def restore(self, broker: int) -> None:
+        """An operator puts the folder back that was lost, in place of what is there now."""
+        present = self.logs[broker]
+        again = present.lost
+        if self.healed or again is None:
+            return
+        self.crash(broker, "to get its old folder back")
+        self.world.tell("r{} gets {} back, with end {}", broker, again.identity, again.end)
+        present.lost, again.lost, again.restored = again.lost, present, True
+        self.logs[broker] = again
+
     def _new_folder(self, replaces: VirtualLog | None = None) -> VirtualLog:
         self._folders += 1
         return VirtualLog(f"log{self._folders}", replaces)

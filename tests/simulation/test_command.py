@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import tests.simulation.__main__ as command
 from tests.simulation.__main__ import main
 from tests.simulation.planted import PLANTED
 from tests.simulation.simulation import run_seed
@@ -45,3 +47,25 @@ def test_a_failing_seed_is_printed_with_its_story(capsys: pytest.CaptureFixture[
     assert f"profile {planted.profile}" in printed
     assert "VIOLATION I" in printed
     assert f"again: python -m tests.simulation --profile {planted.profile} --seed" in printed
+
+
+def test_the_command_says_what_caught_each_planted_bug(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PLANTED", PLANTED[:2])
+    monkeypatch.setattr(command, "TOO_DEEP", ())
+    assert main(["--planted"]) == 0
+    printed = capsys.readouterr().out
+    assert all(planted.name in printed for planted in PLANTED[:2])
+    assert "2 of 2 planted bugs" in printed
+
+
+def test_a_planted_bug_that_nobody_notices_fails_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_is = getattr(PLANTED[0].target, PLANTED[0].attribute)
+    harmless = replace(PLANTED[0], profile="quiet", seeds=1, substitute=as_it_is)
+    monkeypatch.setattr(command, "PLANTED", (harmless,))
+    monkeypatch.setattr(command, "TOO_DEEP", ())
+    assert main(["--planted"]) == 1
+    assert "NOTHING" in capsys.readouterr().out

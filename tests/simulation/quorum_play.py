@@ -1,0 +1,113 @@
+"""Plays of the metadata quorum: random faults from a seed, and the scripted story behind rule R6."""
+
+from __future__ import annotations
+
+import random
+
+from raylog.core.invariants import InvariantBroken
+from tests.simulation.quorum import Broken, Planted, SimController, World
+
+
+def play(
+    seed: int, *, planted: Planted | None = None, steps: int = 40, voters: int | None = None, hasty: bool = False
+) -> World:
+    """Play one seed: faults for a while, then heal, and a controller has to get going. Raises :class:`Broken`.
+
+    ``hasty``: faults follow so closely that controllers are gone before they have done much.
+    """
+    draw = random.Random(seed * 7919 + 1)
+    world = World(seed, voters or draw.choice([1, 3, 3, 3, 5]), planted)
+    if hasty:
+        world.fragile = 0.6
+    storms = draw.random()
+    try:
+        world.start_controller()
+        for _ in range(steps):
+            world.run(draw.choice([5, 20, 50, 100, 200] if hasty else [5, 30, 100, 400, 1_000]))
+            _fault(world, draw, storms)
+        _heal(world)
+    except InvariantBroken as broken:
+        raise Broken(str(broken)) from broken
+    return world
+
+
+def play_figure_8(planted: Planted | None = None) -> World:
+    """The story behind rule R6: an old record on a majority, counted as committed, and then overwritten all the same.
+
+    X lies on voter 1 alone, then Y of a higher epoch on voter 2 alone. A third leader brings X to voter 3 and dies
+    before a record of its own gets there. A fourth one finds Y on voter 2 to be the best log of voters 2 and 3.
+    """
+    world = World(1, 3, planted)
+    world.loss = world.copies = world.late = world.fragile = 0.0
+    world.chunk, world.quiet = 1, True
+
+    def begin() -> SimController:
+        controller = world.start_controller()
+        world.run_until(lambda: controller.leads)
+        return controller
+
+    def ends() -> list[int]:
+        return [disk.history().end for disk in world.disks.values()]
+
+    first = begin()
+    world.run_until(lambda: {*ends(), first.proposer.committed} == {first.proposer.history.end})
+    world.run(300)
+    common = first.proposer.committed
+    world.cut = {2, 3}
+    first.decide("X")
+    world.run_until(lambda: ends()[0] > common)
+    first.alive = False
+    world.cut = {1}
+    second = begin()
+    world.cut = {1, 3}
+    world.run_until(lambda: ends()[1] > common)
+    second.alive = False
+    world.cut = {2}
+    third = begin()
+    world.run_until(lambda: ends()[2] > common)
+    world.cut = {1, 2, 3}
+    world.run(100)
+    third.alive = False
+    world.cut = {1}
+    fourth = begin()
+    world.run_until(lambda: fourth.proposer.committed > common)
+    return world
+
+
+def _fault(world: World, draw: random.Random, storms: float) -> None:
+    alive = [controller for controller in world.controllers if controller.alive]
+    kind = draw.random()
+    number = draw.choice(world.numbers)
+    if kind < 0.35 * storms + 0.1:
+        world.crash_voter(number, draw.choice([10, 200, 2_000]))
+    elif kind < 0.5 and len(world.numbers) > 1:
+        world.lose_directory(number)
+    elif kind < 0.65 and alive:
+        draw.choice(alive).paused_until_ms = world.now_ms + draw.choice([100, 1_000, 4_000])
+    elif kind < 0.8 and alive:
+        draw.choice(alive).alive = False
+    if sum(controller.alive for controller in world.controllers) < (2 if draw.random() < 0.2 else 1):
+        world.start_controller()
+
+
+def _heal(world: World) -> None:
+    world.loss = world.late = world.copies = world.fragile = 0.0
+    world.chunk = 8
+    for number in world.numbers:
+        world.start_voter(number)
+    for controller in world.controllers:
+        controller.alive = False
+    world.run(4_000)  # what is late arrives, and may fence nobody but the dead
+    before = world.decided
+    last = world.start_controller()
+    world.run(20_000)
+    for _ in range(2):  # one that meets the promise of a dead candidate ends, and Ray starts the next
+        if not last.alive:
+            last = world.start_controller()
+            world.run(20_000)
+    if not last.leads or not last.alive or world.decided <= before:
+        raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
+    world.quiet = True
+    world.run(2_000)
+    if len({tuple(disk.batches) for disk in world.disks.values()}) > 1:
+        raise Broken("the voters' logs are not equal after all was healed and nothing is decided any more")

@@ -189,6 +189,8 @@ class Proposer:
         self._tried_epochs += 1
         for voter in self._voters.values():
             voter.request, voter.due_ms = 0, now_ms + pause_ms
+            # Who it was belongs to the epoch that is given up: by now it may be another, and the log may say so.
+            voter.identity, voter.admitted = "", False
         self._tick(now_ms)
 
     def _adopt(self) -> None:

@@ -33,7 +33,6 @@ class Planted:
     longest_log: bool = False
     answer_before_sync: bool = False
     lost_voter_counts: bool = False
-    anybody_admitted: bool = False
 
 
 class _CountingProposer(Proposer):
@@ -292,10 +291,6 @@ class SimController:
             case ev.SendAppend():
                 first = next((i for i, batch in enumerate(self.batches) if batch[0].start >= effect.start), None)
                 sent = [] if first is None else self.batches[first : first + world.random.randint(1, world.chunk)]
-                admit = effect.admit
-                now = world.voters[effect.voter]
-                if admit and now is not None and world.planted.anybody_admitted:
-                    admit = now.disk.identity  # as if the request named nobody
                 append = ev.AppendRequested(
                     request=effect.request,
                     epoch=effect.epoch,
@@ -304,7 +299,7 @@ class SimController:
                     previous_epoch=effect.previous_epoch,
                     spans=tuple(batch[0] for batch in sent),
                     committed=effect.committed,
-                    admit=admit,
+                    admit=effect.admit,
                 )
                 self.ask(effect.voter, effect.request, append, sent)
             case ev.ReadHistory():

@@ -38,7 +38,6 @@ def test_an_old_record_on_a_majority_is_not_taken_for_committed() -> None:
         (Planted(longest_log=True), 0),
         (Planted(answer_before_sync=True), 0),
         (Planted(lost_voter_counts=True), 0),
-        (Planted(anybody_admitted=True), 0),
     ],
 )
 def test_a_planted_bug_is_caught(bug: Planted, first: int) -> None:

@@ -256,3 +256,14 @@ def test_an_older_log_is_taken_over_unless_a_voter_has_gone_beyond_it() -> None:
     effect = play.others[-1]
     assert isinstance(effect, ev.ReadHistory)
     assert effect.source == 1
+
+
+def test_what_a_voter_was_in_an_epoch_that_was_given_up_is_not_entered() -> None:
+    play = Play()
+    play.promise(3, log(1), identity="old")
+    play.promise(1, promised=5)
+    play.promise(1, log(1))
+    play.promise(2, log(1))
+    play.read({1: "x1", 2: "x2", 3: "new"})
+    play.append()
+    assert not any(isinstance(effect, ev.EnterVoters) for effect in play.others)

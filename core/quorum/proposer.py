@@ -203,7 +203,7 @@ class Proposer:
         )
 
     def _history_unreadable(self, event: HistoryUnreadable) -> None:
-        if self._reading is None or self._reading.source != event.source:
+        if self.phase != "adopting" or self._reading is None or self._reading.source != event.source:
             return
         if event.promised > self.epoch:
             self._outbid(event.promised, event.now_ms)
@@ -216,7 +216,7 @@ class Proposer:
 
     def _history_read(self, event: HistoryRead) -> None:
         choice = self._reading
-        if choice is None or choice.source != event.source:
+        if self.phase != "adopting" or choice is None or choice.source != event.source:
             return
         if not self._election.confirmed(choice, event.members):
             # Some of the promises came from voters that do not count any more: the next promise decides.

@@ -267,3 +267,12 @@ def test_what_a_voter_was_in_an_epoch_that_was_given_up_is_not_entered() -> None
     play.read({1: "x1", 2: "x2", 3: "new"})
     play.append()
     assert not any(isinstance(effect, ev.EnterVoters) for effect in play.others)
+
+
+def test_an_answer_about_the_adopted_log_that_comes_too_late_does_not_unseat_a_leader() -> None:
+    play = leading(log(1), log(1))
+    play.feed(ev.HistoryUnreadable(now_ms=2, source=2, promised=9))
+    play.feed(ev.HistoryRead(now_ms=2, source=2, members={}))
+    play.append()
+    assert (play.proposer.phase, play.proposer.history.end) == ("leading", 3)
+    assert not play.others

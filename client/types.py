@@ -21,7 +21,7 @@ class Record(msgspec.Struct, gc=False):
     """One record as a consumer sees it.
 
     `gc=False` because a record cannot be part of a reference cycle, and millions of them would keep the collector busy.
-    `key` and `value` are bytes, or what the consumer's deserializers made of them.
+    `key` and `value` are bytes, or what the consumer's deserializers made of them; `headers` is empty without headers.
     """
 
     topic: str
@@ -30,7 +30,7 @@ class Record(msgspec.Struct, gc=False):
     timestamp_ms: int
     key: Any
     value: Any
-    headers: list[Header]
+    headers: tuple[Header, ...]
 
     @property
     def timestamp(self) -> int:

@@ -90,8 +90,7 @@ class BatchOpener:
                 timestamps,
                 repeat(None) if keys is None else _converted(keys, self._key_deserializer),
                 repeat(None) if values is None else _converted(values, self._value_deserializer),
-                # A list of its own for each record: a shared empty one would carry a user's change to other records.
-                map(list, repeat((), len(offsets)) if headers is None else (row or () for row in headers)),
+                repeat(()) if headers is None else (tuple(row or ()) for row in headers),
             )
         )
 

@@ -90,7 +90,7 @@ def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, act
     def check(records: list[Record]) -> None:
         for record in records:
             wanted = expected.pop(0)
-            assert record == Record("flights", 0, wanted, wanted, None, f"value {wanted}".encode(), [])
+            assert record == Record("flights", 0, wanted, wanted, None, f"value {wanted}".encode(), ())
 
     for action, number in actions:
         if action == "ask" and len(asked) < 4:

@@ -94,9 +94,9 @@ def test_records_are_printed_as_json_lines(cluster: ToyCluster) -> None:
 
 
 def test_a_format_gives_every_field() -> None:
-    record = Record("t", 2, 7, 99, b"k", None, [("a", b"1"), ("b", b"2")])
+    record = Record("t", 2, 7, 99, b"k", None, (("a", b"1"), ("b", b"2")))
     assert compile_format(r"%t-%p@%o %T %k=%v [%h] 100%%\n\t\\x")(record) == b"t-2@7 99 k=null [a=1,b=2] 100%\n\t\\x"
-    assert compile_format("é%v")(Record("t", 0, 0, 0, None, b"\xff", [])) == "é".encode() + b"\xff"
+    assert compile_format("é%v")(Record("t", 0, 0, 0, None, b"\xff", ())) == "é".encode() + b"\xff"
 
 
 def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluster) -> None:

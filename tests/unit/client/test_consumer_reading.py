@@ -44,9 +44,9 @@ def test_every_record_comes_once_in_order_with_all_its_parts(cluster: ToyCluster
     fill(cluster, "flights", 0, [b"c"], timestamps=[77])
     with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
         assert read(consumer, 3) == [
-            Record("flights", 0, 0, 0, None, b"a", [("source", b"csv")]),
-            Record("flights", 0, 1, 1, b"k", None, []),
-            Record("flights", 0, 2, 77, None, b"c", []),
+            Record("flights", 0, 0, 0, None, b"a", (("source", b"csv"),)),
+            Record("flights", 0, 1, 1, b"k", None, ()),
+            Record("flights", 0, 2, 77, None, b"c", ()),
         ]
 
 

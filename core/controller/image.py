@@ -238,6 +238,11 @@ class MetadataImage:
         require(bool(replicas) and len(set(replicas)) == len(replicas), f"{name} has replicas on different brokers")
         require(bool(isr) and len(set(isr)) == len(isr), f"the ISR of {name} is not empty")
         require(set(isr) <= set(replicas), f"the ISR of {name} is part of its replicas")
+        require(set(state.elr) <= set(replicas), f"the eligible leader replicas of {name} are part of its replicas")
+        require(not set(state.elr) & set(isr), f"the eligible leader replicas of {name} are outside its ISR")
+        moving = {*state.adding, *state.removing}
+        require(moving <= set(replicas), f"the replicas of {name} that come and go are part of its replicas")
+        require(not set(state.adding) & set(state.removing), f"no replica of {name} both comes and goes")
         require(tuple(place.broker for place in state.places) == replicas, f"{name} has one place for each replica")
         if state.leader != NO_LEADER:
             place = state.place(state.leader)
@@ -257,6 +262,10 @@ def partition_changed(state: PartitionState) -> PartitionChanged:
         isr=state.isr,
         replicas=state.replicas,
         partition_epoch=state.partition_epoch,
+        elr=state.elr,
+        unclean_leader_epoch=state.unclean_leader_epoch,
+        adding=state.adding,
+        removing=state.removing,
     )
 
 
@@ -358,6 +367,10 @@ def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
         replicas=record.replicas,
         partition_epoch=record.partition_epoch,
         places=places,
+        elr=record.elr,
+        unclean_leader_epoch=record.unclean_leader_epoch,
+        adding=record.adding,
+        removing=record.removing,
     )
     if image.lost_logs:
         image.lost_logs = {

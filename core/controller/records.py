@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import ClassVar, TypeVar
 
 from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
+from raylog.core.replication.state import NO_ELECTION_YET
 
 RECORD_TYPES: dict[str, type[MetadataRecord]] = {}
 """Every record type by the name it has on the wire."""
@@ -154,6 +155,10 @@ class PartitionChanged(MetadataRecord):
     isr: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]
     partition_epoch: PartitionEpoch
+    elr: tuple[BrokerId, ...] = ()
+    unclean_leader_epoch: LeaderEpoch = NO_ELECTION_YET
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 @_record

@@ -47,6 +47,10 @@ class PartitionState:
 
     ``replicas`` has the preferred leader in front. ``isr`` is never empty: the last member stays in it even when it is
     down. ``leader`` is :data:`NO_LEADER` while no ISR member is alive. ``places`` has one entry per replica.
+    ``elr``: replicas outside the ISR that hold everything committed (eligible leader replicas, KIP-966).
+    ``unclean_leader_epoch``: the last leader epoch that began outside ISR and ELR, so that committed records may be
+    missing from it on; 0 = never. ``adding`` and ``removing``: the replicas that a reassignment under way brings in and
+    takes out; both are part of ``replicas`` until it is complete.
     """
 
     topic_id: str
@@ -57,6 +61,10 @@ class PartitionState:
     leader_epoch: LeaderEpoch = NO_ELECTION_YET
     partition_epoch: PartitionEpoch = NO_CHANGE_YET
     places: tuple[ReplicaPlace, ...] = ()
+    elr: tuple[BrokerId, ...] = ()
+    unclean_leader_epoch: LeaderEpoch = NO_ELECTION_YET
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
     def place(self, broker: BrokerId) -> ReplicaPlace | None:
         """Return where that broker's replica runs, or None when it holds none."""
@@ -77,21 +85,30 @@ class PartitionState:
             self.leader_epoch,
             self.partition_epoch,
             [place.to_wire() for place in self.places],
+            list(self.elr),
+            self.unclean_leader_epoch,
+            list(self.adding),
+            list(self.removing),
         ]
 
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> PartitionState:
-        """Read the msgpack form."""
-        topic_id, topic, partition, replicas, isr, leader, leader_epoch, partition_epoch, places = row
+        """Read the msgpack form; what follows the places is missing in states of earlier versions."""
+        topic_id, topic, partition, replicas, isr, leader, leader_epoch, partition_epoch, places, *later = row
+        elr, unclean_leader_epoch, adding, removing = later or ((), NO_ELECTION_YET, (), ())
         return cls(
             topic_id=str(topic_id),
             partition=TopicPartition(str(topic), _int(partition)),
-            replicas=tuple(BrokerId(_int(broker)) for broker in _list(replicas)),
-            isr=tuple(BrokerId(_int(broker)) for broker in _list(isr)),
+            replicas=_brokers(replicas),
+            isr=_brokers(isr),
             leader=BrokerId(_int(leader)),
             leader_epoch=LeaderEpoch(_int(leader_epoch)),
             partition_epoch=PartitionEpoch(_int(partition_epoch)),
             places=tuple(ReplicaPlace.from_wire(_list(place)) for place in _list(places)),
+            elr=_brokers(elr),
+            unclean_leader_epoch=LeaderEpoch(_int(unclean_leader_epoch)),
+            adding=_brokers(adding),
+            removing=_brokers(removing),
         )
 
 
@@ -99,6 +116,10 @@ def _int(value: object) -> int:
     if isinstance(value, int):
         return value
     raise TypeError(f"expected a whole number in a partition state, got {value!r}")
+
+
+def _brokers(value: object) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(_int(broker)) for broker in _list(value))
 
 
 def _list(value: object) -> Sequence[object]:

@@ -225,7 +225,7 @@ class Membership:
         if (event.partition, event.broker) in ledger.image.lost_logs:
             warning = (
                 f"{event.partition} has no leader: broker {event.broker} held its only in-sync copy and came back "
-                "without it. Restore that data directory, or set unclean.leader.election.enable=true on the topic to "
+                "without it. Restore that data directory, or use `raylog topic elect --unclean` on the partition to "
                 "go on with what other replicas have."
             )
         if after is not None:

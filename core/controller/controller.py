@@ -13,16 +13,19 @@ from typing import assert_never
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.events import (
+    AlterReassignmentsReceived,
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
+    CreatePartitionsReceived,
     CreateTopicReceived,
     DeleteTopicReceived,
     DescribeClusterReceived,
     Effect,
     Event,
     IsrChangeReceived,
+    ListReassignmentsReceived,
     ProducerIdsRequested,
     ReplicaRegistrationReceived,
     SessionHeard,
@@ -30,9 +33,13 @@ from raylog.core.controller.events import (
     Tick,
     VotersShown,
 )
+from raylog.core.controller.growth import Growth
+from raylog.core.controller.healing import Healing
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.membership import Membership
+from raylog.core.controller.moves import Moves
+from raylog.core.controller.reassignment import is_moving
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.topics import Topics
@@ -62,6 +69,9 @@ class ControllerMachine:
         self._ledger = Ledger(image, now_ms)
         self._membership = Membership(self._ledger, settings)
         self._topics = Topics(self._ledger, settings, self._membership)
+        self._growth = Growth(self._ledger, self._topics, self._membership)
+        self._moves = Moves(self._ledger, self._membership)
+        self._healing = Healing(self._ledger, self._moves)
         self._coordinators = Coordinators(self._ledger, self._topics)
         self._started = False
 
@@ -98,6 +108,7 @@ class ControllerMachine:
         if config != image.config:
             ledger.write(ClusterConfigured(config=config))
         self._membership.started()
+        self._moves.started()
         return ledger.finish()
 
     def step(self, event: Event) -> Outbox[Effect]:
@@ -119,6 +130,8 @@ class ControllerMachine:
             require(not nobody, f"{event} has nobody to refuse", self.story)
             if not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown)):
                 ledger.refuse(event.request, refusal)
+        else:
+            self._moves.advance()
         return ledger.finish()
 
     def _handle(self, event: Event) -> None:
@@ -150,6 +163,12 @@ class ControllerMachine:
                 self._topics.delete(event)
             case AlterTopicConfigReceived():
                 self._topics.alter_config(event)
+            case CreatePartitionsReceived():
+                self._growth.create_partitions(event)
+            case AlterReassignmentsReceived():
+                self._moves.alter(event)
+            case ListReassignmentsReceived():
+                self._moves.listed(event)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event)
             case CoordinatorRequested():
@@ -171,6 +190,9 @@ class ControllerMachine:
         self._membership.time_passed()
         if in_grace and not self._membership.in_grace:
             self._coordinators.grace_ended()
+        self._moves.time_passed()
+        if not self._membership.in_grace:
+            self._healing.time_passed()
 
     def _end(self, sessions: list[Session] | list[Session | None]) -> None:
         """Draw the consequences of sessions that are over. All are closed before, so that no leadership goes to one."""
@@ -212,6 +234,7 @@ class ControllerMachine:
             "sessions": len(self._ledger.sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
+            "reassigning_partitions": [str(state.partition) for state in image.partitions() if is_moving(state)],
             "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
         }
 

@@ -79,9 +79,9 @@ class Topics:
             count = self._settings.default_partitions if event.partitions == -1 else event.partitions
             factor = event.replication_factor
             factor = self._settings.default_replication_factor if factor == -1 else factor
-            assignment = self._placed(count, factor)
+            assignment = self.placed(count, factor)
         else:
-            assignment = self._given(event.assignment, event.partitions, event.replication_factor)
+            assignment = self.given(event.assignment, event.partitions, event.replication_factor)
         config = _checked_config(event.config, len(assignment[0]))
         if event.validate_only:
             self._ledger.reply(event.request, [""])
@@ -91,7 +91,7 @@ class Topics:
     def create_internal(self, name: str, config: Mapping[str, object]) -> None:
         """Create one of Raylog's own topics, with as many replicas as asked for and possible now."""
         factor = min(self._settings.offsets_topic_replication_factor, len(self._ledger.image.online_brokers()))
-        assignment = self._placed(self._settings.offsets_topic_partitions, factor)
+        assignment = self.placed(self._settings.offsets_topic_partitions, factor)
         self._write(name, _checked_config(config, factor), assignment)
 
     def delete(self, event: DeleteTopicReceived) -> None:
@@ -124,7 +124,7 @@ class Topics:
             raise InvalidConfig(f"{both[0]!r} is both set and deleted; do one of the two.")
         validate_topic_config(dict.fromkeys(event.delete), defaults_only=True)
         kept = {key: value for key, value in topic.config.items() if key not in event.delete}
-        factor = min(len(state.replicas) for state in topic.partitions)
+        factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor)
         if config != topic.config:
             ledger.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
@@ -140,7 +140,8 @@ class Topics:
             self._membership.expect(state)
         return topic_id
 
-    def _placed(self, partitions: int, replication_factor: int) -> Assignment:
+    def placed(self, partitions: int, replication_factor: int) -> Assignment:
+        """Choose brokers for new partitions; raises InvalidPartitions and InvalidReplicationFactor."""
         image = self._ledger.image
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
@@ -158,7 +159,8 @@ class Topics:
             nodes, partitions=partitions, replication_factor=replication_factor, leaders=leaders, replicas=replicas
         )
 
-    def _given(self, assignment: Sequence[Sequence[BrokerId]], partitions: int, replication_factor: int) -> Assignment:
+    def given(self, assignment: Sequence[Sequence[BrokerId]], partitions: int, replication_factor: int) -> Assignment:
+        """Check the brokers that a client chose; -1 = as many partitions or replicas as it names."""
         known = self._ledger.image.brokers
         if not 1 <= len(assignment) <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {len(assignment)}.")

@@ -25,6 +25,8 @@ class ReplicationSettings:
     """A fetch unanswered for so long is given up and sent anew; must exceed the leader's long poll."""
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
+    catch_up_bytes_per_s: int = 0
+    """How fast this replica fetches while a reassignment adds it and it is not in sync; 0 = as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ from raylog.core.replication.leader import Leader
 from raylog.core.replication.log import LogSummary, ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedProduce
 from raylog.core.replication.state import PartitionState
+from raylog.core.replication.throttle import Throttle
 
 __all__ = ["LogSummary", "ReplicaMachine", "ReplicationSettings", "Role"]
 
@@ -77,6 +78,7 @@ class ReplicaMachine:
         self._log = ReplicaLog(log)
         self._leader: Leader | None = None
         self._follower: Follower | None = None
+        self._throttle = Throttle()
         self._last_request = 0
         self._story: deque[Event | str] = deque(maxlen=_STORY_LENGTH)
 
@@ -316,6 +318,7 @@ class ReplicaMachine:
                 self._enter(state, cause, now_ms, out)
             else:
                 self.state = state
+                self._set_pace()
                 if self._leader is not None:
                     self._leader.adopt(state, cause, now_ms, out)
         elif state.partition_epoch == held.partition_epoch and state.leader_epoch == held.leader_epoch:
@@ -348,7 +351,9 @@ class ReplicaMachine:
                 settings=self._settings,
                 next_request=self._next_request,
                 note=self._note,
+                throttle=self._throttle,
             )
+            self._set_pace()
             self._follower.fetch(cause, now_ms, out)
 
     def _lead(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
@@ -368,6 +373,11 @@ class ReplicaMachine:
             next_request=self._next_request,
             note=self._note,
         )
+
+    def _set_pace(self) -> None:
+        """Slow a replica down that is being added; whoever is in sync must stay so."""
+        if self._follower is not None and self.state is not None:
+            self._follower.throttled = self.broker in self.state.adding and self.broker not in self.state.isr
 
     def _advance(self, cause: str, out: Outbox[Effect]) -> None:
         if self._leader is not None:

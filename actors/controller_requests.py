@@ -118,6 +118,28 @@ def _alter_topic_config(session: int, number: int, now_ms: int, args: Sequence[A
     )
 
 
+def _create_partitions(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic, total, assignment = args
+    return ev.CreatePartitionsReceived(
+        cause="create_partitions", now_ms=now_ms, request=number, topic=topic, total=total, assignment=assignment
+    )
+
+
+def _alter_reassignments(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    changes, throttle = args
+    return ev.AlterReassignmentsReceived(
+        cause="alter_partition_reassignments",
+        now_ms=now_ms,
+        request=number,
+        changes=[(topic, partition, brokers) for topic, partition, brokers in changes],
+        throttle=throttle,
+    )
+
+
+def _list_reassignments(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.ListReassignmentsReceived(cause="list_partition_reassignments", now_ms=now_ms, request=number)
+
+
 def _allocate_producer_ids(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     return ev.ProducerIdsRequested(cause="allocate_producer_ids", now_ms=now_ms, request=number, count=args[0])
 
@@ -147,6 +169,8 @@ CREATE_TOPIC: Final[tuple[Check, ...]] = (
 )
 DELETE_TOPIC: Final[tuple[Check, ...]] = (text,)
 ALTER_TOPIC_CONFIG: Final[tuple[Check, ...]] = (text, table(_setting), each(text))
+CREATE_PARTITIONS: Final[tuple[Check, ...]] = (text, whole, optional(each(each(whole))))
+ALTER_REASSIGNMENTS: Final[tuple[Check, ...]] = (each(row(text, whole, optional(each(whole)))), optional(whole))
 
 _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "register_broker": (_register_broker, whole, whole, text, text, whole, text, text),
@@ -156,6 +180,9 @@ _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "create_topic": (_create_topic, *CREATE_TOPIC),
     "delete_topic": (_delete_topic, *DELETE_TOPIC),
     "alter_topic_config": (_alter_topic_config, *ALTER_TOPIC_CONFIG),
+    "create_partitions": (_create_partitions, *CREATE_PARTITIONS),
+    "alter_partition_reassignments": (_alter_reassignments, *ALTER_REASSIGNMENTS),
+    "list_partition_reassignments": (_list_reassignments,),
     "allocate_producer_ids": (_allocate_producer_ids, whole),
     "ensure_coordinator": (_ensure_coordinator, text, whole),
     "describe_cluster": (_describe_cluster,),

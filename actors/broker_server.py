@@ -19,6 +19,9 @@ from raylog.actors.controller_requests import (
     CREATE_PARTITIONS,
     CREATE_TOPIC,
     DELETE_TOPIC,
+    ELECT_LEADERS,
+    RESUME_BROKER,
+    STOP_BROKER,
 )
 from raylog.actors.metadata_answers import coordinator_index, metadata_answer
 from raylog.actors.settings import session_heartbeat_s
@@ -252,6 +255,9 @@ _ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
     "create_partitions": CREATE_PARTITIONS,
     "alter_partition_reassignments": ALTER_REASSIGNMENTS,
     "list_partition_reassignments": (),
+    "elect_leaders": ELECT_LEADERS,
+    "stop_broker": STOP_BROKER,
+    "resume_broker": RESUME_BROKER,
     "describe_cluster": (),
 }
-"""What each method takes; those behind ``find_coordinator`` go on to the controller."""
+"""What each method takes; those from ``create_topic`` on go on to the controller."""

@@ -82,7 +82,7 @@ class ReplicaServer:
         """Recover the log, open the endpoint, look for the controller. Returns when the log is open."""
         config, flush = topic_settings(self.spec.topic_config)
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, open_replica_log, self.spec, config)
+        opening = loop.run_in_executor(None, open_replica_log, self.spec, config, flush.before_acknowledging)
         try:
             opened = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -163,7 +163,7 @@ class ReplicaServer:
             "leader_epoch": -1 if machine is None else machine.leader_epoch,
             "high_watermark": -1 if machine is None else machine.high_watermark,
             "isr": [] if machine is None else list(machine.isr),
-            "min_insync_replicas": self._settings.min_insync_replicas,
+            "min_insync_replicas": (self._settings if machine is None else machine.settings).min_insync_replicas,
             "parked_fetches": runner.reads.parked,
             "log_start_offset": log.log_start_offset,
             "log_end_offset": log.log_end_offset,
@@ -311,6 +311,7 @@ class ReplicaServer:
                     port,
                     log_lost,
                     opened.log.log_id if opened is not None else "",
+                    self._incarnation == NO_INCARNATION and opened is not None and opened.unsynced_lost,
                 ],
                 timeout_s=REGISTER_TIMEOUT_S,
             )

@@ -52,6 +52,7 @@ def replication_settings(
     config = TopicConfig.from_dict(topic)
     return ReplicationSettings(
         min_insync_replicas=config.min_insync(replication_factor),
+        majority=config.min_insync_replicas is None,
         replica_lag_time_max_ms=ClusterConfig.from_dict(cluster).replica_lag_time_max_ms,
         catch_up_bytes_per_s=catch_up_bytes_per_s,
     )
@@ -79,6 +80,9 @@ def controller_settings(
         session_timeout_ms=timeout_ms,
         registration_grace_ms=2 * timeout_ms,
         initial_leader_wait_ms=INITIAL_LEADER_WAIT_MS,
+        auto_leader_rebalance=ClusterConfig.from_dict(cluster).auto_leader_rebalance_enable,
+        leader_imbalance_check_ms=ClusterConfig.from_dict(cluster).leader_imbalance_check_interval_seconds * 1000,
+        leader_imbalance_percentage=ClusterConfig.from_dict(cluster).leader_imbalance_per_broker_percentage,
         default_partitions=ClusterConfig.from_dict(cluster).num_partitions,
         default_replication_factor=ClusterConfig.from_dict(cluster).default_replication_factor,
         offsets_topic_partitions=ClusterConfig.from_dict(cluster).offsets_topic_num_partitions,

@@ -10,6 +10,8 @@ from raylog.core.controller.entries import BrokerImage, Coordinator, TopicImage
 from raylog.core.controller.records import (
     BrokerOffline,
     BrokerRegistered,
+    BrokerResumed,
+    BrokerStopped,
     ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
@@ -54,6 +56,7 @@ def _controller_started(image: MetadataImage, record: ControllerStarted) -> None
 
 
 def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
+    held = image.brokers.get(record.broker)
     image.brokers[record.broker] = BrokerImage(
         broker=record.broker,
         incarnation=record.incarnation,
@@ -61,12 +64,23 @@ def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
         host=record.host,
         port=record.port,
         directory_id=record.directory_id,
+        stopped=held is not None and held.stopped,
     )
 
 
 def _broker_offline(image: MetadataImage, record: BrokerOffline) -> None:
     require(record.broker in image.brokers, f"broker {record.broker} has registered")
     image.brokers[record.broker] = replace(image.brokers[record.broker], online=False)
+
+
+def _broker_stopped(image: MetadataImage, record: BrokerStopped) -> None:
+    require(record.broker in image.brokers, f"broker {record.broker} has registered")
+    image.brokers[record.broker] = replace(image.brokers[record.broker], stopped=True)
+
+
+def _broker_resumed(image: MetadataImage, record: BrokerResumed) -> None:
+    require(record.broker in image.brokers, f"broker {record.broker} has registered")
+    image.brokers[record.broker] = replace(image.brokers[record.broker], stopped=False)
 
 
 def _topic_created(image: MetadataImage, record: TopicCreated) -> None:
@@ -214,6 +228,8 @@ APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     ControllerStarted: _controller_started,
     BrokerRegistered: _broker_registered,
     BrokerOffline: _broker_offline,
+    BrokerStopped: _broker_stopped,
+    BrokerResumed: _broker_resumed,
     TopicCreated: _topic_created,
     PartitionsAdded: _partitions_added,
     TopicConfigured: _topic_configured,

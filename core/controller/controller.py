@@ -12,6 +12,7 @@ from typing import assert_never
 
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller.coordinators import Coordinators
+from raylog.core.controller.elections import Elections
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
@@ -23,13 +24,16 @@ from raylog.core.controller.events import (
     DeleteTopicReceived,
     DescribeClusterReceived,
     Effect,
+    ElectLeadersReceived,
     Event,
     IsrChangeReceived,
     ListReassignmentsReceived,
     ProducerIdsRequested,
     ReplicaRegistrationReceived,
+    ResumeBrokerReceived,
     SessionHeard,
     SessionLost,
+    StopBrokerReceived,
     Tick,
     VotersShown,
 )
@@ -42,6 +46,7 @@ from raylog.core.controller.moves import Moves
 from raylog.core.controller.reassignment import is_moving
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
+from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, ControllerEpoch
@@ -68,6 +73,8 @@ class ControllerMachine:
         self._settings = settings
         self._ledger = Ledger(image, now_ms)
         self._membership = Membership(self._ledger, settings)
+        self._elections = Elections(self._ledger, settings, self._membership)
+        self._shutdown = Shutdown(self._ledger, self._membership)
         self._topics = Topics(self._ledger, settings, self._membership)
         self._growth = Growth(self._ledger, self._topics, self._membership)
         self._moves = Moves(self._ledger, self._membership)
@@ -169,6 +176,12 @@ class ControllerMachine:
                 self._moves.alter(event)
             case ListReassignmentsReceived():
                 self._moves.listed(event)
+            case ElectLeadersReceived():
+                self._elections.elect(event)
+            case StopBrokerReceived():
+                self._shutdown.stop(event)
+            case ResumeBrokerReceived():
+                self._shutdown.resume(event)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event)
             case CoordinatorRequested():
@@ -193,6 +206,7 @@ class ControllerMachine:
         self._moves.time_passed()
         if not self._membership.in_grace:
             self._healing.time_passed()
+        self._elections.time_passed()
 
     def _end(self, sessions: list[Session] | list[Session | None]) -> None:
         """Draw the consequences of sessions that are over. All are closed before, so that no leadership goes to one."""
@@ -226,6 +240,7 @@ class ControllerMachine:
                     "port": found.port,
                     "online": found.online,
                     "incarnation": found.incarnation,
+                    "stopped": found.stopped,
                 }
                 for _, found in sorted(image.brokers.items())
             ],
@@ -235,6 +250,11 @@ class ControllerMachine:
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
             "reassigning_partitions": [str(state.partition) for state in image.partitions() if is_moving(state)],
+            "unclean_partitions": [
+                [str(state.partition), state.unclean_leader_epoch]
+                for state in image.partitions()
+                if state.unclean_leader_epoch
+            ],
             "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
         }
 

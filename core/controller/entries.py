@@ -20,6 +20,8 @@ class BrokerImage:
     port: int
     directory_id: str
     online: bool = True
+    stopped: bool = False
+    """Somebody asked it to stop, and nobody asked for it again since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,19 +57,16 @@ class Healing:
         """Cancel what was begun for replicas that run again."""
         for partition, begun in sorted(self._begun.items()):
             state = self._ledger.image.partition(partition)
-            if (
-                state is None
-                or (state.adding, state.removing) != begun
-                or (
-                    any(self._moves.is_online(state, place) for place in state.places if place.broker in state.removing)
-                    and self._moves.cancel(state)
-                )
-            ):
+            if state is None or (state.adding, state.removing) != begun:
+                del self._begun[partition]
+                continue
+            back = set(self._moves.online(state)) & set(state.removing)
+            if back and self._moves.cancel(state):
                 del self._begun[partition]
 
     def _replace(self, given_up: Collection[BrokerId]) -> None:
         image = self._ledger.image
-        nodes = {broker.broker: broker.node_id for broker in image.online_brokers()}
+        nodes = {broker.broker: broker.node_id for broker in image.online_brokers() if not broker.stopped}
         load = Counter(broker for state in image.partitions() for broker in state.replicas)
         for state in list(image.partitions()):
             if self._moves.count >= MOVES_AT_ONCE:

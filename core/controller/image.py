@@ -15,6 +15,7 @@ from raylog.core.controller.entries import BrokerImage, Coordinator, TopicImage
 from raylog.core.controller.records import (
     BrokerOffline,
     BrokerRegistered,
+    BrokerStopped,
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
@@ -84,6 +85,11 @@ class MetadataImage:
         """Return the brokers that run, by id."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
 
+    def is_stopped(self, broker: BrokerId) -> bool:
+        """Tell whether somebody asked a broker to stop, and nobody asked for it again since."""
+        found = self.brokers.get(broker)
+        return found is not None and found.stopped
+
     # ------------------------------------------------------------ records in
 
     def apply(self, record: MetadataRecord) -> None:
@@ -133,6 +139,8 @@ class MetadataImage:
             )
             if not broker.online:
                 records.append(BrokerOffline(broker=broker.broker))
+            if broker.stopped:
+                records.append(BrokerStopped(broker=broker.broker))
         for name in sorted(self.topics):
             records.extend(self._topic_records(self.topics[name]))
         for (partition, holder), epoch in sorted(self.removed_replicas.items()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
+from raylog.core.controller.election import Standing
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     ListReassignmentsReceived,
@@ -27,7 +28,7 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
-from raylog.core.replication.state import PartitionState, ReplicaPlace
+from raylog.core.replication.state import PartitionState
 
 THROTTLE_KEY = "follower.replication.throttled.rate"
 
@@ -206,16 +207,13 @@ class Moves:
 
     def _ready(self, state: PartitionState) -> list[BrokerId]:
         """Return the replicas that may lead: online, with the log that they had."""
-        return [
-            place.broker
-            for place in state.places
-            if self.is_online(state, place) and (state.partition, place.broker) not in self._ledger.image.lost_logs
-        ]
+        lost = self._ledger.image.lost_logs
+        return [broker for broker in self.online(state) if (state.partition, broker) not in lost]
 
-    def is_online(self, state: PartitionState, place: ReplicaPlace) -> bool:
-        """Tell whether a replica is connected now."""
-        session = self._ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
-        return session is not None and session.life == place.incarnation and place.port != 0
+    def online(self, state: PartitionState) -> list[BrokerId]:
+        """Return the brokers whose replicas run and take part."""
+        standing = self._membership.standing(state)
+        return [broker for broker in state.replicas if standing[broker] is Standing.ONLINE]
 
 
 def _listed(brokers: Sequence[int]) -> str:

@@ -17,6 +17,8 @@ class ReplicationSettings:
     """What the topic's and the cluster's configuration say about replication; times in milliseconds."""
 
     min_insync_replicas: int
+    majority: bool = False
+    """``min_insync_replicas`` is only where to begin: the majority of the replicas that the partition's state names."""
     replica_lag_time_max_ms: int = 30_000
     """A follower that has not caught up for so long leaves the ISR."""
     fetch_retry_ms: int = 20

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Literal, assert_never
 
+from raylog.core.config import majority
 from raylog.core.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
@@ -158,9 +159,7 @@ class ReplicaMachine:
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use other settings from the next step on."""
         self._settings = settings
-        for half in (self._leader, self._follower):
-            if half is not None:
-                half.settings = settings
+        self._count_replicas()
 
     def validate(self) -> None:
         """Raise InvariantBroken unless everything this machine holds agrees with everything else."""
@@ -318,6 +317,7 @@ class ReplicaMachine:
                 self._enter(state, cause, now_ms, out)
             else:
                 self.state = state
+                self._count_replicas()
                 self._set_pace()
                 if self._leader is not None:
                     self._leader.adopt(state, cause, now_ms, out)
@@ -335,6 +335,7 @@ class ReplicaMachine:
         if self._leader is not None:
             self._leader.resign(cause, out)
         self.state, self._leader, self._follower = state, None, None
+        self._count_replicas()
         leading = state.leader == self.broker
         self._note(f"leader epoch {state.leader_epoch} of {state.leader}, isr {state.isr}")
         if leading:
@@ -373,6 +374,17 @@ class ReplicaMachine:
             next_request=self._next_request,
             note=self._note,
         )
+
+    def _count_replicas(self) -> None:
+        """Go by the settings that hold for the replicas there are now, at once with the state that names them."""
+        settings, state = self._settings, self.state
+        if settings.majority and state is not None:
+            wanted = majority(state.replication_factor)
+            if wanted != settings.min_insync_replicas:
+                self._settings = replace(settings, min_insync_replicas=wanted)
+        for half in (self._leader, self._follower):
+            if half is not None:
+                half.settings = self._settings
 
     def _set_pace(self) -> None:
         """Slow a replica down that is being added; whoever is in sync must stay so."""

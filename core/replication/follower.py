@@ -30,6 +30,8 @@ from raylog.core.replication.throttle import Throttle
 _OFFSET_OUT_OF_RANGE = 1
 _FENCED_LEADER_EPOCH = 74
 _STALE_BROKER_EPOCH = 77
+_LOOK_AGAIN_MS = 500
+"""How often a throttled replica looks whether it still has to wait: it may be in sync, or have a new rate."""
 
 
 class Follower:
@@ -88,7 +90,7 @@ class Follower:
         wait_ms = self._throttle.wait_ms(now_ms) if rate else 0
         if wait_ms:
             self._outstanding = None
-            self._retry_at_ms = now_ms + wait_ms
+            self._retry_at_ms = now_ms + min(wait_ms, _LOOK_AGAIN_MS)
             return
         request = self._next_request()
         self._outstanding = request

@@ -158,6 +158,8 @@ class ReplicaMachine:
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use other settings from the next step on."""
+        if settings.catch_up_bytes_per_s != self._settings.catch_up_bytes_per_s:
+            self._throttle.forget()
         self._settings = settings
         self._count_replicas()
 

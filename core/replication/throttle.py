@@ -23,6 +23,10 @@ class Throttle:
         """Note what came in; ``rate`` is in bytes per second."""
         self._free_at_ms = max(self._free_at_ms, now_ms) - (-size_bytes * 1000 // rate)
 
+    def forget(self) -> None:
+        """Wait for nothing: there is another rate, and what came in under the old one is paid for."""
+        self._free_at_ms = 0
+
     def wait_ms(self, now_ms: int) -> int:
         """Return how long the next fetch has to wait."""
         return max(0, self._free_at_ms - now_ms)

@@ -105,6 +105,13 @@ def test_a_slow_rate_makes_fetches_rare_rather_than_tiny() -> None:
     assert some(SendFetch, context.ticked(1_000).after_sync)
 
 
+def test_a_new_rate_counts_soon() -> None:
+    context, fetch = throttled(led_by_second(adding=True), rate=1_000)
+    assert not answered(context, fetch, 1_000_000), "it has to wait for a quarter of an hour"
+    context.machine.reconfigure(ReplicationSettings(min_insync_replicas=2, catch_up_bytes_per_s=RATE))
+    assert some(SendFetch, context.ticked(500).after_sync)
+
+
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 5_000)), max_size=50), st.integers(1, 10**7))
 def test_over_any_time_no_more_comes_in_than_the_rate_allows_and_one_answer(
     answers: list[tuple[int, int]], rate: int

@@ -27,8 +27,10 @@ from raylog.client.descriptions import (
     describe_cluster,
     describe_topic,
 )
+from raylog.client.moving import AsyncMoving, Moving
 from raylog.core.errors import (
     ClientClosed,
+    InvalidPartitions,
     LeaderNotAvailable,
     RaylogError,
     RequestTimedOut,
@@ -48,7 +50,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncMoving):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -168,6 +170,33 @@ class AsyncAdmin:
         args = [name, dict(set or {}), list(delete)]
         await self.cluster.call_broker("alter_topic_config", args, timeout_s=timeout_s)
 
+    async def create_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """Give a topic more partitions, `total` in all, and wait until each has a leader that every broker knows of.
+
+        Records stay where they are; keys may go to other partitions from then on. `assignment` names the brokers of
+        each new partition. Raises InvalidPartitions unless there are fewer now, UnknownTopicOrPartition,
+        InvalidReplicationFactor, InvalidRequest.
+        """
+        deadline_s = self._now_s() + timeout_s
+        failures: list[RaylogError] = []
+        rows = None if assignment is None else [list(brokers) for brokers in assignment]
+        try:
+            await self.cluster.call_broker(
+                "create_partitions", [name, total, rows], timeout_s=timeout_s, failures=failures
+            )
+        except InvalidPartitions:
+            if not failures or len((await self.describe_topic(name, timeout_s=timeout_s)).partitions) != total:
+                raise
+            # Our own first attempt added them before its answer was lost.
+        await self._until_everywhere(name, deadline_s, is_there=True, at_least=total)
+        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+
     # Leaders and brokers
 
     async def elect_leaders(
@@ -248,7 +277,7 @@ class AsyncAdmin:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool) -> None:
+    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool, at_least: int = 1) -> None:
         """Wait until every live broker knows all leaders of a topic, or has forgotten it."""
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
         while True:
@@ -265,7 +294,8 @@ class AsyncAdmin:
                     late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
                     continue
                 error_code, _, _, _, partitions = reply.args[3][0][:5]
-                if is_there and (error_code or not all(row[4] for row in partitions)):
+                whole = not error_code and len(partitions) >= at_least and all(row[4] for row in partitions)
+                if is_there and not whole:
                     late = LeaderNotAvailable(f"Topic {name!r} was created, but not every partition has a leader yet.")
                     waiting += 1
                 elif not is_there and not error_code:
@@ -276,8 +306,10 @@ class AsyncAdmin:
             await asyncio.sleep(POLL_S)
 
 
-class Admin:
+class Admin(Moving):
     """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
+
+    _twin: AsyncAdmin
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
@@ -328,6 +360,16 @@ class Admin:
     ) -> None:
         """See `AsyncAdmin.alter_topic_config`."""
         self._run(lambda: self._twin.alter_topic_config(name, set, delete, timeout_s))
+
+    def create_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """See `AsyncAdmin.create_partitions`."""
+        return self._run(lambda: self._twin.create_partitions(name, total, assignment, timeout_s))
 
     def elect_leaders(
         self,

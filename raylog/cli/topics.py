@@ -135,16 +135,25 @@ def as_plain(described: TopicDescription) -> dict[str, Any]:
 
 @topic.command(cls=ManyValues)
 @click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="Give the topic so many partitions, in all.")
 @click.option("--config", multiple=True, metavar="KEY=VALUE...", help="Keys to set.")
 @click.option("--delete-config", multiple=True, metavar="KEY", help="A key to give its default back; may be repeated.")
 @cluster_options
-def alter(target: Target, name: str, config: tuple[str, ...], delete_config: tuple[str, ...]) -> None:
-    """Change the configuration of a topic."""
+def alter(
+    target: Target, name: str, partitions: int | None, config: tuple[str, ...], delete_config: tuple[str, ...]
+) -> None:
+    """Change the configuration of a topic, or give it more partitions.
+
+    Records stay in the partitions where they are; records with the same key may go to another one from then on.
+    """
     settings = pairs("--config", config)
-    if not settings and not delete_config:
-        raise click.UsageError("nothing to change: give --config key=value, or --delete-config key")
+    if not settings and not delete_config and partitions is None:
+        raise click.UsageError("nothing to change: give --partitions N, --config key=value, or --delete-config key")
     with _admin(target) as admin:
-        admin.alter_topic_config(name, settings, delete_config)
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+        if settings or delete_config:
+            admin.alter_topic_config(name, settings, delete_config)
     click.echo(f"Topic {name} altered.")
 
 

@@ -22,6 +22,7 @@ from raylog.actors.quorum_log import FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
 from raylog.actors.transport import listen
+from raylog.core.config import ClusterConfig
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
@@ -92,6 +93,7 @@ class ControllerServer:
             secret=spec.secret,
             older=spec.folder,
             open_timeout_s=spec.quorum_timeout_s,
+            snapshot_bytes=ClusterConfig.from_dict(spec.cluster_config).metadata_log_max_record_bytes_between_snapshots,
         )
 
     async def _begin(self, metadata: MetadataStore) -> None:
@@ -215,6 +217,7 @@ class ControllerServer:
                 self._carry_out(effect)
             if outbox.after_sync:
                 self._wait_for_disk(outbox.after_sync)
+            self._log().offer(self._running().image)
         except Exception as defect:  # a defect or a failing disk: the controller ends and is restarted from its log
             self._on_fatal(f"the controller could not carry out a decision: {defect!r}")
             raise

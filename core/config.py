@@ -200,6 +200,13 @@ CLUSTER_KEYS: Final = _keys(
         "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may ask for.", INT_MAX
     ),
     _int(
+        "metadata.log.max.record.bytes.between.snapshots",
+        2_097_152,
+        1,
+        "Bytes of metadata records after which the controller takes a snapshot that stands for them, and the voters "
+        "drop them (Kafka's default is 20971520; a controller that starts reads all of it, so here it is less).",
+    ),
+    _int(
         "metadata.voters.max",
         3,
         1,
@@ -337,6 +344,7 @@ class ClusterConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    metadata_log_max_record_bytes_between_snapshots: int
     metadata_voters_max: int
     num_partitions: int
     offsets_retention_check_interval_ms: int

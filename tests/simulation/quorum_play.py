@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from raylog.core.invariants import InvariantBroken
-from tests.simulation.quorum import Broken, Planted, SimController, World
+from tests.simulation.quorum import Broken, SimController, World
+from tests.simulation.quorum_planted import Planted
 
 
 def play(
@@ -39,7 +40,7 @@ def play_figure_8(planted: Planted | None = None) -> World:
     """
     world = World(1, 3, planted)
     world.loss = world.copies = world.late = world.fragile = 0.0
-    world.chunk, world.quiet = 1, True
+    world.chunk, world.quiet, world.short = 1, True, 0
 
     def begin() -> SimController:
         controller = world.start_controller()
@@ -47,7 +48,7 @@ def play_figure_8(planted: Planted | None = None) -> World:
         return controller
 
     def ends() -> list[int]:
-        return [disk.history().end for disk in world.disks.values()]
+        return [disk.log().end for disk in world.disks.values()]
 
     first = begin()
     world.run_until(lambda: {*ends(), first.proposer.committed} == {first.proposer.history.end})
@@ -91,7 +92,7 @@ def _fault(world: World, draw: random.Random, storms: float) -> None:
 
 
 def _heal(world: World) -> None:
-    world.loss = world.late = world.copies = world.fragile = 0.0
+    world.loss = world.late = world.copies = world.fragile = world.torn = 0.0
     world.chunk = 8
     for number in world.numbers:
         world.start_voter(number)
@@ -109,5 +110,5 @@ def _heal(world: World) -> None:
         raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
     world.quiet = True
     world.run(2_000)
-    if len({tuple(disk.batches) for disk in world.disks.values()}) > 1:
+    if len({(disk.start, disk.content()) for disk in world.disks.values()}) > 1:
         raise Broken("the voters' logs are not equal after all was healed and nothing is decided any more")

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from raylog.core.invariants import InvariantBroken
-from tests.simulation.quorum import Broken, Planted
+from tests.simulation.quorum import Broken
+from tests.simulation.quorum_planted import Planted
 from tests.simulation.quorum_play import play, play_figure_8
 
 SEEDS = int(os.environ.get("RAYLOG_QUORUM_SEEDS", "60"))

@@ -307,7 +307,7 @@ class Bench:
         answers = [found for found in self.step(event) if isinstance(found, (Reply, Refuse))]
         assert len(answers) == 1, f"{event} is answered once"
         answer = answers[0]
-        assert not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown))
+        assert not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone))
         assert answer.request == event.request
         if isinstance(answer, Refuse):
             raise answer.error

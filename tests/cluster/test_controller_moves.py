@@ -1,0 +1,68 @@
+"""The controller's node is lost: Ray starts the controller on another one, which needs no file of the first."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ray_support import ask, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+SERVES_AGAIN_S = 15.0
+"""From the moment in which Ray knows of the loss: a process is started, reads the log, and gives up who is gone."""
+
+
+def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller(tmp_path: Path) -> None:
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    import raylog
+
+    nodes = RayCluster()
+
+    def add(name: str, **resources: float) -> Any:
+        return nodes.add_node(
+            num_cpus=1,
+            resources=resources,
+            env_vars={"RAYLOG_DATA_DIR": str(tmp_path / name)},
+            object_store_memory=80 * 1024 * 1024,
+            include_dashboard=False,
+        )
+
+    def alive(node_id: str) -> bool:
+        return any(one["Alive"] for one in ray.nodes() if one["NodeID"] == node_id)  # type: ignore[no-untyped-call]
+
+    try:
+        add("head")
+        others = [add(name, raylog=1) for name in ("first", "second", "third")]
+        ray.init(address=nodes.address, log_to_driver=False)
+        cluster = raylog.start(tmp_path / "started-here", timeout_s=120)
+        home = ask("controller", "node_id")
+        lost = next(node for node in others if node.node_id == home)
+        dead = next(one["broker"] for one in cluster.status()["brokers"] if one["node_id"] == home)
+        with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
+            admin.create_topic("t", partitions=3, replication_factor=3)
+            wait_for(lambda: all(len(one["isr"]) == 3 for one in cluster.status()["topics"]["t"]), "all are in sync")
+            led = [one["partition"] for one in cluster.status()["topics"]["t"] if one["leader"] == dead]
+            assert led, "the lost broker leads nothing"
+            for partition in led:
+                producer.send("t", b"before", partition=partition).result(30)
+            nodes.remove_node(lost, allow_graceful=False)
+            wait_for(lambda: not alive(home), "Ray knows that the node is lost")
+            known = time.monotonic()
+            for partition in led:
+                producer.send("t", b"after", partition=partition).result(SERVES_AGAIN_S)
+            took_s = time.monotonic() - known
+            print(f"partitions of the lost node take records {took_s:.1f} s after Ray knew of its loss")
+            admin.create_topic("later", partitions=1, replication_factor=2)
+        assert ask("controller", "node_id") != home
+        assert all(one["leader"] != dead for one in cluster.status()["topics"]["t"])
+        assert took_s < SERVES_AGAIN_S
+        cluster.stop()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()  # type: ignore[no-untyped-call]

@@ -104,7 +104,7 @@ class Membership:
         }
 
     def places_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
-        """Give up replicas before their time, where everybody else in the ISR is there to go on without them.
+        """Give up replicas before their time, where all others of the ISR, at least half of it, are there to go on.
 
         Where more are missing, the whole cluster may be starting, and the ISR is worth more than a few seconds.
         """
@@ -116,7 +116,7 @@ class Membership:
                 if place.port and standing[place.broker] is Standing.AWAITED and (place.host, place.port) in endpoints
             ]
             rest = [broker for broker in state.isr if broker not in gone]
-            if rest and all(standing[broker] is Standing.ONLINE for broker in rest):
+            if 2 * len(rest) >= len(state.isr) and all(standing[broker] is Standing.ONLINE for broker in rest):
                 for broker in gone:
                     self._fence(state.partition, broker)
 

@@ -79,6 +79,7 @@ class World:
         """After how many batches a controller takes a snapshot; 0 = never."""
         self.torn = self.random.choice([0.0, 0.0, 0.3])
         """Share of steps with a snapshot after which the voter's process dies at once."""
+        self.torn_at: tuple[type, ...] = (ev.SaveSnapshot, ev.RestartLog)
         self.snapshots = 0
         self.restarts = 0
         self.disks = {number: Disk(f"{number}.1") for number in self.numbers}
@@ -229,14 +230,13 @@ class SimVoter:
         for effect in outbox.now:
             for step in self._steps(effect, batches):
                 step()
-                torn = isinstance(effect, (ev.SaveSnapshot, ev.RestartLog))
+                torn = isinstance(effect, self.world.torn_at)
                 if torn and self.world.random.random() < self.world.torn:
                     self.world.crash_voter(self.number, self.world.random.choice([10, 200]))
                     return
-        assert (self.disk.found().history.epochs, self.disk.start) == (
-            self.machine.history.epochs,
-            self.machine.history.start,
-        )
+        held, known = self.disk.found().history, self.machine.history
+        if (held.epochs, self.disk.start) != (known.epochs, known.start):
+            raise Broken(f"voter {self.number} has {held} on disk and takes it for {known}")
         early = self.world.planted.answer_before_sync
         self.world.after(
             0 if early else self.world.random.randint(0, 15), lambda: self.synced(outbox.after_sync, answer)
@@ -302,8 +302,7 @@ class SimController:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name, self.alive = world, name, True
         kind = CountingProposer if world.planted.old_entries_by_count else Proposer
-        if world.planted.snapshot_of_uncommitted:
-            kind = EagerProposer
+        kind = EagerProposer if world.planted.snapshot_of_uncommitted else kind
         self.proposer = kind(
             world.numbers,
             candidate=name,

@@ -75,6 +75,47 @@ def play_figure_8(planted: Planted | None = None) -> World:
     return world
 
 
+def play_torn(torn_at: type, planted: Planted | None = None) -> World:
+    """A voter dies in the middle of taking a snapshot that its own log, longer and never committed, does not fit.
+
+    What is left of that log must not be taken for what follows the snapshot.
+    """
+    world = World(1, 3, planted)
+    world.loss = world.copies = world.late = world.fragile = world.torn = 0.0
+    world.chunk, world.quiet, world.short, world.torn_at = 8, True, 0, (torn_at,)
+
+    def begin() -> SimController:
+        controller = world.start_controller()
+        world.run_until(lambda: controller.leads)
+        return controller
+
+    def decide(controller: SimController, count: int, voter: int) -> None:
+        for number in range(count):
+            controller.decide(f"{controller.name} says {number}")
+        world.run_until(lambda: world.disks[voter].log().end == controller.proposer.history.end)
+
+    first = begin()
+    world.run_until(lambda: {disk.log().end for disk in world.disks.values()} == {first.proposer.history.end})
+    world.run(300)
+    world.cut = {2, 3}
+    decide(first, 20, 1)
+    first.alive = False
+    world.cut = {1}
+    second = begin()
+    decide(second, 2, 2)
+    world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
+    second.captured = second.proposer.history.end
+    world.run_until(lambda: world.disks[2].start == world.disks[3].start == second.proposer.history.start > 0)
+    decide(second, 2, 2)
+    world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
+    world.torn, world.cut = 1.0, set()
+    world.run_until(lambda: world.voters[1] is None)
+    second.alive, world.torn, world.cut = False, 0.0, {3}
+    third = begin()
+    world.run_until(lambda: third.proposer.committed == third.proposer.history.end)
+    return world
+
+
 def _fault(world: World, draw: random.Random, storms: float) -> None:
     alive = [controller for controller in world.controllers if controller.alive]
     kind = draw.random()

@@ -23,6 +23,7 @@ from raylog.core.controller import (
     IsrChangeReceived,
     MetadataImage,
     MetadataRecord,
+    PlacesGone,
     ProducerIdsRequested,
     PublishMetadata,
     Refuse,

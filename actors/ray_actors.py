@@ -128,7 +128,7 @@ async def _on_a_node(broker: int) -> Any:
 
 async def nodes_alive() -> set[str]:
     """Return Ray's ids of the nodes that are alive."""
-    nodes: list[dict[str, Any]] = await asyncio.to_thread(ray.nodes)  # type: ignore[arg-type]
+    nodes: list[dict[str, Any]] = await asyncio.to_thread(ray.nodes)
     return {str(one["NodeID"]) for one in nodes if one["Alive"]}
 
 

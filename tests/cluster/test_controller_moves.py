@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ray_support import ask, wait_for
+from tests.cluster.ray_support import ask, kill, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+LIMIT_S = 10.0
+"""For machines that are slow or have other things to do; usual are a third of it and less."""
 SERVES_AGAIN_S = 15.0
 """From the moment in which Ray knows of the loss: a process is started, reads the log, and gives up who is gone."""
 
@@ -76,3 +79,64 @@ def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller
     finally:
         ray.shutdown()
         nodes.shutdown()  # type: ignore[no-untyped-call]
+
+
+def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: Path) -> None:
+    """First the controller alone is killed, then with it the leader of a partition; five times each."""
+    import ray
+
+    import raylog
+
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=2, object_store_memory=80 * 2**20)
+    try:
+        alone, with_leader = kill_and_wait(raylog.start(tmp_path / "data", brokers=3))
+    finally:
+        ray.shutdown()
+    for what, times in (("the controller", alone), ("the controller and a leader", with_leader)):
+        print(f"{what} killed: median {statistics.median(times):.2f} s of {[round(one, 2) for one in times]}")
+    assert statistics.median(alone) < LIMIT_S
+    assert statistics.median(with_leader) < 2 * LIMIT_S
+
+
+def kill_and_wait(cluster: Any) -> tuple[list[float], list[float]]:
+    """Return the seconds until everybody is known to the next controller, and until a killed leader is replaced."""
+    import raylog
+
+    alone: list[float] = []
+    with_leader: list[float] = []
+    with (
+        cluster,
+        raylog.Producer(delivery_timeout_ms=60_000) as producer,
+    ):
+        with raylog.Admin() as admin:
+            admin.create_topic("t", partitions=1, replication_factor=3)
+
+        def partition() -> dict[str, Any]:
+            found: dict[str, Any] = cluster.status()["topics"]["t"][0]
+            return found
+
+        def whole() -> bool:
+            return len(partition()["isr"]) == 3 == len(partition()["online"])
+
+        def controller_back(before: int) -> bool:
+            return bool(ask("controller", "pid") != before)
+
+        for _ in range(5):
+            wait_for(whole, "all replicas are in sync")
+            pid = ask("controller", "pid")
+            begun = kill(pid)
+            wait_for(lambda pid=pid: controller_back(pid) and whole(), "the next life knows everybody")  # type: ignore[misc]
+            alone.append(time.monotonic() - begun)
+        for number in range(5):
+            wait_for(whole, "all replicas are in sync")
+            leader = partition()["leader"]
+            epoch = partition()["leader_epoch"]
+            leading = next(one for one in cluster.replicas() if (one["topic"], one["broker"]) == ("t", leader))
+            pid = ask("controller", "pid")
+            begun = kill(pid)
+            kill(leading["pid"])
+            producer.send("t", b"%d" % number, partition=0).result(60)
+            with_leader.append(time.monotonic() - begun)
+            wait_for(lambda pid=pid: controller_back(pid), "the controller is back")  # type: ignore[misc]
+            assert partition()["leader_epoch"] > epoch
+    return alone, with_leader

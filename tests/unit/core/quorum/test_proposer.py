@@ -356,7 +356,8 @@ def test_a_snapshot_of_what_is_not_committed_is_a_defect() -> None:
 def test_a_voter_that_lost_its_log_is_sent_the_snapshot_only_when_it_may_have_a_say() -> None:
     play = leading(behind(1, 1, 1), log(1))
     play.promise(3, admitted=False, identity="new")
-    assert isinstance(play.asked[3], ev.SendAppend)
+    early = play.asked[3]
+    assert isinstance(early, ev.SendAppend)
     play.answer(3, None, identity="new", admitted=False)
     play.append(members={1: "x1", 2: "x2", 3: "new"})
     play.answer(1, 4, history=behind(1, 1, 1, 2, 2))

@@ -37,6 +37,11 @@ class MetadataSnapshot:
     epoch: int
     batches: bytes
 
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return len(self.batches)
+
     @classmethod
     def of(cls, records: Sequence[MetadataRecord], end: int, epoch: int) -> Self:
         """Encode an image's records; may run in a thread."""

@@ -160,9 +160,13 @@ class QuorumLog:
         self._feed(ev.Appended(now_ms=monotonic_ms(), span=span, members=members))
 
     def offer(self, image: MetadataImage) -> None:
-        """Take a snapshot when enough was appended since the last one. It is used when all in it is committed."""
+        """Take a snapshot when enough was appended since the last one. It is used when all in it is committed.
+
+        Enough is at least as much as a snapshot has: else a large image would be written again and again.
+        """
         machine = self._machine()
-        if self._tail_bytes < self._snapshot_bytes or self._taking or machine.phase != "leading":
+        least = self._snapshot_bytes if self._snapshot is None else max(self._snapshot_bytes, self._snapshot.size)
+        if self._tail_bytes < least or self._taking or machine.phase != "leading":
             return
         if image.version != self.log_end_offset:
             return  # decisions of one step are being written one after the other

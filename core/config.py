@@ -201,10 +201,11 @@ CLUSTER_KEYS: Final = _keys(
     ),
     _int(
         "metadata.log.max.record.bytes.between.snapshots",
-        2_097_152,
+        1_048_576,
         1,
         "Bytes of metadata records after which the controller takes a snapshot that stands for them, and the voters "
-        "drop them (Kafka's default is 20971520; a controller that starts reads all of it, so here it is less).",
+        "drop them; as many as the last snapshot has, if that is more (Kafka's default is 20971520; a controller that "
+        "starts reads all of it, so here it is less).",
     ),
     _int(
         "metadata.voters.max",

@@ -16,12 +16,14 @@ from typing import Final
 from raylog.actors.arguments import arguments, each, optional, text
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_requests import event_for
+from raylog.actors.grace_probe import GraceProbe, NodesAlive
 from raylog.actors.metadata_answers import cluster_answer, metadata_answer
 from raylog.actors.metadata_store import DiskStore, MetadataStore
 from raylog.actors.quorum_log import FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
 from raylog.actors.transport import listen
+from raylog.core.config import ClusterConfig
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
@@ -45,10 +47,11 @@ class ControllerServer:
         start_coordinator: Callable[[str, int], None],
         on_fatal: Callable[[str], None],
         find_voter: FindVoter | None = None,
+        nodes_alive: NodesAlive | None = None,
     ) -> None:
         """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process.
 
-        ``find_voter`` is needed when the metadata log lies on voters.
+        ``find_voter`` is needed when the metadata log lies on voters. ``nodes_alive`` helps to give up who was lost.
         """
         self.spec = spec
         self._start_coordinator = start_coordinator
@@ -63,6 +66,7 @@ class ControllerServer:
         self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()
         self._committed = asyncio.Event()
         self._tick_task: asyncio.Task[None] | None = None
+        self._probe = GraceProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 
@@ -92,6 +96,7 @@ class ControllerServer:
             secret=spec.secret,
             older=spec.folder,
             open_timeout_s=spec.quorum_timeout_s,
+            snapshot_bytes=ClusterConfig.from_dict(spec.cluster_config).metadata_log_max_record_bytes_between_snapshots,
         )
 
     async def _begin(self, metadata: MetadataStore) -> None:
@@ -117,6 +122,7 @@ class ControllerServer:
             await self._committed.wait()
         self.endpoint = await self._server.start()
         self._tick_task = asyncio.create_task(self._tick_forever(), name="controller ticks")
+        self._probe.start()
         for kind, index in sorted(image.coordinators):
             self._start_coordinator(kind, index)
         logger.info("controller ready at version %d on port %d", image.version, self.endpoint[1])
@@ -124,6 +130,7 @@ class ControllerServer:
     async def stop(self) -> None:
         """Close the endpoint first, so that nobody is fenced for leaving, then the log."""
         self._machine = None
+        await self._probe.stop()
         if self._tick_task is not None:
             self._tick_task.cancel()
             await asyncio.gather(self._tick_task, return_exceptions=True)
@@ -207,6 +214,17 @@ class ControllerServer:
             if self._machine is not None:
                 self._feed(ctl.Tick(cause="tick", now_ms=monotonic_ms()))
 
+    def _awaited(self) -> dict[tuple[str, int], str] | None:
+        """Return the endpoints of replicas that may still come back, with their nodes' ids."""
+        found = None if self._machine is None else self._machine.awaited()
+        if found is None:
+            return None
+        brokers = self.image.brokers
+        return {place: brokers[broker].node_id if broker in brokers else "" for place, broker in found.items()}
+
+    def _on_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
+        self._feed(ctl.PlacesGone(cause="nobody is there", now_ms=monotonic_ms(), endpoints=endpoints))
+
     # ------------------------------------------------------------ effects out
 
     def _perform(self, outbox: Outbox[ctl.Effect]) -> None:
@@ -215,6 +233,7 @@ class ControllerServer:
                 self._carry_out(effect)
             if outbox.after_sync:
                 self._wait_for_disk(outbox.after_sync)
+            self._log().offer(self._running().image)
         except Exception as defect:  # a defect or a failing disk: the controller ends and is restarted from its log
             self._on_fatal(f"the controller could not carry out a decision: {defect!r}")
             raise

@@ -28,9 +28,9 @@ def decoded(payload: bytes) -> Iterator[MetadataRecord]:
             yield record_from_wire(_decoder.decode(value or b""))
 
 
-def image_of(payloads: Iterable[bytes]) -> MetadataImage:
-    """Return the image that all records of the batches make together."""
-    image = MetadataImage()
+def image_of(payloads: Iterable[bytes], image: MetadataImage | None = None) -> MetadataImage:
+    """Return the image that all records of the batches make together, on top of ``image`` if there is one."""
+    image = MetadataImage() if image is None else image
     for payload in payloads:
         for record in decoded(payload):
             image.apply(record)

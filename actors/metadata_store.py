@@ -48,6 +48,9 @@ class MetadataStore(Protocol):
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append records as one batch, all or none; the listener hears when they are committed."""
 
+    def offer(self, image: MetadataImage) -> None:
+        """Take a snapshot of the image if one is due; it is what everything that was appended adds up to."""
+
     async def close(self) -> None:
         """Let the log go. Twice is harmless."""
 
@@ -89,6 +92,9 @@ class DiskStore:
         self._opened().append(records, controller_epoch)
         if self._flusher is not None:
             self._flusher.kick()
+
+    def offer(self, image: MetadataImage) -> None:
+        """Do nothing: this log stays whole, until voters take it over."""
 
     async def close(self) -> None:
         """Sync what is left and let the log go."""

@@ -2,7 +2,8 @@
 
 Owned by the controller's shell. ``open`` takes promises from a majority, adopts the best log and returns what it adds
 up to; from then on a record is committed when a majority of voters has it on disk. When a controller of a higher epoch
-shows up, this one has to end. It keeps the whole log, as batches, to bring voters up that lag or start anew.
+shows up, this one has to end. It keeps its last snapshot and all batches behind it, to bring voters up that lag or
+start anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metadata_codec import encoded, image_of
 from raylog.actors.metadata_log import READ_BYTES, MetadataLog
+from raylog.actors.metadata_snapshot import MetadataSnapshot
 from raylog.actors.metadata_store import StoreListener
 from raylog.actors.naming import METADATA_TOPIC
 from raylog.actors.transport import dial
@@ -26,6 +28,7 @@ from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import MetadataRecord, VotersEntered
 from raylog.core.errors import ConnectionFailed, DataDirectoryError, NotController
 from raylog.core.ids import ControllerEpoch
+from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
 from raylog.rpc import Connection, Reply, RpcError
@@ -40,6 +43,8 @@ FindVoter = Callable[[int], Awaitable[tuple[str, int]]]
 TICK_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 2.0
 SEND_BYTES: Final = 1 << 20
+SNAPSHOT_BYTES_PER_S: Final = 4 << 20
+"""The slowest that a snapshot may travel before it is given up and sent again."""
 MIGRATED: Final = ".migrated"
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
@@ -58,8 +63,12 @@ class QuorumLog:
         secret: bytes,
         older: Path,
         open_timeout_s: float,
+        snapshot_bytes: int,
     ) -> None:
-        """``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one."""
+        """``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one.
+
+        ``snapshot_bytes`` is how much is appended before a snapshot stands for it.
+        """
         self._numbers = tuple(voters)
         self._find_voter = find_voter
         self._secret = secret
@@ -67,7 +76,14 @@ class QuorumLog:
         self._older: MetadataLog | None = None
         self._older_batches: list[Batch] = []
         self._open_timeout_s = open_timeout_s
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot: MetadataSnapshot | None = None
+        """What stands for everything before the first of the batches; None = nothing is before it."""
         self._batches: list[Batch] = []
+        self._tail_bytes = 0
+        self._taken: MetadataSnapshot | None = None
+        """The next snapshot, until it is certain that everything in it is committed."""
+        self._taking = False
         self._image = MetadataImage()
         self._connections: dict[int, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +100,11 @@ class QuorumLog:
     @property
     def log_end_offset(self) -> int:
         """Where the next record goes."""
-        return self._batches[-1][0].end if self._batches else 0
+        return self._batches[-1][0].end if self._batches else self._snapshot_end
+
+    @property
+    def _snapshot_end(self) -> int:
+        return 0 if self._snapshot is None else self._snapshot.end
 
     @property
     def committed_offset(self) -> int:
@@ -134,9 +154,39 @@ class QuorumLog:
         _LEADER_EPOCH.pack_into(payload, 12, controller_epoch)
         span = Span(start, start + len(records), controller_epoch)
         self._batches.append((span, bytes(payload)))
+        self._tail_bytes += len(payload)
         entered = [record for record in records if isinstance(record, VotersEntered)]
         members = {int(number): identity for number, identity in entered[-1].voters.items()} if entered else None
         self._feed(ev.Appended(now_ms=monotonic_ms(), span=span, members=members))
+
+    def offer(self, image: MetadataImage) -> None:
+        """Take a snapshot when enough was appended since the last one. It is used when all in it is committed.
+
+        Enough is at least as much as a snapshot has: else a large image would be written again and again.
+        """
+        machine = self._machine()
+        least = self._snapshot_bytes if self._snapshot is None else max(self._snapshot_bytes, self._snapshot.size)
+        if self._tail_bytes < least or self._taking or machine.phase != "leading":
+            return
+        if image.version != self.log_end_offset:
+            return  # decisions of one step are being written one after the other
+        self._taking = True
+        epoch = machine.history.epoch_before(image.version)
+        self._spawn(self._encode(image.to_records(), image.version, epoch))
+
+    async def _encode(self, records: Sequence[MetadataRecord], end: int, epoch: int) -> None:
+        self._taken = await asyncio.to_thread(MetadataSnapshot.of, records, end, epoch)
+        self._use_snapshot()
+
+    def _use_snapshot(self) -> None:
+        taken = self._taken
+        if taken is None or self._closed or self._machine().phase != "leading" or self.committed_offset < taken.end:
+            return
+        self._snapshot, self._taken, self._taking = taken, None, False
+        self._batches = [batch for batch in self._batches if batch[0].start >= taken.end]
+        self._tail_bytes = sum(len(payload) for _, payload in self._batches)
+        logger.info("a snapshot of %d bytes stands for the metadata below %d", len(taken.batches), taken.end)
+        self._feed(ev.SnapshotTaken(now_ms=monotonic_ms(), end=taken.end))
 
     async def close(self) -> None:
         """Stop writing and hang up. What was not committed may or may not survive."""
@@ -181,7 +231,9 @@ class QuorumLog:
             case ev.AskPromise():
                 self._spawn(self._ask_promise(effect))
             case ev.SendAppend():
-                self._spawn(self._send_append(effect))
+                self._spawn(self._send_append(effect, self._batches_from(effect.start)))
+            case ev.SendSnapshot():
+                self._spawn(self._send_snapshot(effect, self._snapshot))
             case ev.ReadHistory():
                 if self._reading is not None:
                     self._reading.cancel()
@@ -198,6 +250,7 @@ class QuorumLog:
                 if self._listener is not None:
                     self._listener.on_committed(effect.end)
                 self._retire_older()
+                asyncio.get_running_loop().call_soon(self._use_snapshot)
             case ev.Fenced():
                 self._end(
                     NotController(
@@ -225,16 +278,18 @@ class QuorumLog:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _call(self, voter: int, method: str, args: list[object], payload: bytes = b"") -> Reply | None:
+    async def _call(
+        self, voter: int, method: str, args: list[object], payload: bytes = b"", timeout_s: float = CALL_TIMEOUT_S
+    ) -> Reply | None:
         """Ask a voter; None when no answer came."""
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 connection = self._connections.get(voter)
                 if connection is None or connection.is_closed:
                     host, port = await self._find_voter(voter)
                     connection = await dial(host, port, secret=self._secret, timeout_s=CALL_TIMEOUT_S)
                     self._connections[voter] = connection
-                reply = await connection.call(method, args, payload, timeout_s=CALL_TIMEOUT_S)
+                reply = await connection.call(method, args, payload, timeout_s=timeout_s)
         except (RpcError, ConnectionFailed, OSError, TimeoutError) as error:
             logger.debug("voter %d did not answer %s: %s", voter, method, error)
             return None
@@ -262,14 +317,24 @@ class QuorumLog:
             )
         )
 
-    async def _send_append(self, effect: ev.SendAppend) -> None:
+    async def _send_append(self, effect: ev.SendAppend, batches: bytes) -> None:
         args = [effect.epoch, effect.candidate, effect.start, effect.previous_epoch, effect.committed, effect.admit]
-        reply = await self._call(effect.voter, "voter_append", args, self._batches_from(effect.start))
+        self._heard_of_append(effect, await self._call(effect.voter, "voter_append", args, batches))
+
+    async def _send_snapshot(self, effect: ev.SendSnapshot, snapshot: MetadataSnapshot | None) -> None:
+        if snapshot is None or snapshot.end != effect.end:
+            raise InvariantBroken(f"{effect} is the snapshot that is held")
+        payload = await asyncio.to_thread(snapshot.to_bytes)
+        timeout_s = CALL_TIMEOUT_S + len(payload) / SNAPSHOT_BYTES_PER_S
+        args: list[object] = [effect.epoch, effect.candidate, effect.admit]
+        self._heard_of_append(effect, await self._call(effect.voter, "voter_snapshot", args, payload, timeout_s))
+
+    def _heard_of_append(self, effect: ev.SendAppend | ev.SendSnapshot, reply: Reply | None) -> None:
         now_ms = monotonic_ms()
         if reply is None:
             self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
             return
-        promised, admitted, identity, matched, epochs, end = reply.args
+        promised, admitted, identity, matched, epochs, end, start = reply.args
         self._feed(
             ev.AppendAnswered(
                 now_ms=now_ms,
@@ -279,7 +344,7 @@ class QuorumLog:
                 admitted=admitted,
                 identity=identity,
                 matched=matched,
-                history=LogHistory(((epoch, first) for epoch, first in epochs), end),
+                history=LogHistory(((epoch, first) for epoch, first in epochs), end, start),
             )
         )
 
@@ -297,28 +362,44 @@ class QuorumLog:
         return b"".join(parts)
 
     async def _read_history(self, effect: ev.ReadHistory) -> None:
-        source = effect.source
-        if source is None:
-            batches = list(self._older_batches)
-        else:
-            batches = []
-            while (offset := batches[-1][0].end if batches else 0) < effect.end:
-                reply = await self._call(source, "voter_read", [effect.epoch, effect.candidate, offset])
-                allowed, promised = (False, 0) if reply is None else reply.args[:2]
-                found = split(bytes(reply.payload)) if reply is not None and allowed else []
-                if not found:
-                    now_ms = monotonic_ms()
-                    self._feed(ev.HistoryUnreadable(now_ms=now_ms, source=source, promised=promised))
-                    return
-                batches.extend(found)
+        snapshot, batches = None, list(self._older_batches)
+        if effect.source is not None:
+            read = await self._read_from(effect.source, effect)
+            if read is None:
+                return
+            snapshot, batches = read
         try:
-            image = image_of(payload for _, payload in batches)
+            image = image_of((payload for _, payload in batches), None if snapshot is None else snapshot.image())
         except Exception as error:  # whatever it was, this log is none that this version can go on with
             self._end(error)
             return
-        self._batches, self._image = batches, image
+        self._snapshot, self._batches, self._image = snapshot, batches, image
+        self._tail_bytes = sum(len(payload) for _, payload in batches)
         members = {int(number): identity for number, identity in image.voters.items()}
-        self._feed(ev.HistoryRead(now_ms=monotonic_ms(), source=source, members=members))
+        self._feed(ev.HistoryRead(now_ms=monotonic_ms(), source=effect.source, members=members))
+
+    async def _read_from(
+        self, source: int, effect: ev.ReadHistory
+    ) -> tuple[MetadataSnapshot | None, list[Batch]] | None:
+        """Return a voter's snapshot and the batches behind it; None, and the machine knows, when it gave none."""
+        snapshot: MetadataSnapshot | None = None
+        batches: list[Batch] = []
+        offset = 0
+        while offset < effect.end:
+            reply = await self._call(source, "voter_read", [effect.epoch, effect.candidate, offset])
+            allowed, promised = (False, 0) if reply is None else reply.args[:2]
+            payload = bytes(reply.payload) if reply is not None and allowed else b""
+            if offset < effect.start:
+                snapshot = _expected(payload, effect)
+                offset = effect.start if snapshot is not None else -1
+            else:
+                found = split(payload)
+                batches.extend(found)
+                offset = found[-1][0].end if found else -1
+            if offset < 0:
+                self._feed(ev.HistoryUnreadable(now_ms=monotonic_ms(), source=source, promised=promised))
+                return None
+        return snapshot, batches
 
     # ------------------------------------------------------------ the older log
 
@@ -358,6 +439,15 @@ def split(payload: bytes) -> list[Batch]:
         )
         for position, header in iter_headers(payload)
     ]
+
+
+def _expected(payload: bytes, effect: ev.ReadHistory) -> MetadataSnapshot | None:
+    """Return the snapshot that the promise spoke of; None when this is not it."""
+    try:
+        snapshot = MetadataSnapshot.from_bytes(payload)
+    except ValueError:
+        return None
+    return snapshot if (snapshot.end, snapshot.epoch) == (effect.start, effect.start_epoch) else None
 
 
 def _history(batches: Sequence[Batch]) -> LogHistory:

@@ -24,6 +24,7 @@ from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 from raylog.actors.naming import (
     CONTROLLER,
     NAMESPACE,
+    RESOURCE,
     broker_name,
     coordinator_name,
     node_broker_name,
@@ -43,6 +44,8 @@ FATAL_EXIT_CODE: Final = 70
 CONTROL_TIMEOUT_S: Final = 5.0
 RESTART_PAUSE_S: Final = 1.0
 LOOPBACK: Final = "127.0.0.1"
+A_SHARE: Final = 0.0001
+"""How much of the resource the controller claims: the least there is, only to be put where Raylog runs."""
 
 
 def end_process(reason: str) -> None:
@@ -111,10 +114,22 @@ async def _on_a_node(broker: int) -> Any:
         except (ValueError, TimeoutError, ray.exceptions.RayError):
             return None
 
-    for handle in await asyncio.gather(*map(matching, names)):
-        if handle is not None:
-            return handle
+    asked = [asyncio.create_task(matching(name)) for name in names]
+    try:
+        for done in asyncio.as_completed(asked):  # the brokers of nodes that are gone answer last, or never
+            handle = await done
+            if handle is not None:
+                return handle
+    finally:
+        for task in asked:
+            task.cancel()
     raise ValueError(f"no node's directory belongs to broker {broker}")
+
+
+async def nodes_alive() -> set[str]:
+    """Return Ray's ids of the nodes that are alive."""
+    nodes: list[dict[str, Any]] = await asyncio.to_thread(ray.nodes)
+    return {str(one["NodeID"]) for one in nodes if one["Alive"]}
 
 
 def node_address() -> str:
@@ -174,10 +189,16 @@ class Controller:
     async def __init__(self, spec: ControllerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Replay the metadata log and begin to serve."""
         _log_to_stderr()
+        if spec.host != LOOPBACK:
+            spec = replace(spec, host=node_address())
         self._making: set[asyncio.Task[None]] = set()
         self._spec = spec
         self._server = ControllerServer(
-            spec, start_coordinator=self._start_coordinator, on_fatal=end_process, find_voter=find_voter
+            spec,
+            start_coordinator=self._start_coordinator,
+            on_fatal=end_process,
+            find_voter=find_voter,
+            nodes_alive=nodes_alive,
         )
         self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
         if spec.node_folder is not None:
@@ -203,6 +224,11 @@ class Controller:
     async def pid(self) -> int:
         """Return the process id, for operators and chaos tests."""
         return os.getpid()
+
+    async def node_id(self) -> str:
+        """Return Ray's id of the node that this life runs on."""
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
 
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
@@ -373,8 +399,16 @@ async def wait_until_gone(name: str, timeout_s: float = 10.0) -> None:
 
 
 def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
-    """Make the controller's actor, or return the one that runs."""
-    return ray.remote(Controller).options(**actor_options(CONTROLLER, node_id=node_id)).remote(spec)
+    """Make the controller's actor, or return the one that runs.
+
+    Where every node has its broker, it can run on any of them: it begins on this node, and Ray starts it on another one
+    when this is lost. Embedded brokers can only be reached from their own machine.
+    """
+    options = actor_options(CONTROLLER, node_id=node_id)
+    if spec.node_folder is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=node_id, soft=True)
+        options["resources"] = {RESOURCE: A_SHARE}
+    return ray.remote(Controller).options(**options).remote(spec)
 
 
 async def ensure_broker(spec: BrokerSpec) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSpec:
-    """The controller: where its metadata log lies and what the cluster was started with."""
+    """The controller: what the cluster was started with. Ray keeps it, so that the actor can go to another node.
+
+    ``folder`` need not exist: only a log of an earlier version may lie there, or all of it where there are no voters.
+    """
 
     folder: Path
     secret: bytes

@@ -234,6 +234,14 @@ CLUSTER_KEYS: Final = _keys(
         100,
     ),
     _int(
+        "metadata.log.max.record.bytes.between.snapshots",
+        1_048_576,
+        1,
+        "Bytes of metadata records after which the controller takes a snapshot that stands for them, and the voters "
+        "drop them; as many as the last snapshot has, if that is more (Kafka's default is 20971520; a controller that "
+        "starts reads all of it, so here it is less).",
+    ),
+    _int(
         "metadata.voters.max",
         3,
         1,
@@ -376,6 +384,7 @@ class ClusterConfig:
     group_min_session_timeout_ms: int
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
+    metadata_log_max_record_bytes_between_snapshots: int
     metadata_voters_max: int
     num_partitions: int
     offsets_retention_check_interval_ms: int

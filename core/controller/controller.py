@@ -28,6 +28,7 @@ from raylog.core.controller.events import (
     Event,
     IsrChangeReceived,
     ListReassignmentsReceived,
+    PlacesGone,
     ProducerIdsRequested,
     ReplicaRegistrationReceived,
     ResumeBrokerReceived,
@@ -49,7 +50,7 @@ from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Mem
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, RaylogError
-from raylog.core.ids import NO_LEADER, ControllerEpoch
+from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
@@ -90,6 +91,10 @@ class ControllerMachine:
     def is_present(self, member: Member) -> bool:
         """Tell whether a member is connected now; the image also shows those that this life only awaits."""
         return self._ledger.sessions.of(member) is not None
+
+    def awaited(self) -> dict[tuple[str, int], BrokerId] | None:
+        """Return the endpoints of replicas that may still come back, with their brokers; None when nobody may."""
+        return self._membership.awaited() if self._membership.in_grace else None
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -133,9 +138,9 @@ class ControllerMachine:
         except RaylogError as refusal:
             # Handlers check before they decide, so that a refused request leaves nothing behind.
             require(not ledger.records, f"a refused request wrote nothing: {event}", self.story)
-            nobody = isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown))
+            nobody = isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone))
             require(not nobody, f"{event} has nobody to refuse", self.story)
-            if not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown)):
+            if not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone)):
                 ledger.refuse(event.request, refusal)
         else:
             self._moves.advance()
@@ -188,6 +193,8 @@ class ControllerMachine:
                 self._coordinators.ensure(event)
             case VotersShown():
                 ledger.write(VotersEntered(voters=event.voters))
+            case PlacesGone():
+                self._membership.places_gone(event.endpoints)
             case DescribeClusterReceived():
                 ledger.reply(event.request, self._description())
             case _:

@@ -112,6 +112,15 @@ class VotersShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesGone:
+    """Nobody is at these endpoints any more: connections are refused, or their nodes are dead."""
+
+    cause: str
+    now_ms: int
+    endpoints: frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChangeReceived:
     """A partition's leader proposes another ISR, if leader epoch and partition epoch are still the ones it knows."""
 
@@ -293,6 +302,7 @@ Event = (
     | CoordinatorRequested
     | DescribeClusterReceived
     | VotersShown
+    | PlacesGone
     | Tick
 )
 

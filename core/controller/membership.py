@@ -102,6 +102,32 @@ class Membership:
                     self._fence(state.partition, place.broker)
             self.settle(state.partition)
 
+    def awaited(self) -> dict[tuple[str, int], BrokerId]:
+        """Return the endpoints of replicas that are placed and have no session, with their brokers."""
+        return {
+            (place.host, place.port): place.broker
+            for state in self._ledger.image.partitions()
+            for place in state.places
+            if place.port and self._standing(state, place) is Standing.AWAITED
+        }
+
+    def places_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
+        """Give up replicas before their time, where all others of the ISR, at least half of it, are there to go on.
+
+        Where more are missing, the whole cluster may be starting, and the ISR is worth more than a few seconds.
+        """
+        for state in list(self._ledger.image.partitions()):
+            standing = {place.broker: self._standing(state, place) for place in state.places}
+            gone = [
+                place.broker
+                for place in state.places
+                if place.port and standing[place.broker] is Standing.AWAITED and (place.host, place.port) in endpoints
+            ]
+            rest = [broker for broker in state.isr if broker not in gone]
+            if 2 * len(rest) >= len(state.isr) and all(standing[broker] is Standing.ONLINE for broker in rest):
+                for broker in gone:
+                    self._fence(state.partition, broker)
+
     # ------------------------------------------------------------ brokers
 
     def register_broker(self, event: BrokerRegistrationReceived) -> None:

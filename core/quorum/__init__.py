@@ -3,12 +3,23 @@
 - :class:`VoterMachine`: ``step(event)``; durable things in ``now``, answers in ``after_sync``.
 - :class:`Proposer` with :class:`ProposerSettings`: ``step(event)``; begin with a ``Tick``.
 - :class:`LogHistory` and :class:`Span`: what one has to know of a log to compare it with another.
+- :func:`put_together` with :class:`Found`: a snapshot and a log as they are found on a disk.
 - :func:`majority`; the events and effects are in :mod:`raylog.core.quorum.events`.
 """
 
 from raylog.core.quorum.election import majority
 from raylog.core.quorum.history import LogHistory, Span
 from raylog.core.quorum.proposer import Proposer, ProposerSettings
+from raylog.core.quorum.recovery import Found, put_together
 from raylog.core.quorum.voter import VoterMachine
 
-__all__ = ["LogHistory", "Proposer", "ProposerSettings", "Span", "VoterMachine", "majority"]
+__all__ = [
+    "Found",
+    "LogHistory",
+    "Proposer",
+    "ProposerSettings",
+    "Span",
+    "VoterMachine",
+    "majority",
+    "put_together",
+]

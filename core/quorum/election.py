@@ -89,7 +89,8 @@ class Election:
             return Choice(None, LogHistory() if self._floor is None else self._floor)
         if len(usable) < majority(len(self._voters)):
             return None
-        best = max(usable.values(), key=lambda grant: (grant.history.rank, grant.voter))
+        # Of equal ones the log with the latest snapshot: there is less to read.
+        best = max(usable.values(), key=lambda grant: (grant.history.rank, grant.history.start, grant.voter))
         if self._floor is not None and self._floor.rank >= best.history.rank:
             return Choice(None, self._floor)
         return Choice(best.voter, best.history)

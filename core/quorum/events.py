@@ -52,7 +52,22 @@ class ReadRequested:
     offset: int
 
 
-VoterEvent = PromiseRequested | AppendRequested | ReadRequested
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOffered:
+    """The proposer of ``epoch`` sends what all records below ``end`` add up to, the last being of ``end_epoch``.
+
+    All of them are committed. ``admit`` as in :class:`AppendRequested`.
+    """
+
+    request: int
+    epoch: int
+    candidate: str
+    end: int
+    end_epoch: int
+    admit: str = ""
+
+
+VoterEvent = PromiseRequested | AppendRequested | ReadRequested | SnapshotOffered
 
 # ---------------------------------------------------------------- what a voter asks its shell
 
@@ -82,6 +97,29 @@ class AppendSpans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveSnapshot:
+    """Write the snapshot of the request durably, in place of an older one, before anything behind it is carried out."""
+
+    request: int
+    end: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPrefix:
+    """Records below ``to`` are in the snapshot: they may go, now or later."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLog:
+    """Empty the log, durably, and go on at offset ``at``, behind the snapshot."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseReply:
     """Answer to :class:`PromiseRequested`: granted or not, and what this voter holds."""
 
@@ -96,7 +134,7 @@ class PromiseReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply:
-    """Answer to :class:`AppendRequested`.
+    """Answer to :class:`AppendRequested` and :class:`SnapshotOffered`.
 
     ``matched`` is the end up to which the log equals the proposer's and is on disk, None when the batches did not fit.
     """
@@ -107,20 +145,26 @@ class AppendReply:
     matched: int | None
     epochs: tuple[tuple[int, int], ...]
     end: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReply:
-    """Answer to :class:`ReadRequested`: the shell adds the bytes; refused when another epoch was promised since."""
+    """Answer to :class:`ReadRequested`: the shell adds the bytes; refused when another epoch was promised since.
+
+    Where ``offset`` lies below ``start``, the bytes are those of the snapshot, which ends at ``start``.
+    """
 
     request: int
     allowed: bool
     promised: int
     offset: int
     end: int
+    start: int = 0
 
 
-VoterEffect = SavePromise | TruncateLog | AppendSpans | PromiseReply | AppendReply | ReadReply
+Reply = PromiseReply | AppendReply | ReadReply
+VoterEffect = SavePromise | TruncateLog | AppendSpans | SaveSnapshot | DropPrefix | RestartLog | Reply
 
 # ---------------------------------------------------------------- what a proposer hears
 
@@ -200,7 +244,17 @@ class Appended:
     members: Mapping[int, str] | None = None
 
 
-ProposerEvent = Tick | PromiseAnswered | AppendAnswered | VoterSilent | HistoryRead | HistoryUnreadable | Appended
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTaken:
+    """The shell holds what all records below ``end`` add up to, and forgets them; all of them are committed."""
+
+    now_ms: int
+    end: int
+
+
+ProposerEvent = (
+    Tick | PromiseAnswered | AppendAnswered | VoterSilent | HistoryRead | HistoryUnreadable | Appended | SnapshotTaken
+)
 
 # ---------------------------------------------------------------- what a proposer asks its shell
 
@@ -217,12 +271,17 @@ class AskPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHistory:
-    """Read the whole log of ``source`` below ``end`` (None: the older log that is taken over, or nothing)."""
+    """Read the whole log of ``source`` below ``end`` (None: the older log that is taken over, or nothing).
+
+    With a ``start`` above 0 it begins with a snapshot that ends there, the last record in it being of ``start_epoch``.
+    """
 
     source: int | None
     epoch: int
     candidate: str
     end: int
+    start: int = 0
+    start_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +295,19 @@ class SendAppend:
     start: int
     previous_epoch: int
     committed: int
+    admit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSnapshot:
+    """Send the snapshot that the shell holds, which ends at ``end``: the voter lags behind it, or may drop its log."""
+
+    voter: int
+    request: int
+    epoch: int
+    candidate: str
+    end: int
+    end_epoch: int
     admit: str
 
 
@@ -275,4 +347,6 @@ class Hopeless:
     reason: str
 
 
-ProposerEffect = AskPromise | ReadHistory | SendAppend | Won | Committed | EnterVoters | Fenced | Hopeless
+ProposerEffect = (
+    AskPromise | ReadHistory | SendAppend | SendSnapshot | Won | Committed | EnterVoters | Fenced | Hopeless
+)

@@ -2,6 +2,9 @@
 
 One rule carries everything: an epoch has one proposer and a proposer writes an offset once, so two logs that hold a
 record of the same epoch at the same offset are equal up to and including it (log matching, I8).
+
+A log whose beginning was replaced by a snapshot still knows the epoch of the last record in it: its first entry is that
+epoch, at the offset before the start. So it can be compared like a whole one.
 """
 
 from __future__ import annotations
@@ -48,10 +51,10 @@ class LogHistory:
 
     def matches(self, offset: int, epoch: int) -> bool:
         """Tell whether this log holds everything below ``offset``, the record before it being of ``epoch``."""
-        return self.start <= offset <= self.end and (offset == self.start or self.epoch_before(offset) == epoch)
+        return self.start <= offset <= self.end and self.epoch_before(offset) == epoch
 
     def common_end(self, other: LogHistory) -> int:
-        """Return the offset up to which the two logs are surely equal."""
+        """Return the offset up to which the two logs are surely equal; 0 when that cannot be told any more."""
         ends = {epoch: end for epoch, _, end in other._ranges()}
         for epoch, first, end in reversed(self._ranges()):
             theirs = ends.get(epoch)
@@ -72,6 +75,17 @@ class LogHistory:
         while self.epochs and self.epochs[-1][1] >= self.end:
             self.epochs.pop()
 
+    def drop_before(self, to: int) -> None:
+        """Let a snapshot stand for everything below ``to``, which this log holds."""
+        if to > self.start:
+            self.epochs = [(self.epoch_before(to), to - 1), *(entry for entry in self.epochs if entry[1] >= to)]
+            self.start = to
+
+    def restart(self, at: int, epoch: int) -> None:
+        """Forget all, and go on behind a snapshot that ends at ``at``, its last record being of ``epoch``."""
+        self.epochs = [(epoch, at - 1)]
+        self.start = self.end = at
+
     def copy(self) -> LogHistory:
         """Return an equal history of its own."""
         return LogHistory(self.epochs, self.end, self.start)
@@ -82,4 +96,4 @@ class LogHistory:
 
     def __repr__(self) -> str:
         """Show it in messages about defects."""
-        return f"LogHistory({self.epochs}, end={self.end})"
+        return f"LogHistory({self.epochs}, end={self.end}, start={self.start})"

@@ -4,6 +4,7 @@ electing: promises for an epoch from a majority; adopting: the best log among th
 alone, a majority gets its say before anything is written; leading: what is appended
 goes to every voter, and is committed when a majority has it on disk. Entries of earlier epochs are committed only when
 one of this epoch behind them is (R6). It has no disk of its own, so all its effects are in ``now``.
+A snapshot stands for the log's committed beginning; a voter whose log begins earlier, or ends before it, is sent it.
 Driven by the controller's shell and by the simulator.
 """
 
@@ -31,6 +32,8 @@ from raylog.core.quorum.events import (
     ProposerEvent,
     ReadHistory,
     SendAppend,
+    SendSnapshot,
+    SnapshotTaken,
     Tick,
     VoterSilent,
     Won,
@@ -58,6 +61,8 @@ class _Voter:
     start: int = 0
     matched: int = -1
     """End of what is on its disk and equal to ours; -1 = unknown."""
+    held: int = 0
+    """Where its log begins, behind its snapshot."""
     identity: str = ""
     admitted: bool = False
 
@@ -125,6 +130,8 @@ class Proposer:
                 self._history_unreadable(event)
             case Appended():
                 self._appended(event)
+            case SnapshotTaken():
+                self._snapshot_taken(event)
             case _:
                 assert_never(event)
         return self._outbox
@@ -156,7 +163,7 @@ class Proposer:
             return
         voter.request = 0
         voter.due_ms = event.now_ms + self._settings.retry_ms
-        voter.identity, voter.admitted = event.identity, event.admitted
+        voter.identity, voter.admitted, voter.held = event.identity, event.admitted, event.history.start
         if self.phase == "leading":
             if event.promised > self.epoch:
                 self._fenced(event.promised, event.voter)
@@ -198,8 +205,16 @@ class Proposer:
         if choice is None or (self._reading is not None and self._reading == choice):
             return
         self._reading, self.phase = choice, "adopting"
+        history = choice.history
         self._outbox.now.append(
-            ReadHistory(source=choice.source, epoch=self.epoch, candidate=self._candidate, end=choice.history.end)
+            ReadHistory(
+                source=choice.source,
+                epoch=self.epoch,
+                candidate=self._candidate,
+                end=history.end,
+                start=history.start,
+                start_epoch=history.epoch_before(history.start),
+            )
         )
 
     def _history_unreadable(self, event: HistoryUnreadable) -> None:
@@ -223,6 +238,7 @@ class Proposer:
             self._reading, self.phase = None, "electing"
             return
         self.history = choice.history.copy()
+        self.committed = self.history.start
         self._recorded = dict(event.members)
         self._trusted = dict(event.members) or self._election.identities()
         self._wanted = dict(event.members)
@@ -279,18 +295,42 @@ class Proposer:
             return  # the first record of this epoch is on its way
         voter.request = self._new_request()
         voter.due_ms = now_ms + self._settings.heartbeat_ms
+        admit = voter.identity if self._may_admit(number, voter) else ""
+        base = self.history.start
+        if (voter.admitted or admit) and min(voter.held, voter.start) < base:
+            self._outbox.now.append(
+                SendSnapshot(
+                    voter=number,
+                    request=voter.request,
+                    epoch=self.epoch,
+                    candidate=self._candidate,
+                    end=base,
+                    end_epoch=self.history.epoch_before(base),
+                    admit=admit,
+                )
+            )
+            return
+        start = max(voter.start, base)
         self._outbox.now.append(
             SendAppend(
                 voter=number,
                 request=voter.request,
                 epoch=self.epoch,
                 candidate=self._candidate,
-                start=voter.start,
-                previous_epoch=self.history.epoch_before(voter.start),
+                start=start,
+                previous_epoch=self.history.epoch_before(start),
                 committed=self.committed,
-                admit=voter.identity if self._may_admit(number, voter) else "",
+                admit=admit,
             )
         )
+
+    def _snapshot_taken(self, event: SnapshotTaken) -> None:
+        require(self.phase == "leading", "only a leader takes snapshots")
+        require(event.end <= self.committed, f"{event} has only what is committed, which ends at {self.committed}")
+        self.history.drop_before(event.end)
+        for number, voter in self._voters.items():
+            if voter.request == 0:
+                self._send(number, voter, event.now_ms)
 
     def _may_admit(self, number: int, voter: _Voter) -> bool:
         """A voter gets its say when the record that names its identity, and with it all before, is committed."""
@@ -312,7 +352,7 @@ class Proposer:
             return
         if voter.identity != event.identity:
             voter.identity, voter.matched = event.identity, -1
-        voter.admitted = event.admitted
+        voter.admitted, voter.held = event.admitted, event.history.start
         self._enter_new()
         if event.matched is None:
             at, voter.start = voter.start, self.history.common_end(event.history)
@@ -321,10 +361,9 @@ class Proposer:
             else:
                 voter.due_ms = event.now_ms + self._settings.retry_ms
             return
-        voter.start = event.matched
-        voter.matched = max(voter.matched, event.matched)
+        voter.start = voter.matched = max(voter.matched, event.matched)
         self._commit()
-        if voter.start < self.history.end:
+        if voter.start < self.history.end or voter.held < self.history.start:
             self._send(event.voter, voter, event.now_ms)
 
     def _enter_new(self) -> None:

@@ -14,11 +14,15 @@ from raylog.core.quorum.events import (
     AppendReply,
     AppendRequested,
     AppendSpans,
+    DropPrefix,
     PromiseReply,
     PromiseRequested,
     ReadReply,
     ReadRequested,
+    RestartLog,
     SavePromise,
+    SaveSnapshot,
+    SnapshotOffered,
     TruncateLog,
     VoterEffect,
     VoterEvent,
@@ -36,7 +40,7 @@ class VoterMachine:
         self.promised = promised
         self.candidate = candidate
         self.admitted = admitted
-        self.committed = 0
+        self.committed = history.start
         """What a proposer has told to be committed in this life; nothing below it is ever cut."""
 
     def step(self, event: VoterEvent) -> Outbox[VoterEffect]:
@@ -47,6 +51,8 @@ class VoterMachine:
                 self._promise(event, outbox)
             case AppendRequested():
                 self._append(event, outbox)
+            case SnapshotOffered():
+                self._snapshot(event, outbox)
             case ReadRequested():
                 allowed = self._is_from_promised(event.epoch, event.candidate)
                 outbox.after_sync.append(
@@ -56,6 +62,7 @@ class VoterMachine:
                         promised=self.promised,
                         offset=event.offset,
                         end=self.history.end,
+                        start=self.history.start,
                     )
                 )
             case _:
@@ -87,24 +94,53 @@ class VoterMachine:
             )
         )
 
+    def _is_from_leader(self, event: AppendRequested | SnapshotOffered, outbox: Outbox[VoterEffect]) -> bool:
+        """Tell whether to take what a proposer sends; what it may send is promised to it, and counts from now on."""
+        if event.epoch < self.promised or not (self.admitted or event.admit == self.identity):
+            return False
+        # In one epoch one candidate has a majority of promises, so whoever appends in it is the one that won.
+        if not self.admitted or not self._is_from_promised(event.epoch, event.candidate):
+            self.admitted = True
+            self._save(event.epoch, event.candidate, outbox)
+        return True
+
     def _append(self, event: AppendRequested, outbox: Outbox[VoterEffect]) -> None:
         matched: int | None = None
-        if event.epoch >= self.promised and (self.admitted or event.admit == self.identity):
-            # In one epoch one candidate has a majority of promises, so whoever appends in it is the one that won.
-            if not self.admitted or not self._is_from_promised(event.epoch, event.candidate):
-                self.admitted = True
-                self._save(event.epoch, event.candidate, outbox)
-            if self.history.matches(event.start, event.previous_epoch):
-                matched = self._take(event, outbox)
-                self.committed = max(self.committed, min(event.committed, matched))
+        if self._is_from_leader(event, outbox) and self.history.matches(event.start, event.previous_epoch):
+            matched = self._take(event, outbox)
+            self.committed = max(self.committed, min(event.committed, matched))
+        self._answer(event.request, matched, outbox)
+
+    def _snapshot(self, event: SnapshotOffered, outbox: Outbox[VoterEffect]) -> None:
+        matched: int | None = None
+        if self._is_from_leader(event, outbox):
+            matched = event.end
+            if event.end > self.history.start:
+                outbox.now.append(SaveSnapshot(request=event.request, end=event.end, epoch=event.end_epoch))
+                self._put_behind(event, outbox)
+                self.committed = max(self.committed, event.end)
+        self._answer(event.request, matched, outbox)
+
+    def _put_behind(self, event: SnapshotOffered, outbox: Outbox[VoterEffect]) -> None:
+        """Keep the part of the log that goes on from the snapshot. A log that does not hold its last record goes."""
+        if self.history.matches(event.end, event.end_epoch):
+            self.history.drop_before(event.end)
+            outbox.now.append(DropPrefix(to=event.end))
+            return
+        require(event.end >= self.committed, f"{event} ends behind {self.committed}, which is committed, or has it")
+        self.history.restart(event.end, event.end_epoch)
+        outbox.now.append(RestartLog(at=event.end))
+
+    def _answer(self, request: int, matched: int | None, outbox: Outbox[VoterEffect]) -> None:
         outbox.after_sync.append(
             AppendReply(
-                request=event.request,
+                request=request,
                 promised=self.promised,
                 admitted=self.admitted,
                 matched=matched,
                 epochs=tuple(self.history.epochs),
                 end=self.history.end,
+                start=self.history.start,
             )
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from raylog.core.invariants import InvariantBroken
-from tests.simulation.quorum import Broken, Planted, SimController, World
+from tests.simulation.quorum import Broken, SimController, World
+from tests.simulation.quorum_planted import Planted
 
 
 def play(
@@ -39,7 +40,7 @@ def play_figure_8(planted: Planted | None = None) -> World:
     """
     world = World(1, 3, planted)
     world.loss = world.copies = world.late = world.fragile = 0.0
-    world.chunk, world.quiet = 1, True
+    world.chunk, world.quiet, world.short = 1, True, 0
 
     def begin() -> SimController:
         controller = world.start_controller()
@@ -47,7 +48,7 @@ def play_figure_8(planted: Planted | None = None) -> World:
         return controller
 
     def ends() -> list[int]:
-        return [disk.history().end for disk in world.disks.values()]
+        return [disk.log().end for disk in world.disks.values()]
 
     first = begin()
     world.run_until(lambda: {*ends(), first.proposer.committed} == {first.proposer.history.end})
@@ -74,6 +75,47 @@ def play_figure_8(planted: Planted | None = None) -> World:
     return world
 
 
+def play_torn(torn_at: type, planted: Planted | None = None) -> World:
+    """A voter dies in the middle of taking a snapshot that its own log, longer and never committed, does not fit.
+
+    What is left of that log must not be taken for what follows the snapshot.
+    """
+    world = World(1, 3, planted)
+    world.loss = world.copies = world.late = world.fragile = world.torn = 0.0
+    world.chunk, world.quiet, world.short, world.torn_at = 8, True, 0, (torn_at,)
+
+    def begin() -> SimController:
+        controller = world.start_controller()
+        world.run_until(lambda: controller.leads)
+        return controller
+
+    def decide(controller: SimController, count: int, voter: int) -> None:
+        for number in range(count):
+            controller.decide(f"{controller.name} says {number}")
+        world.run_until(lambda: world.disks[voter].log().end == controller.proposer.history.end)
+
+    first = begin()
+    world.run_until(lambda: {disk.log().end for disk in world.disks.values()} == {first.proposer.history.end})
+    world.run(300)
+    world.cut = {2, 3}
+    decide(first, 20, 1)
+    first.alive = False
+    world.cut = {1}
+    second = begin()
+    decide(second, 2, 2)
+    world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
+    second.captured = second.proposer.history.end
+    world.run_until(lambda: world.disks[2].start == world.disks[3].start == second.proposer.history.start > 0)
+    decide(second, 2, 2)
+    world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
+    world.torn, world.cut = 1.0, set()
+    world.run_until(lambda: world.voters[1] is None)
+    second.alive, world.torn, world.cut = False, 0.0, {3}
+    third = begin()
+    world.run_until(lambda: third.proposer.committed == third.proposer.history.end)
+    return world
+
+
 def _fault(world: World, draw: random.Random, storms: float) -> None:
     alive = [controller for controller in world.controllers if controller.alive]
     kind = draw.random()
@@ -91,7 +133,7 @@ def _fault(world: World, draw: random.Random, storms: float) -> None:
 
 
 def _heal(world: World) -> None:
-    world.loss = world.late = world.copies = world.fragile = 0.0
+    world.loss = world.late = world.copies = world.fragile = world.torn = 0.0
     world.chunk = 8
     for number in world.numbers:
         world.start_voter(number)
@@ -109,5 +151,5 @@ def _heal(world: World) -> None:
         raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
     world.quiet = True
     world.run(2_000)
-    if len({tuple(disk.batches) for disk in world.disks.values()}) > 1:
+    if len({(disk.start, disk.content()) for disk in world.disks.values()}) > 1:
         raise Broken("the voters' logs are not equal after all was healed and nothing is decided any more")

@@ -26,6 +26,7 @@ from raylog.core.controller import (
     ListReassignmentsReceived,
     MetadataImage,
     MetadataRecord,
+    PlacesGone,
     ProducerIdsRequested,
     PublishMetadata,
     Refuse,
@@ -341,7 +342,7 @@ class Bench:
         answers = [found for found in self.step(event) if isinstance(found, (Reply, Refuse))]
         assert len(answers) == 1, f"{event} is answered once"
         answer = answers[0]
-        assert not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown))
+        assert not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone))
         assert answer.request == event.request
         if isinstance(answer, Refuse):
             raise answer.error

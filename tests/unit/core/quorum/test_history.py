@@ -48,3 +48,32 @@ def test_truncation_forgets_epochs_that_began_behind_the_cut() -> None:
     assert history.matches(2, 1)
     assert not history.matches(2, 2)
     assert not history.matches(3, 1)
+
+
+def test_a_log_behind_a_snapshot_compares_like_the_whole_one() -> None:
+    for mine, theirs in product(rising(), repeat=2):
+        shared = set(mine) & set(theirs)
+        if any(mine[: mine.index(epoch)] != theirs[: theirs.index(epoch)] for epoch in shared):
+            continue
+        common = log(*mine).common_end(log(*theirs))
+        # A snapshot has what is committed, and whoever leads has all of that: it lies below the common end.
+        for own, other in product(range(common + 1), repeat=2):
+            short, known = log(*mine), log(*theirs)
+            short.drop_before(own)
+            known.drop_before(other)
+            assert short.common_end(known) == common
+            assert short.rank == log(*mine).rank
+            assert known.matches(max(common, other), short.epoch_before(max(common, other)))
+
+
+def test_behind_a_snapshot_the_epoch_of_its_last_record_is_known() -> None:
+    history = log(1, 1, 3, 3)
+    history.drop_before(3)
+    assert (history.epochs, history.start, history.end) == ([(3, 2)], 3, 4)
+    assert history.matches(3, 3)
+    assert not history.matches(3, 1)
+    assert not history.matches(2, 1)
+    history.restart(9, 5)
+    assert (history.rank, history.epoch_before(9)) == ((5, 9), 5)
+    history.append([Span(9, 10, 6)])
+    assert (history.epoch_before(9), history.epoch_before(10)) == (5, 6)

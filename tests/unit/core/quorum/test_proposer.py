@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+import pytest
+
+from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
 
@@ -19,13 +22,13 @@ class Play:
 
     def __init__(self, floor: LogHistory | None = None) -> None:
         self.proposer = Proposer((1, 2, 3), candidate="me", settings=ProposerSettings(), floor=floor)
-        self.asked: dict[int, ev.AskPromise | ev.SendAppend] = {}
+        self.asked: dict[int, ev.AskPromise | ev.SendAppend | ev.SendSnapshot] = {}
         self.others: list[ev.ProposerEffect] = []
         self.feed(ev.Tick(now_ms=0))
 
     def feed(self, event: ev.ProposerEvent) -> None:
         for effect in self.proposer.step(event).now:
-            if isinstance(effect, (ev.AskPromise, ev.SendAppend)):
+            if isinstance(effect, (ev.AskPromise, ev.SendAppend, ev.SendSnapshot)):
                 self.asked[effect.voter] = effect
             else:
                 self.others.append(effect)
@@ -78,7 +81,7 @@ class Play:
         admitted: bool = True,
     ) -> None:
         asked = self.asked.pop(voter)
-        assert isinstance(asked, ev.SendAppend)
+        assert isinstance(asked, (ev.SendAppend, ev.SendSnapshot))
         self.feed(
             ev.AppendAnswered(
                 now_ms=1,
@@ -276,3 +279,93 @@ def test_an_answer_about_the_adopted_log_that_comes_too_late_does_not_unseat_a_l
     play.append()
     assert (play.proposer.phase, play.proposer.history.end) == ("leading", 3)
     assert not play.others
+
+
+# ---------------------------------------------------------------- snapshots
+
+
+def behind(start: int, *epochs: int) -> LogHistory:
+    """A log of one-record batches whose first ``start`` records are in a snapshot."""
+    history = log(*epochs)
+    history.drop_before(start)
+    return history
+
+
+def test_the_snapshot_is_read_with_the_log_and_what_is_in_it_is_committed() -> None:
+    play = Play()
+    play.promise(1, promised=1)
+    play.promise(1, behind(2, 1, 1, 1))
+    play.promise(2, log(1))
+    effect = play.others[-1]
+    assert isinstance(effect, ev.ReadHistory)
+    assert (effect.source, effect.start, effect.start_epoch, effect.end) == (1, 2, 1, 3)
+    play.read()
+    assert play.proposer.committed == 2
+
+
+def test_a_voter_that_lags_behind_the_snapshot_gets_it_and_then_the_tail() -> None:
+    play = leading(behind(2, 1, 1, 1), log(1))
+    asked = play.asked[2]
+    assert isinstance(asked, ev.SendSnapshot)
+    assert (asked.end, asked.end_epoch) == (2, 1)
+    play.answer(2, 2, history=behind(2, 1, 1))
+    asked = play.asked[2]
+    assert isinstance(asked, ev.SendAppend)
+    assert (asked.start, asked.previous_epoch) == (2, 1)
+    play.answer(2, 4, history=behind(2, 1, 1, 1, 2))
+    play.answer(1, 4, history=behind(2, 1, 1, 1, 2))
+    assert play.others == [ev.Committed(end=4)]
+
+
+def test_a_snapshot_is_sent_to_those_that_have_the_log_too_so_that_they_may_drop_it() -> None:
+    play = leading(log(1, 1), log(1, 1))
+    for voter in (1, 2):
+        play.answer(voter, 3, history=log(1, 1, 2))
+    play.feed(ev.SnapshotTaken(now_ms=2, end=3))
+    for voter in (1, 2):
+        assert isinstance(play.asked[voter], ev.SendSnapshot)
+        play.answer(voter, 3, history=behind(3, 1, 1, 2))
+    assert not {1, 2} & set(play.asked), "they have everything"
+    play.append()
+    asked = play.asked[1]
+    assert isinstance(asked, ev.SendAppend)
+    assert asked.start == 3
+
+
+def test_a_voter_that_had_more_than_the_snapshot_is_not_sent_it_all_again() -> None:
+    play = leading(log(1, 1), log(1, 1))
+    play.answer(1, 3, history=log(1, 1, 2))
+    play.answer(2, 3, history=log(1, 1, 2))
+    play.append()
+    play.answer(1, 4, history=log(1, 1, 2, 2))
+    play.feed(ev.SnapshotTaken(now_ms=2, end=3))
+    play.answer(1, 3, history=behind(3, 1, 1, 2, 2))
+    play.append()
+    asked = play.asked[1]
+    assert isinstance(asked, ev.SendAppend)
+    assert asked.start == 4
+
+
+def test_a_snapshot_of_what_is_not_committed_is_a_defect() -> None:
+    play = leading(log(1, 1), log(1, 1))
+    play.answer(1, 3)
+    with pytest.raises(InvariantBroken):
+        play.feed(ev.SnapshotTaken(now_ms=2, end=3))
+
+
+def test_a_voter_that_lost_its_log_is_sent_the_snapshot_only_when_it_may_have_a_say() -> None:
+    play = leading(behind(1, 1, 1), log(1))
+    play.promise(3, admitted=False, identity="new")
+    early = play.asked[3]
+    assert isinstance(early, ev.SendAppend)
+    play.answer(3, None, identity="new", admitted=False)
+    play.append(members={1: "x1", 2: "x2", 3: "new"})
+    play.answer(1, 4, history=behind(1, 1, 1, 2, 2))
+    play.answer(2, 1, history=behind(1, 1))
+    play.answer(2, 4, history=behind(1, 1, 1, 2, 2))
+    assert play.proposer.committed == 4
+    play.answer(3, None, identity="new", admitted=False)
+    play.feed(ev.Tick(now_ms=2_000))
+    asked = play.asked[3]
+    assert isinstance(asked, ev.SendSnapshot)
+    assert asked.admit == "new"

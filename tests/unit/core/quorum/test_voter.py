@@ -120,3 +120,60 @@ def test_only_the_promised_candidate_reads() -> None:
         (reply,) = machine.step(ev.ReadRequested(request=1, epoch=epoch, candidate=candidate, offset=0)).after_sync
         assert isinstance(reply, ev.ReadReply)
         assert reply.allowed is allowed
+
+
+# ---------------------------------------------------------------- snapshots
+
+
+def offer(machine: VoterMachine, epoch: int, end: int, end_epoch: int, admit: str = "") -> Outbox[ev.VoterEffect]:
+    return machine.step(
+        ev.SnapshotOffered(request=1, epoch=epoch, candidate=f"c{epoch}", end=end, end_epoch=end_epoch, admit=admit)
+    )
+
+
+def test_a_snapshot_is_saved_before_the_log_that_it_stands_for_goes() -> None:
+    machine = voter(1, 1, 2, promised=2, candidate="c2")
+    outbox = offer(machine, 2, 2, 1)
+    assert outbox.now == [ev.SaveSnapshot(request=1, end=2, epoch=1), ev.DropPrefix(to=2)]
+    assert matched(outbox) == 2
+    assert (machine.history.start, machine.history.end) == (2, 3)
+    assert matched(append(machine, 2, 3, 2, Span(3, 4, 2))) == 4
+
+
+def test_a_log_that_lags_behind_the_snapshot_or_is_another_one_goes_on_behind_it() -> None:
+    for machine in (voter(1, promised=3), voter(1, 2, 2, promised=3)):
+        outbox = offer(machine, 3, 2, 1)
+        assert [type(effect) for effect in outbox.now] == [ev.SavePromise, ev.SaveSnapshot, ev.RestartLog]
+        assert (machine.history.start, machine.history.end, machine.history.epoch_before(2)) == (2, 2, 1)
+        assert matched(append(machine, 3, 2, 1, Span(2, 3, 3))) == 3
+
+
+def test_an_older_snapshot_changes_nothing() -> None:
+    machine = voter(1, 1, 2, promised=2, candidate="c2")
+    offer(machine, 2, 2, 1)
+    outbox = offer(machine, 2, 1, 1)
+    assert (outbox.now, matched(outbox)) == ([], 1)
+
+
+def test_a_snapshot_is_refused_from_an_older_epoch_and_by_a_voter_without_a_say() -> None:
+    outbox = offer(voter(promised=5), 4, 2, 1)
+    assert (outbox.now, matched(outbox)) == ([], None)
+    outbox = offer(voter(admitted=False), 4, 2, 1, admit="another")
+    assert (outbox.now, matched(outbox)) == ([], None)
+    assert matched(offer(voter(admitted=False), 4, 2, 1, admit="me")) == 2
+
+
+def test_a_snapshot_that_contradicts_what_is_committed_is_a_defect() -> None:
+    machine = voter(1, 1, 2, promised=2, candidate="c2")
+    append(machine, 2, 3, 2, committed=3)
+    with pytest.raises(InvariantBroken):
+        offer(machine, 3, 2, 3)
+
+
+def test_where_the_log_begins_is_said_to_whoever_reads() -> None:
+    machine = voter(1, 1, 2, promised=2, candidate="c2")
+    offer(machine, 2, 2, 1)
+    outbox = machine.step(ev.ReadRequested(request=1, epoch=2, candidate="c2", offset=0))
+    (reply,) = outbox.after_sync
+    assert isinstance(reply, ev.ReadReply)
+    assert (reply.allowed, reply.start, reply.end) == (True, 2, 3)

@@ -1,0 +1,93 @@
+"""Finds out early, after a controller's start, which replicas will not come back. Owned by the controller's shell.
+
+A new controller waits for those that its predecessor knew, because most of them only have to connect again. One whose
+process has ended cannot: its address refuses connections, or its node is gone. To give it up too early does no more
+harm than any broken connection would: leader epochs tell its writes from those of the next leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+PROBE_S: Final = 0.25
+CONNECT_TIMEOUT_S: Final = 0.5
+AT_ONCE: Final = 64
+GIVEN_UP_AFTER_S: Final = 1.0
+"""How long an address has to refuse: a process that was killed is mostly there again soon, and may as well go on."""
+
+Endpoint = tuple[str, int]
+NodesAlive = Callable[[], Awaitable[Collection[str]]]
+"""Returns the ids of the nodes that are alive."""
+
+
+class GraceProbe:
+    """Knocks where somebody is awaited, until nobody is."""
+
+    def __init__(
+        self,
+        awaited: Callable[[], Mapping[Endpoint, str] | None],
+        on_gone: Callable[[frozenset[Endpoint]], None],
+        *,
+        nodes_alive: NodesAlive | None = None,
+    ) -> None:
+        """``awaited`` returns endpoints with their node ids, None when the waiting is over."""
+        self._awaited = awaited
+        self._on_gone = on_gone
+        self._nodes_alive = nodes_alive
+        self._refused_since: dict[Endpoint, float] = {}
+        self._doors = asyncio.Semaphore(AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name="grace probe")
+
+    async def stop(self) -> None:
+        """Stop knocking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while (awaited := self._awaited()) is not None:
+            alive = await self._alive()
+            answers = await asyncio.gather(*(self._closed(one, awaited[one], alive) for one in awaited))
+            now = asyncio.get_running_loop().time()
+            closed = {one for one, is_closed in zip(awaited, answers, strict=True) if is_closed}
+            self._refused_since = {one: self._refused_since.get(one, now) for one in closed}
+            gone = frozenset(one for one, since in self._refused_since.items() if now - since >= GIVEN_UP_AFTER_S)
+            if gone and self._awaited() is not None:
+                self._on_gone(gone)
+            await asyncio.sleep(PROBE_S)
+
+    async def _alive(self) -> Collection[str] | None:
+        if self._nodes_alive is None:
+            return None
+        try:
+            return await self._nodes_alive()
+        except Exception as error:  # whatever it was, the addresses tell as well, only later
+            logger.warning("the nodes that are alive cannot be told: %r", error)
+            return None
+
+    async def _closed(self, endpoint: Endpoint, node_id: str, alive: Collection[str] | None) -> bool:
+        """Tell whether nobody is at an endpoint for certain; silence is no certainty."""
+        if alive is not None and node_id and node_id not in alive:
+            return True
+        async with self._doors:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    _, writer = await asyncio.open_connection(*endpoint)
+            except ConnectionRefusedError:
+                return True
+            except (OSError, TimeoutError):
+                return False
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            return False

@@ -1,0 +1,43 @@
+"""What a voter makes of the snapshot and the log that it finds on its disk. Pure; called when a voter is opened.
+
+The snapshot is written durably first, then the log follows: a crash in between leaves a log that begins too early, or
+one that has nothing to do with the snapshot. Everything else that does not fit is damage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylog.core.quorum.history import LogHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the two add up to, and what has to be done to the log before it is used."""
+
+    history: LogHistory
+    lost: str = ""
+    """Why this copy cannot be used; empty = it can."""
+    drop_before: int | None = None
+    """Records below this are in the snapshot, and were to go."""
+    restart_at: int | None = None
+    """The log does not go on from the snapshot: it was to be emptied, and to go on here."""
+
+
+def put_together(log: LogHistory, snapshot: tuple[int, int] | None) -> Found:
+    """Return what a log and a snapshot, given as its end and the epoch of its last record, are together.
+
+    A log's own entries say nothing of the epoch before its start.
+    """
+    if snapshot is None:
+        lost = f"its log begins at {log.start}, and the snapshot of what was before is gone" if log.start else ""
+        return Found(log, lost)
+    end, epoch = snapshot
+    if log.start > end:
+        return Found(log, f"its log begins at {log.start}, and its snapshot ends at {end}")
+    if log.end < end or (log.start < end and log.epoch_before(end) != epoch):
+        history = LogHistory()
+        history.restart(end, epoch)
+        return Found(history, restart_at=end)
+    entries = [(epoch, end - 1), *((one, first) for one, first in log.epochs if first >= end and one > epoch)]
+    return Found(LogHistory(entries, log.end, end), drop_before=end if log.start < end else None)

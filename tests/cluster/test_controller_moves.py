@@ -1,0 +1,166 @@
+"""The controller's node is lost: Ray starts the controller on another one, which needs no file of the first."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylog.actors.naming import node_broker_name
+from tests.cluster.ray_support import ask, kill, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+LIMIT_S = 10.0
+"""For machines that are slow or have other things to do; usual are a third of it and less."""
+SERVES_AGAIN_S = 15.0
+"""From the moment in which Ray knows of the loss: a process is started, reads the log, and gives up who is gone."""
+
+
+def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller(tmp_path: Path) -> None:
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    import raylog
+
+    nodes = RayCluster()
+
+    def add(name: str, **resources: float) -> Any:
+        return nodes.add_node(
+            num_cpus=1,
+            resources=resources,
+            env_vars={"RAYLOG_DATA_DIR": str(tmp_path / name)},
+            object_store_memory=80 * 1024 * 1024,
+            include_dashboard=False,
+        )
+
+    def alive(node_id: str) -> bool:
+        return any(one["Alive"] for one in ray.nodes() if one["NodeID"] == node_id)  # type: ignore[no-untyped-call]
+
+    try:
+        add("head")
+        others = [add(name, raylog=1) for name in ("first", "second", "third")]
+        ray.init(address=nodes.address, log_to_driver=False)
+        cluster = raylog.start(tmp_path / "started-here", timeout_s=120)
+        home = ask("controller", "node_id")
+        lost = next(node for node in others if node.node_id == home)
+        dead = next(one["broker"] for one in cluster.status()["brokers"] if one["node_id"] == home)
+
+        def processes() -> list[int]:
+            """What runs on the node that is to be lost; its processes would live on for a while without it."""
+            there = [int(one["pid"]) for one in cluster.replicas() if one["broker"] == dead]
+            return [*there, ask("controller", "pid"), ask(node_broker_name(home), "pid")]
+
+        with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
+            admin.create_topic("t", partitions=3, replication_factor=3)
+            wait_for(lambda: all(len(one["isr"]) == 3 for one in cluster.status()["topics"]["t"]), "all are in sync")
+            led = [one["partition"] for one in cluster.status()["topics"]["t"] if one["leader"] == dead]
+            assert led, "the lost broker leads nothing"
+            for partition in led:
+                producer.send("t", b"before", partition=partition).result(30)
+            known: list[float] = []
+
+            def watch() -> None:
+                wait_for(lambda: not alive(home), "Ray knows that the node is lost")
+                known.append(time.monotonic())
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            running = processes()
+            begun = time.monotonic()
+            lost.kill_raylet(check_alive=False)
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    kill(pid)
+            nodes.remove_node(lost, allow_graceful=False)
+            for partition in led:
+                producer.send("t", b"after", partition=partition).result(60)
+            served = time.monotonic()
+            watching.join(60)
+            took_s = served - known[0]
+            print(f"records are taken {served - begun:.1f} s after the loss, {took_s:.1f} s after Ray knew of it")
+            admin.create_topic("later", partitions=1, replication_factor=2)
+        assert ask("controller", "node_id") != home
+        assert all(one["leader"] != dead for one in cluster.status()["topics"]["t"])
+        assert took_s < SERVES_AGAIN_S
+        cluster.stop()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()  # type: ignore[no-untyped-call]
+
+
+def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: Path) -> None:
+    """First the controller alone is killed, then with it the leader of a partition; five times each."""
+    import ray
+
+    import raylog
+
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=2, object_store_memory=80 * 2**20)
+    try:
+        alone, with_leader, served = kill_and_wait(raylog.start(tmp_path / "data", brokers=3))
+    finally:
+        ray.shutdown()
+    for what, times in (
+        ("the controller killed, all known again", alone),
+        ("and a leader with it, another elected", with_leader),
+        ("a record written", served),
+    ):
+        print(f"{what}: median {statistics.median(times):.2f} s of {[round(one, 2) for one in times]}")
+    assert statistics.median(alone) < LIMIT_S
+    assert statistics.median(with_leader) < 2 * LIMIT_S
+
+
+def kill_and_wait(cluster: Any) -> tuple[list[float], list[float], list[float]]:
+    """Return seconds until the next controller knows everybody, until a killed leader is replaced, until a write."""
+    import raylog
+
+    alone: list[float] = []
+    with_leader: list[float] = []
+    served: list[float] = []
+    with (
+        cluster,
+        raylog.Producer(delivery_timeout_ms=60_000) as producer,
+    ):
+        with raylog.Admin() as admin:
+            admin.create_topic("t", partitions=1, replication_factor=3)
+
+        def partition() -> dict[str, Any]:
+            found: dict[str, Any] = cluster.status()["topics"]["t"][0]
+            return found
+
+        def whole() -> bool:
+            return len(partition()["isr"]) == 3 == len(partition()["online"])
+
+        def controller_back(before: int) -> bool:
+            return bool(ask("controller", "pid") != before)
+
+        for _ in range(5):
+            wait_for(whole, "all replicas are in sync")
+            pid = ask("controller", "pid")
+            begun = kill(pid)
+            wait_for(lambda pid=pid: controller_back(pid) and whole(), "the next life knows everybody")  # type: ignore[misc]
+            alone.append(time.monotonic() - begun)
+        for number in range(5):
+            wait_for(whole, "all replicas are in sync")
+            leader = partition()["leader"]
+            epoch = partition()["leader_epoch"]
+            leading = next(one for one in cluster.replicas() if (one["topic"], one["broker"]) == ("t", leader))
+            pid = ask("controller", "pid")
+            begun = kill(pid)
+            kill(leading["pid"])
+
+            def watch(pid: int = pid, epoch: int = epoch, begun: float = begun) -> None:
+                wait_for(lambda: controller_back(pid) and partition()["leader_epoch"] > epoch, "a new leader")
+                with_leader.append(time.monotonic() - begun)
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            producer.send("t", b"%d" % number, partition=0).result(60)
+            served.append(time.monotonic() - begun)
+            watching.join(60)
+    return alone, with_leader, served

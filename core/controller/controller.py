@@ -23,6 +23,7 @@ from raylog.core.controller.events import (
     Effect,
     Event,
     IsrChangeReceived,
+    LeaderResigned,
     ProducerIdsRequested,
     ReplicaRegistrationReceived,
     SessionHeard,
@@ -144,6 +145,9 @@ class ControllerMachine:
             case IsrChangeReceived():
                 ledger.sessions.heard(event.session, ledger.now_ms)
                 self._membership.change_isr(event)
+            case LeaderResigned():
+                ledger.sessions.heard(event.session, ledger.now_ms)
+                self._membership.resign(event)
             case CreateTopicReceived():
                 self._topics.create(event)
             case DeleteTopicReceived():

@@ -15,6 +15,7 @@ from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
+    AdvanceLogStart,
     AnswerDiverging,
     AnswerFetch,
     AnswerProduce,
@@ -36,6 +37,7 @@ from raylog.core.replication.events import (
     ProposeIsr,
     RefuseRequest,
     ResetLog,
+    ResignLeadership,
     RoleChanged,
     SendFetch,
     StateReceived,
@@ -276,6 +278,8 @@ class ReplicaProcess:
                 fetch_offset=effect.fetch_offset,
                 last_fetched_epoch=effect.last_fetched_epoch,
                 deadline_ms=now + wait_ms,
+                log_start_offset=effect.log_start_offset,
+                disk_failing=effect.disk_failing,
             )
         )
 
@@ -399,6 +403,13 @@ class ReplicaProcess:
         self.simulation.checks.committed.producers_forgotten = True
         self._waiting = deque((self.log.end, effects) for _, effects in self._waiting)
 
+    def _advance_log_start(self, effect: AdvanceLogStart) -> None:
+        self.log.advance_start(effect.to)
+        self.step(LogStartAdvanced(cause="the leader", now_ms=self.world.now_ms, log_start_offset=effect.to))
+
+    def _resign(self, effect: ResignLeadership) -> None:
+        self.world.tell("r{} would resign from leader epoch {}", self.broker, effect.leader_epoch)
+
     def _answer_produce(self, effect: AnswerProduce) -> None:
         request = self._requests.pop(effect.request)
         assert isinstance(request, ProduceRequest)
@@ -487,6 +498,8 @@ _CARRY_OUT: dict[type[Effect], Callable[..., None]] = {
     AppendFetched: ReplicaProcess._append_fetched,
     TruncateLog: ReplicaProcess._truncate,
     ResetLog: ReplicaProcess._reset,
+    AdvanceLogStart: ReplicaProcess._advance_log_start,
+    ResignLeadership: ReplicaProcess._resign,
     AnswerProduce: ReplicaProcess._answer_produce,
     RefuseRequest: ReplicaProcess._refuse,
     AnswerFetch: ReplicaProcess._answer_fetch,

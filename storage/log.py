@@ -222,6 +222,8 @@ class PartitionLog:
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
         if full or old or far:
             self._roll()
+        elif active.write_hints():
+            self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     def _roll(self) -> None:
         """Begin a new segment at the log's end. Nothing has changed when this raises DiskFull or StorageIoError."""

@@ -388,7 +388,7 @@ class ReplicaServer:
         try:
             await self._link.call("resign_leader", [*place, effect.leader_epoch], timeout_s=PROPOSE_TIMEOUT_S)
         except (RpcError, RaylogError) as error:
-            logger.warning("%s: leadership stays here for now: %s", self.partition, error)
+            logger.warning("%s: nobody else was asked to lead yet, trying again: %s", self.partition, error)
 
     # ------------------------------------------------------------ time and tasks
 

@@ -174,7 +174,7 @@ class Leader:
         elif event.before_offset != _ALL_COMMITTED and not 0 <= event.before_offset <= high:
             error = OffsetOutOfRange(
                 f"Records below offset {event.before_offset} cannot be deleted: this partition's log starts at "
-                f"{self._log.start} and is committed up to {high}. Give an offset in that range, or -1 for all that "
+                f"{self._log.start} and is committed up to {high}. Give an offset in that range, or `-1` for all that "
                 "is committed.",
                 log_start_offset=self._log.start,
                 high_watermark=high,

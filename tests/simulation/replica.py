@@ -295,11 +295,7 @@ class ReplicaProcess:
         return machine.leader_epoch, exposed, list(self.log.read(offset, exposed, 64))
 
     def retain(self) -> None:
-        """Retention drops what is committed here, save the newest batches.
-
-        It keeps what a producer may still be repeating: where a log starts anew behind it, a repeat would be stored
-        twice.
-        """
+        """Drop what is committed, save what producers may repeat: behind a log's new start it would be stored twice."""
         machine = self.machine
         if machine is None or not self.alive:
             return
@@ -403,13 +399,6 @@ class ReplicaProcess:
         self.simulation.checks.committed.producers_forgotten = True
         self._waiting = deque((self.log.end, effects) for _, effects in self._waiting)
 
-    def _advance_log_start(self, effect: AdvanceLogStart) -> None:
-        self.log.advance_start(effect.to)
-        self.step(LogStartAdvanced(cause="the leader", now_ms=self.world.now_ms, log_start_offset=effect.to))
-
-    def _resign(self, effect: ResignLeadership) -> None:
-        self.world.tell("r{} would resign from leader epoch {}", self.broker, effect.leader_epoch)
-
     def _answer_produce(self, effect: AnswerProduce) -> None:
         request = self._requests.pop(effect.request)
         assert isinstance(request, ProduceRequest)
@@ -498,8 +487,8 @@ _CARRY_OUT: dict[type[Effect], Callable[..., None]] = {
     AppendFetched: ReplicaProcess._append_fetched,
     TruncateLog: ReplicaProcess._truncate,
     ResetLog: ReplicaProcess._reset,
-    AdvanceLogStart: ReplicaProcess._advance_log_start,
-    ResignLeadership: ReplicaProcess._resign,
+    AdvanceLogStart: lambda self, effect: self.drop_below(effect.to),
+    ResignLeadership: lambda *_: None,  # the controller of the simulation does not know this request
     AnswerProduce: ReplicaProcess._answer_produce,
     RefuseRequest: ReplicaProcess._refuse,
     AnswerFetch: ReplicaProcess._answer_fetch,

@@ -353,6 +353,10 @@ class RayWorkshop:
             handle = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
             return
+        try:
+            await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            logger.info("%s did not stop cleanly: %s", name, error)
         ray.kill(handle, no_restart=True)
         await wait_until_gone(name)
 

@@ -120,6 +120,9 @@ class ReplicaSupervisor:
         for name, spec in self._started.items():
             if name not in wanted and name not in self._busy:
                 self._work(name, self._remove(name, spec))
+        if image.is_stopped(BrokerId(self._broker)):
+            self._retire_all()
+            return
         for name, (spec, place) in wanted.items():
             if name in self._busy:
                 continue
@@ -127,6 +130,17 @@ class ReplicaSupervisor:
                 self._work(name, self._start(name, spec))
             elif place.port and self._told.get(name) != (place.incarnation, spec.topic_config):
                 self._work(name, self._tell(name, spec, place.incarnation))
+
+    def _retire_all(self) -> None:
+        """End the replicas of a broker that was stopped on purpose; their folders stay for its return."""
+        for name in list(self._started):
+            if name not in self._busy:
+                self._work(name, self._retire(name))
+
+    async def _retire(self, name: str) -> None:
+        await self._workshop.end(name)
+        for notes in (self._started, self._told, self._missing_since_ms):
+            notes.pop(name, None)
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"work on {name}")

@@ -22,6 +22,7 @@ from raylog.client.descriptions import (
     GroupDescription,
     GroupListing,
     MemberDescription,
+    StoppedBroker,
     TopicDescription,
     describe_cluster,
     describe_topic,
@@ -34,6 +35,7 @@ from raylog.core.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     did_you_mean,
+    from_code,
 )
 from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
@@ -194,6 +196,43 @@ class AsyncAdmin:
         )
         return int(reply.args[0])
 
+    # Leaders and brokers
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Have the preferred replica lead each of the partitions; None = all that another one leads.
+
+        `unclean=True` instead gives partitions without a leader one at any price: acknowledged records may be lost.
+        They have to be named. Returns for each partition None, or why nothing was changed: ElectionNotNeeded,
+        PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition, InvalidRequest.
+        """
+        named = None if partitions is None else [[topic, number] for topic, number in partitions]
+        reply = await self.cluster.call_broker("elect_leaders", [named, unclean], timeout_s=timeout_s)
+        return {TopicPartition(row[0], row[1]): from_code(row[2], row[3]) if row[2] else None for row in reply.args}
+
+    async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """Have a broker give its leaders away and leave every ISR that has other members.
+
+        Its processes go on: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them afterwards.
+        Raises StopRefused, which names the partitions that would have no leader or refuse writes with `acks=all`
+        (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown broker.
+        """
+        reply = await self.cluster.call_broker("stop_broker", [broker, force], timeout_s=timeout_s)
+        moved, leaderless, below = reply.args
+        return StoppedBroker(broker, moved, tuple(leaderless), tuple(below))
+
+    async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """Let a broker that was stopped take part again; `raylog start --broker` also starts its processes.
+
+        Raises InvalidRequest for an unknown broker.
+        """
+        await self.cluster.call_broker("resume_broker", [broker], timeout_s=timeout_s)
+
     # Cluster and groups
 
     async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
@@ -323,6 +362,24 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         """See `AsyncAdmin.delete_records`."""
         return self._run(lambda: self._twin.delete_records(before, timeout_s))
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """See `AsyncAdmin.elect_leaders`."""
+        return self._run(lambda: self._twin.elect_leaders(partitions, unclean=unclean, timeout_s=timeout_s))
+
+    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """See `AsyncAdmin.stop_broker`."""
+        return self._run(lambda: self._twin.stop_broker(broker, force=force, timeout_s=timeout_s))
+
+    def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.resume_broker`."""
+        self._run(lambda: self._twin.resume_broker(broker, timeout_s=timeout_s))
 
     def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
         """See `AsyncAdmin.describe_cluster`."""

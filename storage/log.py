@@ -35,7 +35,7 @@ __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryRepo
 
 _STAMPED = struct.Struct(">qii")  # base offset, batch length, leader epoch: the bytes a leader writes anew
 CHECKPOINT_SECONDS = 5.0
-CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_BYTES = 32 << 20
 
 
 class PartitionLog:

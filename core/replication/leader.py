@@ -198,15 +198,15 @@ class Leader:
     def _low_watermark(self) -> tuple[Offset, list[BrokerId]]:
         """Return the lowest log start of the replicas that count, and who is behind our own.
 
-        Those count that run, and those that may be elected: a member of the ISR that is away for a moment could lead
-        with what is deleted. Others take the log start over before they may join (:meth:`_may_join`).
+        Those count that run, and those that may be elected: a member of the ISR or an eligible one that is away for a
+        moment could lead with what is deleted. Others take the log start over before they may join (:meth:`_may_join`).
         """
         state, start = self.isr.state, self._log.start
         places = {place.broker: place.port for place in state.places}
         counted = {
             broker: progress.log_start
             for broker, progress in self.followers.items()
-            if broker in self.isr.maximal or places.get(broker, 0)
+            if broker in self.isr.maximal or broker in state.elr or places.get(broker, 0)
         }
         behind = sorted(broker for broker, log_start in counted.items() if log_start < start)
         return min([start, *counted.values()]), behind
@@ -295,7 +295,9 @@ class Leader:
             current=self._log.high_watermark,
             own_durable_end=self._log.durable_end,
             member_ends=(self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me),
-            isr_size=len(self.isr.committed),
+            # Beside eligible leader replicas nothing is committed, whatever minimum has reached this process: they are
+            # trusted to have all that ever was.
+            isr_size=0 if self.isr.state.elr else len(self.isr.committed),
             min_insync_replicas=self.settings.min_insync_replicas,
         )
 

@@ -19,8 +19,8 @@ def break_disk(cluster: LocalCluster, topic: str, broker: int, error: StorageErr
     def refuse(*_: object) -> NoReturn:
         raise error
 
-    log.append_as_leader = refuse  # type: ignore[method-assign]
-    log.append_as_follower = refuse  # type: ignore[method-assign]
+    log.append_as_leader = refuse  # type: ignore[method-assign, assignment]
+    log.append_as_follower = refuse  # type: ignore[method-assign, assignment]
 
     def repair() -> None:
         del log.append_as_leader, log.append_as_follower

@@ -57,7 +57,7 @@ async def test_a_brokers_directory_of_another_cluster_or_broker(cluster: LocalCl
     await cluster.stop_broker(1)
     files = sorted(str(path) for path in (cluster.root / "broker-1").rglob("*"))
     for given in ({"broker": 1, "cluster_id": "d" * 32}, {"broker": 2}):
-        stranger = broker_on(cluster, cluster.root / "broker-1", **given)  # type: ignore[arg-type]
+        stranger = broker_on(cluster, cluster.root / "broker-1", **given)
         with pytest.raises(WrongDirectory) as error:
             await stranger.start()
         assert documented(str(error.value)), error

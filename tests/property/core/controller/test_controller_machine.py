@@ -10,9 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, PartitionChanged, TopicCreated
+from raylog.core.controller import (
+    AlterTopicConfigReceived,
+    DeleteTopicReceived,
+    ElectLeadersReceived,
+    PartitionChanged,
+    ResumeBrokerReceived,
+    StopBrokerReceived,
+    TopicCreated,
+)
 from raylog.core.errors import RaylogError
-from raylog.core.ids import NO_LEADER, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from tests.unit.core.controller.bench import Bench
 
 brokers = st.integers(1, 4)
@@ -104,6 +112,48 @@ class ClusterLife(RuleBasedStateMachine):
             for member, life in bench.lives.items()
             if not (isinstance(member, tuple) and isinstance(member[0], TopicPartition) and member[0].topic == topic)
         }
+
+    @rule(partition=partitions, unclean=st.booleans())
+    def leaders_are_elected(self, partition: TopicPartition, unclean: bool) -> None:
+        bench = self.bench
+        if not self._known(partition):
+            return
+        before = bench.state(partition)
+        event = ElectLeadersReceived(
+            cause="test", now_ms=bench.now, request=bench.number(), partitions=[partition], unclean=unclean
+        )
+        [row] = bench.ask(event)
+        assert isinstance(row, list)
+        after = bench.state(partition)
+        assert (row[2] == 0) == (after.leader_epoch == before.leader_epoch + 1)
+        if row[2] == 0 and not unclean:
+            assert after.leader == after.replicas[0]
+            assert after.isr == before.isr
+
+    @rule(broker=brokers, force=st.booleans())
+    def a_broker_is_stopped(self, broker: int, force: bool) -> None:
+        bench = self.bench
+        try:
+            bench.ask(
+                StopBrokerReceived(
+                    cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force
+                )
+            )
+        except RaylogError:
+            return  # unknown, or others cannot do without it
+        for state in bench.image.partitions():
+            assert state.leader != broker
+            assert broker not in state.isr or len(state.isr) == 1 or force
+
+    @rule(broker=brokers)
+    def a_broker_is_resumed(self, broker: int) -> None:
+        bench = self.bench
+        try:
+            bench.ask(
+                ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker))
+            )
+        except RaylogError:
+            pass  # it never registered
 
     @rule(topic=st.sampled_from(["a", "b"]), unclean=st.booleans())
     def a_topic_is_configured(self, topic: str, unclean: bool) -> None:

@@ -45,6 +45,7 @@ T0 = TopicPartition("flights", 0)
 TIMEOUT_MS = 3_000
 GRACE_MS = 6_000
 WAIT_MS = 2_000
+CHECK_MS = 30_000
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class Bench:
             session_timeout_ms=TIMEOUT_MS,
             registration_grace_ms=GRACE_MS,
             initial_leader_wait_ms=WAIT_MS,
+            leader_imbalance_check_ms=CHECK_MS,
             default_replication_factor=2,
             default_partitions=2,
         )
@@ -196,6 +198,7 @@ class Bench:
         *,
         incarnation: int = -1,
         log_lost: bool = False,
+        unsynced_lost: bool = False,
         log_id: str = "",
         topic_id: str | None = None,
         port: int | None = None,
@@ -216,6 +219,7 @@ class Bench:
                 port=10_000 + broker if port is None else port,
                 log_lost=log_lost,
                 log_id=log_id,
+                unsynced_lost=unsynced_lost,
             )
         )
         self._entered((partition, broker), number, result)
@@ -359,9 +363,12 @@ def three_brokers() -> Bench:
 
 
 def running_topic(*, config: dict[str, object] | None = None) -> Bench:
-    """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync."""
+    """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync.
+
+    One replica is enough for a write unless ``config`` says otherwise: then nobody outside the ISR is eligible.
+    """
     bench = three_brokers()
-    bench.create(assignment=[[1, 2, 3]], config=config or {})
+    bench.create(assignment=[[1, 2, 3]], config={"min.insync.replicas": 1, **(config or {})})
     for broker in (1, 2, 3):
         bench.replica(broker)
     assert bench.summary() == (1, 1, (1, 2, 3))

@@ -139,6 +139,7 @@ class ToyCluster:
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
         self.version = 0
         self.producer_ids = 0
+        self.stopped: set[int] = set()
         self.extra_methods: dict[str, Callable[[Request], None]] = {}
         """Further methods that every broker endpoint serves, for instance those of a group coordinator."""
         self.requests_seen: list[str] = []
@@ -345,9 +346,38 @@ class ToyCluster:
         self.version += 1
         request.reply([])
 
+    def _on_elect_leaders(self, request: Request) -> None:
+        """Elect nobody: every partition of a toy is led as it should be, save those of the topic "strayed"."""
+        wanted, unclean = request.args
+        if wanted is None and unclean:
+            raise errors.InvalidRequest("Name the partition.")
+        rows = []
+        for one in self.partitions.values():
+            asked = [one.topic, one.partition]
+            if wanted is not None and asked not in wanted:
+                continue
+            if one.topic == "strayed":
+                rows.append([*asked, 0, "", one.leader, one.leader_epoch])
+            elif wanted is not None:
+                needless = errors.ElectionNotNeeded(f"{one.topic}-{one.partition} is led as it should be.")
+                rows.append([*asked, needless.code, needless.message, one.leader, one.leader_epoch])
+        request.reply(rows)
+
+    def _on_stop_broker(self, request: Request) -> None:
+        broker, force = request.args
+        if not force:
+            raise errors.StopRefused(f"Broker {broker} was not stopped: --force", leaderless=["flights-0"])
+        self.stopped.add(broker)
+        request.reply([1, ["flights-0"], []])
+
+    def _on_resume_broker(self, request: Request) -> None:
+        self.stopped.discard(request.args[0])
+        request.reply([])
+
     def _on_describe_cluster(self, request: Request) -> None:
         brokers = [
             {"broker": broker, "host": one.host, "port": one.port, "node_id": f"node-{broker}", "online": True}
+            | {"stopped": broker in self.stopped}
             for broker, one in self.brokers.items()
         ]
         request.reply({"cluster_id": "toy", "controller_epoch": 1, "brokers": brokers})

@@ -143,7 +143,6 @@ class ClusterLife(RuleBasedStateMachine):
             return  # unknown, or others cannot do without it
         for state in bench.image.partitions():
             assert state.leader != broker
-            assert broker not in state.isr or len(state.isr) == 1 or force
 
     @rule(broker=brokers)
     def a_broker_is_resumed(self, broker: int) -> None:

@@ -33,7 +33,7 @@ from raylog.core.replication.events import (
     RequestDropped,
     RoleChanged,
 )
-from tests.unit.core.replication.context import NO_LEADER, SECOND, THIRD, Context, only, partition_state, some
+from tests.unit.core.replication.context import ME, NO_LEADER, SECOND, THIRD, Context, only, partition_state, some
 
 
 def leading(*, min_insync_replicas: int = 2, log_end: int = 0, epochs: tuple[tuple[int, int], ...] = ()) -> Context:
@@ -63,6 +63,16 @@ def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
     out = context.fetched_by(THIRD, 10)
     assert only(AnswerProduce, out.now).first_offset == 0
     assert only(HighWatermarkAdvanced, out.now).high_watermark == 10
+
+
+def test_nothing_is_committed_beside_eligible_leader_replicas_whatever_minimum_the_leader_knows() -> None:
+    context = leading(min_insync_replicas=1)
+    context.told(partition_state(isr=(ME,), elr=(SECOND,), partition_epoch=2))
+    out = context.produced()
+    assert not some(AnswerProduce, out.now)
+    assert context.machine.high_watermark == 0
+    out = context.told(partition_state(isr=(ME,), partition_epoch=3))
+    assert only(AnswerProduce, out.now).first_offset == 0
 
 
 def test_acks_all_also_waits_for_the_leaders_own_disk() -> None:

@@ -93,6 +93,21 @@ def _alter_partition(session: int, number: int, now_ms: int, args: Sequence[Any]
     )
 
 
+def _resign_leader(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic_id, topic, partition, broker, incarnation, leader_epoch = args
+    return ev.LeaderResigned(
+        cause="resign_leader",
+        now_ms=now_ms,
+        session=session,
+        request=number,
+        topic_id=topic_id,
+        partition=TopicPartition(topic, partition),
+        broker=BrokerId(broker),
+        incarnation=Incarnation(incarnation),
+        leader_epoch=LeaderEpoch(leader_epoch),
+    )
+
+
 def _create_topic(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     topic, partitions, replication_factor, assignment, config, validate_only, _ = args
     return ev.CreateTopicReceived(
@@ -200,6 +215,7 @@ _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text, flag),
     "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
     "alter_partition": (_alter_partition, text, text, whole, whole, whole, whole, whole, each(row(whole, whole))),
+    "resign_leader": (_resign_leader, text, text, whole, whole, whole, whole),
     "create_topic": (_create_topic, *CREATE_TOPIC),
     "delete_topic": (_delete_topic, *DELETE_TOPIC),
     "alter_topic_config": (_alter_topic_config, *ALTER_TOPIC_CONFIG),

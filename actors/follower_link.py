@@ -85,6 +85,8 @@ class FollowerLink:
                     fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
                     min(fetch.max_bytes or MAX_FETCH_BYTES, MAX_FETCH_BYTES),
                     MAX_WAIT_MS,
+                    fetch.log_start_offset,
+                    int(fetch.disk_failing),
                 ],
                 timeout_s=self._fetch_timeout_s,
             )

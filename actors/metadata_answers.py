@@ -40,6 +40,7 @@ def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -
         "cluster_id": image.cluster_id,
         "controller_epoch": image.controller_epoch,
         "version": image.version,
+        "config": dict(image.config),
         "brokers": [
             {
                 "broker": one.broker,

@@ -16,12 +16,12 @@ from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.flusher import Flusher
 from raylog.actors.settings import FlushPolicy
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, from_code
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
 from raylog.rpc import Request
-from raylog.storage.errors import StorageError
+from raylog.storage.errors import DiskFull, LogClosed, StorageError, StorageIoError
 from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class Hands:
 
     send_fetch: Callable[[ev.SendFetch], None]
     propose_isr: Callable[[ev.ProposeIsr], None]
+    resign: Callable[[ev.ResignLeadership], None]
     role_changed: Callable[[ev.RoleChanged], None]
     fatal: Callable[[str], None]
     """Must end the process: the disk failed or a defect showed."""
@@ -159,13 +160,7 @@ class ReplicaRunner:
         self.log.apply_retention(wall_ms(), machine.high_watermark)
         self.log.purge_deleted(wall_ms())
         if self.log.log_start_offset != before:
-            self.feed(
-                ev.LogStartAdvanced(
-                    cause="retention",
-                    now_ms=monotonic_ms(),
-                    log_start_offset=Offset(self.log.log_start_offset),
-                )
-            )
+            self._log_start_moved("retention")
 
     # ------------------------------------------------------------ effects out
 
@@ -215,6 +210,12 @@ class ReplicaRunner:
                         [effect.epoch, effect.end_offset],
                     ],
                 )
+            case ev.AdvanceLogStart():
+                self._advance_log_start(effect)
+            case ev.AnswerDeleteRecords():
+                self._answer(effect.request, [effect.low_watermark])
+            case ev.ResignLeadership():
+                self._hands.resign(effect)
             case ev.SendFetch():
                 self._hands.send_fetch(effect)
             case ev.RefuseRequest():
@@ -239,7 +240,7 @@ class ReplicaRunner:
         except StorageError as error:
             del self._requests[effect.request]
             request.fail(error)
-            self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=effect.request))
+            self._append_failed(effect.request, error)
             return
         self.feed(
             ev.LeaderAppended(
@@ -260,7 +261,7 @@ class ReplicaRunner:
             if not self._append_failing:  # it is tried again many times a second, and said once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self.partition, error)
             self._append_failing = True
-            self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=effect.request))
+            self._append_failed(effect.request, error)
             return
         self.feed(
             ev.FollowerAppended(
@@ -273,6 +274,32 @@ class ReplicaRunner:
         )
         self._append_failing = False
         self._appended(done.end_offset - done.first_offset)
+
+    def _append_failed(self, number: int, error: StorageError) -> None:
+        """Tell the machine; it is told apart whether the disk or the records are to blame."""
+        of_the_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
+        told = None if of_the_disk else from_code(error.code, str(error))
+        self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=number, error=told))
+        if isinstance(error, LogClosed):
+            self._hands.fatal(f"{self.partition}: {error} Restarting to recover it.")
+
+    def _advance_log_start(self, effect: ev.AdvanceLogStart) -> None:
+        try:
+            self.log.advance_log_start(effect.to)
+        except StorageError as error:
+            logger.warning("%s: the log start stays at %d: %s", self.partition, self.log.log_start_offset, error)
+            request = self._requests.pop(effect.request, None) if effect.request is not None else None
+            if request is not None:
+                request.fail(error)
+                now = monotonic_ms()
+                self.feed(ev.RequestDropped(cause=str(error), now_ms=now, request=effect.request or 0))
+            return
+        self._log_start_moved("delete_records")
+        self.apply_retention()
+
+    def _log_start_moved(self, cause: str) -> None:
+        start = Offset(self.log.log_start_offset)
+        self.feed(ev.LogStartAdvanced(cause=cause, now_ms=monotonic_ms(), log_start_offset=start))
 
     def _appended(self, records: int) -> None:
         if self._flush.before_acknowledging:

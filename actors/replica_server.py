@@ -96,6 +96,7 @@ class ReplicaServer:
             hands=Hands(
                 send_fetch=self._send_fetch,
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
+                resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
                 role_changed=self._role_changed,
                 fatal=self._on_fatal,
             ),
@@ -199,6 +200,8 @@ class ReplicaServer:
             self._on_produce(runner, request, numbers)
         elif request.method == "replica_fetch":
             self._on_replica_fetch(runner, request, numbers)
+        elif request.method == "delete_records":
+            self._on_delete_records(runner, request, numbers)
         elif request.method == "fetch":
             runner.reads.fetch(request)
         else:
@@ -224,7 +227,7 @@ class ReplicaServer:
             runner.forget(number)
 
     def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
-        leader_epoch, broker, incarnation, offset, last_epoch, _, max_wait_ms = numbers
+        leader_epoch, broker, incarnation, offset, last_epoch, _, max_wait_ms, log_start, disk_failing = numbers
         now = monotonic_ms()
         runner.feed(
             ev.FetchReceived(
@@ -237,6 +240,22 @@ class ReplicaServer:
                 fetch_offset=Offset(offset),
                 last_fetched_epoch=LeaderEpoch(last_epoch),
                 deadline_ms=now + max_wait_ms,
+                log_start_offset=Offset(log_start),
+                disk_failing=bool(disk_failing),
+            )
+        )
+
+    def _on_delete_records(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
+        leader_epoch, before_offset, timeout_ms = numbers
+        now = monotonic_ms()
+        runner.feed(
+            ev.DeleteRecordsReceived(
+                cause="delete_records",
+                now_ms=now,
+                request=runner.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                before_offset=Offset(before_offset),
+                deadline_ms=now + timeout_ms,
             )
         )
 
@@ -386,6 +405,14 @@ class ReplicaServer:
             )
         )
 
+    async def _resign(self, effect: ev.ResignLeadership) -> None:
+        logger.warning("%s: the disk refuses appends; another replica is asked to lead", self.partition)
+        place = [self.spec.topic_id, self.spec.topic, self.spec.partition, self.spec.broker, self._incarnation]
+        try:
+            await self._link.call("resign_leader", [*place, effect.leader_epoch], timeout_s=PROPOSE_TIMEOUT_S)
+        except (RpcError, RaylogError) as error:
+            logger.warning("%s: nobody else was asked to lead yet, trying again: %s", self.partition, error)
+
     # ------------------------------------------------------------ time and tasks
 
     async def _tick_forever(self, runner: ReplicaRunner) -> None:
@@ -422,7 +449,13 @@ def _abandon(opening: asyncio.Future[OpenedLog]) -> None:
         opened.lock.release()
 
 
-_NUMBERS_BEHIND_PARTITION: Final = {"produce": 3, "fetch": 6, "list_offsets": 2, "replica_fetch": 7}
+_NUMBERS_BEHIND_PARTITION: Final = {
+    "produce": 3,
+    "fetch": 6,
+    "list_offsets": 2,
+    "replica_fetch": 9,
+    "delete_records": 3,
+}
 """How many whole numbers follow topic id and partition in the arguments of each method."""
 
 

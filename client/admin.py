@@ -197,6 +197,34 @@ class AsyncAdmin(AsyncMoving):
         await self._until_everywhere(name, deadline_s, is_there=True, at_least=total)
         return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
 
+    async def delete_records(
+        self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below an offset of each (topic, partition); -1 = all that are committed.
+
+        Returns the new low watermarks: below them no replica that runs holds anything, and no later leader will. A
+        consumer positioned below starts again as its `auto_offset_reset` says. Raises OffsetOutOfRange that names the
+        range, UnknownTopicOrPartition; RequestTimedOut when a replica has not followed in time, with the low watermark
+        in its `details`: the deletion goes on then. When several fail, the first error is raised after all have ended.
+        """
+        wanted = {TopicPartition(*where): offset for where, offset in before.items()}
+        answers = await asyncio.gather(
+            *(self._delete_records(where, offset, timeout_s) for where, offset in wanted.items()),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {where: answer for where, answer in zip(wanted, answers, strict=True) if isinstance(answer, int)}
+
+    async def _delete_records(self, where: TopicPartition, before: int, timeout_s: float) -> int:
+        # The leader gives up first, because only it can tell who keeps it waiting.
+        leader_ms = max(1, int(timeout_s * 1000 - min(500.0, timeout_s * 100)))
+        reply = await self.cluster.call_leader(
+            where.topic, where.partition, "delete_records", before, leader_ms, timeout_s=timeout_s
+        )
+        return int(reply.args[0])
+
     # Leaders and brokers
 
     async def elect_leaders(
@@ -370,6 +398,12 @@ class Admin(Moving):
     ) -> TopicDescription:
         """See `AsyncAdmin.create_partitions`."""
         return self._run(lambda: self._twin.create_partitions(name, total, assignment, timeout_s))
+
+    def delete_records(
+        self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """See `AsyncAdmin.delete_records`."""
+        return self._run(lambda: self._twin.delete_records(before, timeout_s))
 
     def elect_leaders(
         self,

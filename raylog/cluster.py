@@ -18,6 +18,7 @@ from raylog.client.ray_session import running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
+from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.stopping import actor_names, stop_actors
 from raylog.voters import keep_voters, kept_voters, take_ids, voters_among
 
@@ -52,8 +53,10 @@ class _Seat:
 class Cluster:
     """A running Raylog cluster, as a handle for people: ``status()``, ``stop()``; a context manager that stops it."""
 
-    def __init__(self, *, owns_ray: bool) -> None:
+    def __init__(self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None) -> None:
         """Use :func:`start` or :func:`connect`; ``owns_ray`` says whether ``stop`` shuts Ray down as well."""
+        self.ignored_config = dict(ignored_config or {})
+        """Settings that :func:`start` was given and that differ from those of the cluster that ran already."""
         self._owns_ray = owns_ray
         self._stopped = False
 
@@ -152,7 +155,8 @@ def start(
     brokers run on this machine, with a folder each below ``data_dir``. Ray is started when none runs, and is then shut
     down by :meth:`Cluster.stop`.
 
-    ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``. ``address`` is passed to ``ray.init``.
+    ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
+    own, and what differs is logged and in :attr:`Cluster.ignored_config`. ``address`` is passed to ``ray.init``.
 
     Raises :class:`InvalidConfig` for unknown keys, :class:`DataDirectoryError` when another cluster uses the directory,
     :class:`StartFailed` when the cluster does not serve within ``timeout_s`` seconds.
@@ -177,7 +181,17 @@ def start(
         if owns_ray:
             _shut_ray_down()
         raise
-    return Cluster(owns_ray=owns_ray)
+    ignored = _ignored(settings, deadline) if ran_before else {}
+    return Cluster(owns_ray=owns_ray, ignored_config=ignored)
+
+
+def _ignored(settings: Mapping[str, str], deadline: float) -> dict[str, str]:
+    """Return, and say, what a running cluster was not given."""
+    running: dict[str, str] = _status(max(0.1, deadline - time.monotonic()))["config"]
+    ignored = ignored_settings(settings, running)
+    if ignored:
+        logger.warning("%s", what_was_ignored(ignored, running))
+    return ignored
 
 
 def _shut_ray_down() -> None:

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import reading
@@ -35,7 +35,7 @@ __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryRepo
 
 _STAMPED = struct.Struct(">qii")  # base offset, batch length, leader epoch: the bytes a leader writes anew
 CHECKPOINT_SECONDS = 5.0
-CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_BYTES = 32 << 20
 
 
 class PartitionLog:
@@ -141,6 +141,8 @@ class PartitionLog:
         if now_ms is not None:
             self._now_ms = now_ms
         batches = inspect(payload)
+        if self.size_bytes == 0 and batches[0][1].base_offset < self.log_end_offset < batches[0][1].next_offset:
+            return self._begin_within_a_batch(payload, batches[0][1].base_offset)
         check_offsets(batches, self.log_end_offset)
         began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for _, header in batches])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
@@ -150,6 +152,14 @@ class PartitionLog:
             if began and self.epochs.truncate_from_end(self.log_end_offset + 1):
                 self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log
             raise
+
+    def _begin_within_a_batch(self, payload: Buffer, base_offset: int) -> AppendInfo:
+        """Take the batch that holds an empty log's start: the records before that were deleted at the leader."""
+        start = self.log_start_offset
+        self.truncate_fully_and_start_at(base_offset)
+        done = self.append_as_follower(payload, self._now_ms)
+        self.advance_log_start(start)
+        return done
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` begins at `start_offset`; durable on return. Done at election, before any record."""
@@ -212,6 +222,8 @@ class PartitionLog:
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
         if full or old or far:
             self._roll()
+        elif active.write_hints():
+            self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     def _roll(self) -> None:
         """Begin a new segment at the log's end. Nothing has changed when this raises DiskFull or StorageIoError."""
@@ -431,7 +443,8 @@ class PartitionLog:
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
         if self.epochs.truncate_from_start(offset):
-            self._checkpoints.write_epochs(self.epochs)
+            with suppress(DiskFull):  # it makes room now, and a history that begins too early harms nobody
+                self._checkpoints.write_epochs(self.epochs)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
         """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.

@@ -20,6 +20,8 @@ LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".sn
 NO_TIMESTAMP = -(2**63)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096
+HINT_BYTES = 64 << 20
+"""A growing segment writes its indexes each time it has grown by so much: a recovery then need not read it all."""
 
 PlacedHeader = tuple[int, BatchHeader]
 
@@ -34,6 +36,7 @@ class Segment:
 
     __slots__ = (
         "_fd",
+        "_hinted_size",
         "_indexes",
         "_since_index",
         "base_offset",
@@ -58,6 +61,7 @@ class Segment:
         self.index_interval = index_interval
         self.sealed = False
         self._fd = -1
+        self._hinted_size = 0
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._since_index = 0
 
@@ -139,9 +143,20 @@ class Segment:
     def seal(self) -> None:
         """No more appends: write the indexes. A failure is harmless, they would be rebuilt on the next open."""
         self.sealed = True
-        index, times = self.indexes()
         if self.size:
-            times.append(self.max_timestamp, self.next_offset - self.base_offset)
+            self.indexes()[1].append(self.max_timestamp, self.next_offset - self.base_offset)
+        self._write_indexes()
+
+    def write_hints(self) -> bool:
+        """Write the indexes of a segment that grows, if it has grown enough since the last time; True when it has."""
+        if self.size - self._hinted_size < HINT_BYTES:
+            return False
+        self._hinted_size = self.size
+        self._write_indexes()
+        return True
+
+    def _write_indexes(self) -> None:
+        index, times = self.indexes()
         for path, data in ((self.sibling(INDEX), index.to_bytes()), (self.sibling(TIME_INDEX), times.to_bytes())):
             try:
                 write_atomically(path, data, durable=False)
@@ -155,6 +170,7 @@ class Segment:
         self.sealed = False
         index = self.indexes()[0]
         self._since_index = self.size - index.tail()[1]
+        self._hinted_size = 0
         for path in self.files()[1:]:
             remove(path)
 
@@ -169,7 +185,25 @@ class Segment:
     def reset(self) -> None:
         """Forget everything known of the content, before recovery notes it again."""
         self.size, self.next_offset, self.max_timestamp = 0, self.base_offset, NO_TIMESTAMP
-        self._indexes, self._since_index = (OffsetIndex(), TimeIndex()), 0
+        self._indexes, self._since_index, self._hinted_size = (OffsetIndex(), TimeIndex()), 0, 0
+
+    def resume(self, below: int) -> None:
+        """Take what lies before the last indexed batch that begins below offset `below` on trust in the index files.
+
+        The caller checks the batches from there on. Raises OSError or IndexDamaged, and knows nothing then.
+        """
+        index = OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.file_size())
+        times = TimeIndex.from_bytes(self.sibling(TIME_INDEX).read_bytes())
+        relative, position = index.floor(below - 1 - self.base_offset)
+        if position == 0:
+            raise IndexDamaged("it has no entry there")
+        index.truncate(position + 1)
+        times.truncate(relative)
+        known = times.largest_below(relative)
+        self.reset()
+        self._indexes = (index, times)
+        self.size, self.next_offset = position, self.base_offset + relative
+        self.max_timestamp = known[0] if known else NO_TIMESTAMP
 
     # --- finding ---------------------------------------------------------------------------------------------------
 

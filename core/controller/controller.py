@@ -27,6 +27,7 @@ from raylog.core.controller.events import (
     ElectLeadersReceived,
     Event,
     IsrChangeReceived,
+    LeaderResigned,
     ListReassignmentsReceived,
     PlacesGone,
     ProducerIdsRequested,
@@ -169,6 +170,9 @@ class ControllerMachine:
             case IsrChangeReceived():
                 ledger.sessions.heard(event.session, ledger.now_ms)
                 self._membership.change_isr(event)
+            case LeaderResigned():
+                ledger.sessions.heard(event.session, ledger.now_ms)
+                self._membership.resign(event)
             case CreateTopicReceived():
                 self._topics.create(event)
             case DeleteTopicReceived():

@@ -138,6 +138,21 @@ class IsrChangeReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderResigned:
+    """A partition's leader cannot write any more and asks that another in-sync replica leads."""
+
+    cause: str
+    now_ms: int
+    session: SessionId
+    request: RequestId
+    topic_id: str
+    partition: TopicPartition
+    broker: BrokerId
+    incarnation: Incarnation
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicReceived:
     """A client wants a topic. -1 = the cluster's default; ``assignment`` names the brokers of each partition."""
 
@@ -289,6 +304,7 @@ Event = (
     | SessionHeard
     | SessionLost
     | IsrChangeReceived
+    | LeaderResigned
     | CreateTopicReceived
     | DeleteTopicReceived
     | AlterTopicConfigReceived

@@ -21,6 +21,7 @@ from raylog.core.controller.election import (
 from raylog.core.controller.events import (
     BrokerRegistrationReceived,
     IsrChangeReceived,
+    LeaderResigned,
     ReplicaRegistrationReceived,
     Warn,
 )
@@ -314,6 +315,34 @@ class Membership:
         if after is not None:
             ledger.told(event.session)
             ledger.reply(event.request, [after.to_wire()])
+
+    def resign(self, event: LeaderResigned) -> None:
+        """Let another member of the ISR lead, without the one that resigns; it may earn its place again.
+
+        Refused when no other member runs: then a leader that can only read is better than none.
+        """
+        ledger = self._ledger
+        state, place = self._known_replica(event.topic_id, event.partition, event.broker)
+        session = ledger.sessions.get(event.session)
+        member = ReplicaMember(event.topic_id, event.partition, event.broker)
+        if event.incarnation != place.incarnation or session is None or session.member != member:
+            raise StaleBrokerEpoch(
+                f"This life of the replica on broker {event.broker} is not registered; register first."
+            )
+        if state.leader == event.broker and state.leader_epoch == event.leader_epoch:
+            lost = ledger.image.lost_logs
+            others = [
+                one
+                for one in state.places
+                if one.broker != event.broker
+                and one.broker in state.isr
+                and (event.partition, one.broker) not in lost
+                and self._standing(state, one) is Standing.ONLINE
+            ]
+            if not others:
+                raise IneligibleReplica(f"{event.partition} has no other in-sync replica that runs; keep leading.")
+            self.settle(event.partition, gone=event.broker)
+        ledger.reply(event.request, [])
 
     # ------------------------------------------------------------ decisions
 

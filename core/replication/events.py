@@ -102,7 +102,10 @@ class Synced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReceived:
-    """A follower asks for records from ``fetch_offset`` on, which also says: all below is durable at my place."""
+    """A follower asks for records from ``fetch_offset`` on, which also says: all below is durable at my place.
+
+    ``log_start_offset`` is where its own log begins; ``disk_failing`` that its disk has refused appends for a while.
+    """
 
     cause: str
     now_ms: int
@@ -113,6 +116,8 @@ class FetchReceived:
     fetch_offset: Offset
     last_fetched_epoch: LeaderEpoch
     deadline_ms: int
+    log_start_offset: Offset = _ZERO
+    disk_failing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +168,20 @@ class IsrChangeAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsReceived:
+    """A client wants the records below ``before_offset`` gone; -1 = all that are committed."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    before_offset: Offset
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartAdvanced:
-    """Retention or ``delete_records`` moved the log start offset."""
+    """Retention, or what :class:`AdvanceLogStart` asked for, moved the log start offset, durably."""
 
     cause: str
     now_ms: int
@@ -199,6 +216,7 @@ Event = (
     | FetchAnswered
     | FetchFailed
     | IsrChangeAnswered
+    | DeleteRecordsReceived
     | LogStartAdvanced
     | RequestDropped
     | Tick
@@ -247,6 +265,39 @@ class ResetLog:
 
     cause: str
     start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceLogStart:
+    """Move the log start offset to ``to``, durably; answer with ``LogStartAdvanced``.
+
+    When the disk refuses, ``request`` (None at a follower) is answered with the error and dropped with
+    ``RequestDropped``; a follower tries again by itself.
+    """
+
+    cause: str
+    to: Offset
+    request: RequestId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDeleteRecords:
+    """Tell the client that no replica that counts holds records below ``low_watermark`` any more."""
+
+    cause: str
+    request: RequestId
+    low_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResignLeadership:
+    """Ask the controller to let another in-sync replica lead: our disk has refused appends for a while.
+
+    Sent again after a pause for as long as it stays so; the answer is the controller's next word.
+    """
+
+    cause: str
+    leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +356,8 @@ class SendFetch:
     fetch_offset: Offset
     last_fetched_epoch: LeaderEpoch
     max_bytes: int = 0
+    log_start_offset: Offset = _ZERO
+    disk_failing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +398,9 @@ Effect = (
     | AppendFetched
     | TruncateLog
     | ResetLog
+    | AdvanceLogStart
+    | AnswerDeleteRecords
+    | ResignLeadership
     | AnswerProduce
     | RefuseRequest
     | AnswerFetch

@@ -13,6 +13,7 @@ from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
+    AdvanceLogStart,
     AppendFailed,
     AppendFetched,
     Effect,
@@ -40,6 +41,7 @@ class Follower:
     __slots__ = (
         "_appending",
         "_incarnation",
+        "_leader_log_start",
         "_leader_watermark",
         "_log",
         "_next_request",
@@ -80,6 +82,7 @@ class Follower:
         self._throttle = throttle
         self.throttled = False
         """This replica is being added and not yet in sync: ``catch_up_bytes_per_s`` counts."""
+        self._leader_log_start = Offset(0)
 
     def fetch(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Ask for what follows our log end, once all before it is durable; gives up any earlier fetch.
@@ -105,6 +108,8 @@ class Follower:
                 fetch_offset=self._log.end,
                 last_fetched_epoch=self._log.epochs.latest,
                 max_bytes=Throttle.fetch_bytes(rate) if rate else 0,
+                log_start_offset=self._log.start,
+                disk_failing=self._log.disk.is_failing(now_ms),
             )
         )
 
@@ -126,12 +131,12 @@ class Follower:
         self._leader_watermark = max(self._leader_watermark, event.high_watermark)
         if self.throttled and self.settings.catch_up_bytes_per_s:
             self._throttle.spend(event.size_bytes, self.settings.catch_up_bytes_per_s, event.now_ms)
+        self._leader_log_start = max(self._leader_log_start, event.log_start_offset)
         if event.end_offset > self._log.end:
             self._appending = event.request
             out.now.append(AppendFetched(cause=event.cause, request=event.request))
             return
-        self.follow_watermark()
-        self.fetch(event.cause, event.now_ms, out)
+        self._go_on(event.cause, event.now_ms, out)
 
     def on_appended(self, event: FollowerAppended, out: Outbox[Effect]) -> None:
         """The fetched records are in the log: ask for the next ones, which also acknowledges these once durable."""
@@ -140,14 +145,21 @@ class Follower:
         for epoch, start in event.epochs:
             self._log.epochs.assign(epoch, start)
         self._log.appended(event.end_offset)
-        self.follow_watermark()
-        self.fetch(event.cause, event.now_ms, out)
+        self._log.disk.append_succeeded()
+        self._go_on(event.cause, event.now_ms, out)
+
+    def on_log_start_advanced(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Our log start has moved: fetch, which tells the leader, unless it was retention and a fetch is out anyway."""
+        if self._outstanding is None and self._appending is None:
+            self.fetch(cause, now_ms, out)
 
     def on_append_failed(self, event: AppendFailed) -> None:
         """The disk refused the records: fetch them again after a pause."""
         if event.request == self._appending:
             self._appending = None
             self._retry_at_ms = event.now_ms + self.settings.fetch_retry_ms
+            if event.error is None:
+                self._log.disk.append_failed(event.now_ms)
 
     def on_failed(self, event: FetchFailed, out: Outbox[Effect]) -> None:
         """The outstanding fetch was refused or lost: retry, or reset if the leader no longer has what we need."""
@@ -176,6 +188,16 @@ class Follower:
 
     def _expects(self, request: RequestId) -> bool:
         return request == self._outstanding
+
+    def _go_on(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Follow the leader's watermark and its log start, then fetch; if the disk refuses, the next tick fetches."""
+        self.follow_watermark()
+        start = min(self._leader_log_start, self._log.durable_end)
+        if start > self._log.start:
+            self._retry_at_ms = now_ms + self.settings.fetch_retry_ms
+            out.now.append(AdvanceLogStart(cause=cause, to=start))
+        else:
+            self.fetch(cause, now_ms, out)
 
     def _cut(self, event: FetchAnswered, parting: tuple[LeaderEpoch, Offset], out: Outbox[Effect]) -> None:
         to = self._cut_point(*parting)

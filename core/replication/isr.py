@@ -32,12 +32,18 @@ class FollowerProgress:
     fetched_ms: int = 0
     leader_end_at_fetch: Offset = _ZERO
     """Our log end when its last fetch came: reaching it with the next fetch means it was caught up then."""
+    log_start: Offset = _ZERO
+    """Its log holds nothing below this offset, durably."""
+    disk_failing: bool = False
+    """Its disk refuses appends: nobody should wait for it."""
 
     def meet(self, incarnation: Incarnation) -> None:
         """Take note of a life of the follower; a newer one has to earn its progress anew."""
         if incarnation > self.incarnation:
             self.incarnation = incarnation
             self.durable_end = None
+            self.log_start = _ZERO
+            self.disk_failing = False
 
     def fetched(self, offset: Offset, leader_end: Offset, now_ms: int) -> None:
         """Record a fetch that did not diverge. Late copies of older fetches change nothing."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from raylog.core.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     RaylogError,
     StaleBrokerEpoch,
@@ -21,23 +22,28 @@ from raylog.core.ids import BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
+    AdvanceLogStart,
     AnswerDiverging,
     AnswerFetch,
+    DeleteRecordsReceived,
     Effect,
     FetchReceived,
     HighWatermarkAdvanced,
     IsrChangeAnswered,
     RefuseRequest,
     RequestId,
+    ResignLeadership,
 )
 from raylog.core.replication.isr import FollowerProgress, InSyncSet, may_join
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
-from raylog.core.replication.parked import ParkedFetches, ParkedProduces
+from raylog.core.replication.parked import ParkedDeletions, ParkedFetches, ParkedProduces
 from raylog.core.replication.state import PartitionState
 from raylog.core.replication.watermark import committed_end
 
 _INELIGIBLE_REPLICA = 107
 _FINAL_UNTIL_NEW_STATE = frozenset({74, 95})
+_ALL_COMMITTED = -1
+_RESIGN_AGAIN_MS = 1_000
 
 
 class Leader:
@@ -51,6 +57,8 @@ class Leader:
         "_my_incarnation",
         "_next_request",
         "_note",
+        "_resign_at_ms",
+        "deletions",
         "epoch_start",
         "fetches",
         "followers",
@@ -78,6 +86,7 @@ class Leader:
         self.followers: dict[BrokerId, FollowerProgress] = {}
         self.produces = ParkedProduces()
         self.fetches = ParkedFetches()
+        self.deletions = ParkedDeletions()
         self._me = me
         self._my_incarnation = incarnation
         self._log = log
@@ -85,6 +94,7 @@ class Leader:
         self._note = note
         self._exposed: Offset | None = None
         self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
+        self._resign_at_ms = now_ms
         self._meet_followers(now_ms)
 
     @property
@@ -134,9 +144,14 @@ class Leader:
             return
         progress = self.followers[event.follower]
         progress.fetched(event.fetch_offset, self._log.end, event.now_ms)
+        progress.log_start = max(progress.log_start, event.log_start_offset)
+        progress.disk_failing = event.disk_failing
+        if progress.disk_failing and event.follower in self.isr.committed:
+            self._propose(event.cause, event.now_ms, out, leaving=[event.follower])
         if event.follower not in self.isr.maximal and self._may_join(event.follower, progress, event.now_ms):
             self._propose(event.cause, event.now_ms, out, joining=(event.follower,))
         self.advance(event.cause, out)
+        self._complete_deletions(out)
         if event.fetch_offset < self._log.end or event.deadline_ms <= event.now_ms:
             out.now.append(self._fetch_answer(event))
             return
@@ -147,6 +162,58 @@ class Leader:
     def wake_fetches(self, out: Outbox[Effect]) -> None:
         """Answer every parked fetch: there is something to read now."""
         out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_all())
+
+    # ------------------------------------------------------------ the start of the log
+
+    def on_delete_records(self, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
+        """Move the log start offset, then wait for the other replicas to follow (KIP-107)."""
+        high = self._exposed
+        error: RaylogError | None = None
+        if high is None:
+            error = OffsetNotAvailable()
+        elif event.before_offset != _ALL_COMMITTED and not 0 <= event.before_offset <= high:
+            error = OffsetOutOfRange(
+                f"Records below offset {event.before_offset} cannot be deleted: this partition's log starts at "
+                f"{self._log.start} and is committed up to {high}. Give an offset in that range, or `-1` for all that "
+                "is committed.",
+                log_start_offset=self._log.start,
+                high_watermark=high,
+            )
+        if high is None or error is not None:
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error or OffsetNotAvailable()))
+            return
+        before = high if event.before_offset == _ALL_COMMITTED else event.before_offset
+        self.deletions.park(event, before)
+        if before > self._log.start:
+            out.now.append(AdvanceLogStart(cause=event.cause, to=before, request=event.request))
+        else:
+            self._complete_deletions(out)
+
+    def log_start_advanced(self, out: Outbox[Effect]) -> None:
+        """Tell the followers, which learn the log start from answers to their fetches."""
+        self._complete_deletions(out)
+        if self.deletions:
+            self.wake_fetches(out)
+
+    def _low_watermark(self) -> tuple[Offset, list[BrokerId]]:
+        """Return the lowest log start of the replicas that count, and who is behind our own.
+
+        Those count that run, and those that may be elected: a member of the ISR or an eligible one that is away for a
+        moment could lead with what is deleted. Others take the log start over before they may join (:meth:`_may_join`).
+        """
+        state, start = self.isr.state, self._log.start
+        places = {place.broker: place.port for place in state.places}
+        counted = {
+            broker: progress.log_start
+            for broker, progress in self.followers.items()
+            if broker in self.isr.maximal or broker in state.elr or places.get(broker, 0)
+        }
+        behind = sorted(broker for broker, log_start in counted.items() if log_start < start)
+        return min([start, *counted.values()]), behind
+
+    def _complete_deletions(self, out: Outbox[Effect]) -> None:
+        if self.deletions:
+            self.deletions.complete(self._low_watermark()[0], out)
 
     # ------------------------------------------------------------ progress
 
@@ -161,6 +228,10 @@ class Leader:
         enough = len(self.isr.committed) >= self.settings.min_insync_replicas
         self.produces.expire(now_ms, enough, out)
         out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_overdue(now_ms))
+        if self.deletions:
+            self._complete_deletions(out)
+            self.deletions.expire(now_ms, self.isr.state.partition, *self._low_watermark(), out)
+        self._resign_if_the_disk_fails(cause, now_ms, out)
         pending = self.isr.pending
         if pending is not None:
             if now_ms >= pending.resend_at_ms:
@@ -178,12 +249,14 @@ class Leader:
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse everything parked: somebody else, or another epoch, will answer for these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
+        requests += self.deletions.take_all()
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
 
     def drop(self, request: RequestId) -> None:
         """Forget a parked request whose sender is gone."""
         self.produces.drop(request)
         self.fetches.drop(request)
+        self.deletions.drop(request)
 
     def validate(self) -> None:
         """Raise InvariantBroken unless the leader's books agree."""
@@ -203,6 +276,19 @@ class Leader:
         self.produces.validate(self._log.durable_end, self._log.high_watermark)
 
     # ------------------------------------------------------------ inside
+
+    def _resign_if_the_disk_fails(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Give way to a replica that can write, if there is one in sync; alone, we lead on and refuse what fails."""
+        if now_ms < self._resign_at_ms or not self._log.disk.is_failing(now_ms):
+            return
+        state = self.isr.state
+        for broker in state.isr:
+            place = state.place(broker)
+            if broker != self._me and place is not None and place.port and not self.followers[broker].disk_failing:
+                self._resign_at_ms = now_ms + _RESIGN_AGAIN_MS
+                self._note(f"the disk goes on failing: resign from leader epoch {state.leader_epoch}")
+                out.now.append(ResignLeadership(cause=cause, leader_epoch=state.leader_epoch))
+                return
 
     def _earned_watermark(self) -> Offset:
         return committed_end(
@@ -296,11 +382,15 @@ class Leader:
         )
 
     def _may_join(self, broker: BrokerId, progress: FollowerProgress, now_ms: int) -> bool:
-        """Rule R3. That a follower is down is believed for a while only, if it goes on fetching.
+        """Rule R3, with our log start taken over, as records that were deleted must not come back with a leader.
+
+        That a follower is down is believed for a while only, if it goes on fetching.
 
         Places have no version of their own: a late copy of a state may have taken back that it is up again. The
         controller judges the proposal anyway.
         """
+        if progress.log_start < self._log.start or progress.disk_failing:
+            return False
         place = self.isr.state.place(broker)
         doubted = place is not None and place.port == 0 and now_ms >= self._doubt_at_ms
         if place is not None and doubted:

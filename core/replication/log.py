@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.core.invariants import require
+from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.epochs import EpochHistory
 
 
@@ -44,7 +45,7 @@ class LogSummary:
 class ReplicaLog:
     """start <= high watermark <= durable end <= end, at all times."""
 
-    __slots__ = ("durable_end", "end", "epochs", "high_watermark", "start")
+    __slots__ = ("disk", "durable_end", "end", "epochs", "high_watermark", "start")
 
     def __init__(self, summary: LogSummary) -> None:
         """Start from what recovery found. The high watermark is not kept on disk: it starts at the log start offset."""
@@ -52,6 +53,7 @@ class ReplicaLog:
         self.end = summary.log_end_offset
         self.durable_end = summary.durable_end_offset
         self.epochs = EpochHistory(summary.epochs)
+        self.disk = DiskHealth()
         self.high_watermark = summary.log_start_offset
         self.validate()
 

@@ -1,4 +1,5 @@
-"""Requests that wait at the leader: produce requests for the high watermark or the disk, fetches for records.
+"""Requests that wait at the leader: produce requests for the high watermark or the disk, fetches for records, deletions
+for the low watermark.
 
 The purgatory of one partition. Each request is answered exactly once: by the event it waits for, by its deadline, or by
 the end of the leadership; a dropped one is not answered at all.
@@ -10,10 +11,18 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from raylog.core.errors import NotEnoughReplicasAfterAppend, RequestTimedOut
-from raylog.core.ids import BrokerId, Incarnation, Offset
+from raylog.core.ids import BrokerId, Incarnation, Offset, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
-from raylog.core.replication.events import AnswerProduce, Effect, FetchReceived, RefuseRequest, RequestId
+from raylog.core.replication.events import (
+    AnswerDeleteRecords,
+    AnswerProduce,
+    DeleteRecordsReceived,
+    Effect,
+    FetchReceived,
+    RefuseRequest,
+    RequestId,
+)
 
 _ZERO = Offset(0)
 
@@ -129,3 +138,55 @@ class ParkedFetches:
         """Forget a fetch whose connection is gone."""
         for key in [key for key, fetch in self._by_follower.items() if fetch.request == request]:
             del self._by_follower[key]
+
+
+class ParkedDeletions:
+    """Requests to delete records that wait until every replica that counts has moved its log start (KIP-107)."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        """Start with nothing parked."""
+        self._waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
+
+    def __bool__(self) -> bool:
+        """Tell whether somebody waits."""
+        return bool(self._waiting)
+
+    def park(self, event: DeleteRecordsReceived, before: Offset) -> None:
+        """Let a request wait for the low watermark to reach ``before``."""
+        self._waiting[event.request] = (event, before)
+
+    def complete(self, low_watermark: Offset, out: Outbox[Effect]) -> None:
+        """Answer those whose offset was reached."""
+        for request, (event, before) in list(self._waiting.items()):
+            if before <= low_watermark:
+                del self._waiting[request]
+                out.now.append(AnswerDeleteRecords(cause=event.cause, request=request, low_watermark=low_watermark))
+
+    def expire(
+        self, now_ms: int, partition: TopicPartition, low_watermark: Offset, behind: list[BrokerId], out: Outbox[Effect]
+    ) -> None:
+        """Refuse those whose deadline has come; ``behind`` are the brokers that they waited for."""
+        for request, (event, before) in list(self._waiting.items()):
+            if event.deadline_ms <= now_ms:
+                del self._waiting[request]
+                error = RequestTimedOut(
+                    f"The leader has deleted the records below offset {before}, but the replicas on brokers {behind} "
+                    f"have not followed yet; the low watermark is {low_watermark}. They follow by themselves: ask "
+                    "again later to be sure.",
+                    topic=partition.topic,  # it exists: a client should not ask again by itself
+                    partition=partition.partition,
+                    low_watermark=low_watermark,
+                )
+                out.now.append(RefuseRequest(cause=event.cause, request=request, error=error))
+
+    def take_all(self) -> list[RequestId]:
+        """Empty the book and return who waited for an answer."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    def drop(self, request: RequestId) -> None:
+        """Forget a request whose sender is gone."""
+        self._waiting.pop(request, None)

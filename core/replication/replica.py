@@ -26,6 +26,7 @@ from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     AssignLeaderEpoch,
+    DeleteRecordsReceived,
     Effect,
     Event,
     FetchAnswered,
@@ -216,8 +217,15 @@ class ReplicaMachine:
             case FetchFailed():
                 if self._follower is not None:
                     self._follower.on_failed(event, out)
+            case DeleteRecordsReceived():
+                error = self.consumer_fetch_error(event.leader_epoch)
+                if self._leader is None or error is not None:
+                    refusal = error or NotLeaderOrFollower()
+                    out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
+                else:
+                    self._leader.on_delete_records(event, out)
             case LogStartAdvanced():
-                self._log.advance_start(event.log_start_offset)
+                self._on_log_start_advanced(event, out)
             case RequestDropped():
                 if self._leader is not None:
                     self._leader.drop(event.request)
@@ -264,6 +272,7 @@ class ReplicaMachine:
         if not event.duplicate:
             require(event.first_offset == self._log.end, f"append at {event.first_offset}, log end is {self._log.end}")
             self._log.appended(event.end_offset)
+            self._log.disk.append_succeeded()
             self._leader.wake_fetches(out)
         produce.first = event.first_offset
         self._leader.produces.wait(event.request, produce, event.end_offset)
@@ -271,12 +280,21 @@ class ReplicaMachine:
 
     def _on_append_failed(self, event: AppendFailed, out: Outbox[Effect]) -> None:
         if self._leader is not None:
+            if event.error is None:
+                self._log.disk.append_failed(event.now_ms)
             produce = self._leader.produces.asked(event.request)
             if produce is not None and produce.acks != 0:
                 error = event.error or KafkaStorageError()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
         elif self._follower is not None:
             self._follower.on_append_failed(event)
+
+    def _on_log_start_advanced(self, event: LogStartAdvanced, out: Outbox[Effect]) -> None:
+        self._log.advance_start(event.log_start_offset)
+        if self._leader is not None:
+            self._leader.log_start_advanced(out)
+        elif self._follower is not None:
+            self._follower.on_log_start_advanced(event.cause, event.now_ms, out)
 
     def _on_synced(self, event: Synced, out: Outbox[Effect]) -> None:
         self._log.synced(event.end_offset)

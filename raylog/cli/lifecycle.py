@@ -113,6 +113,10 @@ def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
     import ray
 
     status = cluster.status()
+    if cluster.ignored_config:
+        from raylog.running_config import what_was_ignored
+
+        click.echo(what_was_ignored(cluster.ignored_config, status["config"]), err=True)
     bootstrap = ",".join(f"{one['host']}:{one['port']}" for one in status["brokers"] if one["online"])
     address = ray.get_runtime_context().gcs_address
     click.echo(f"Raylog runs, with its data in {root}.")

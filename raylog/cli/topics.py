@@ -1,4 +1,4 @@
-"""`raylog topic`: create, list, describe, alter and delete topics, and elect their leaders."""
+"""`raylog topic`: create, list, describe, alter and delete topics, elect their leaders, delete early records."""
 
 from __future__ import annotations
 
@@ -175,6 +175,30 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
                 click.echo(f"There is no topic {name}.")
             else:
                 click.echo(f"Topic {name} deleted.")
+
+
+@topic.command("delete-records")
+@click.argument("name")
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
+@click.option(
+    "--before",
+    type=click.IntRange(min=-1),
+    required=True,
+    metavar="OFFSET",
+    help="Delete the records below this offset; -1 deletes all that are committed.",
+)
+@click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for every replica.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def delete_records(target: Target, name: str, partition: int, before: int, timeout: float, as_json: bool) -> None:
+    """Delete the records at the beginning of a partition. They cannot be brought back."""
+    with _admin(target) as admin:
+        low_watermarks = admin.delete_records({(name, partition): before}, timeout_s=timeout)
+    for low_watermark in low_watermarks.values():
+        if as_json:
+            show_json({"topic": name, "partition": partition, "low_watermark": low_watermark})
+        else:
+            click.echo(f"{name}-{partition} begins at offset {low_watermark} on every replica.")
 
 
 @topic.command(cls=ManyValues)

@@ -15,6 +15,7 @@ from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
+    AdvanceLogStart,
     AnswerDiverging,
     AnswerFetch,
     AnswerProduce,
@@ -36,6 +37,7 @@ from raylog.core.replication.events import (
     ProposeIsr,
     RefuseRequest,
     ResetLog,
+    ResignLeadership,
     RoleChanged,
     SendFetch,
     StateReceived,
@@ -276,6 +278,8 @@ class ReplicaProcess:
                 fetch_offset=effect.fetch_offset,
                 last_fetched_epoch=effect.last_fetched_epoch,
                 deadline_ms=now + wait_ms,
+                log_start_offset=effect.log_start_offset,
+                disk_failing=effect.disk_failing,
             )
         )
 
@@ -291,11 +295,7 @@ class ReplicaProcess:
         return machine.leader_epoch, exposed, list(self.log.read(offset, exposed, 64))
 
     def retain(self) -> None:
-        """Retention drops what is committed here, save the newest batches.
-
-        It keeps what a producer may still be repeating: where a log starts anew behind it, a repeat would be stored
-        twice.
-        """
+        """Drop what is committed, save what producers may repeat: behind a log's new start it would be stored twice."""
         machine = self.machine
         if machine is None or not self.alive:
             return
@@ -487,6 +487,8 @@ _CARRY_OUT: dict[type[Effect], Callable[..., None]] = {
     AppendFetched: ReplicaProcess._append_fetched,
     TruncateLog: ReplicaProcess._truncate,
     ResetLog: ReplicaProcess._reset,
+    AdvanceLogStart: lambda self, effect: self.drop_below(effect.to),
+    ResignLeadership: lambda *_: None,  # the controller of the simulation does not know this request
     AnswerProduce: ReplicaProcess._answer_produce,
     RefuseRequest: ReplicaProcess._refuse,
     AnswerFetch: ReplicaProcess._answer_fetch,

@@ -1,0 +1,39 @@
+"""Whether the disk under a replica takes appends. Told by appends that fail and succeed; asked by leader and follower.
+
+A leader whose disk goes on failing lets another in-sync replica lead; a follower in the same state leaves the ISR, so
+that nobody waits for it. A disk that is only full may have room again at any moment, and the partition may be idle
+until then: so the doubt ends by itself when nothing has failed for a while, and comes back with the first failure.
+"""
+
+from __future__ import annotations
+
+PATIENCE_MS = 2_000
+"""Failures for so long, without a success between them, are more than a moment."""
+DOUBT_MS = 10_000
+"""A failure older than this says nothing about now."""
+
+
+class DiskHealth:
+    """Shared by the leader and follower halves of one machine."""
+
+    __slots__ = ("_failed_ms", "_failing_since_ms")
+
+    def __init__(self) -> None:
+        """Begin with trust."""
+        self._failing_since_ms: int | None = None
+        self._failed_ms = 0
+
+    def append_failed(self, now_ms: int) -> None:
+        """Note that the disk refused an append."""
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        self._failed_ms = now_ms
+
+    def append_succeeded(self) -> None:
+        """Note that the disk took an append: everything before is forgotten."""
+        self._failing_since_ms = None
+
+    def is_failing(self, now_ms: int) -> bool:
+        """Tell whether it has refused everything for a while, and did so a moment ago."""
+        since = self._failing_since_ms
+        return since is not None and self._failed_ms - since >= PATIENCE_MS and now_ms - self._failed_ms < DOUBT_MS

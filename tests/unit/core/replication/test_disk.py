@@ -1,0 +1,123 @@
+"""A disk that goes on refusing appends: the leader gives way, the follower holds nobody up."""
+
+from __future__ import annotations
+
+from raylog.core.errors import OutOfOrderSequence
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.core.outbox import Outbox
+from raylog.core.replication.disk import DOUBT_MS, PATIENCE_MS, DiskHealth
+from raylog.core.replication.events import (
+    AppendFailed,
+    Effect,
+    FetchReceived,
+    FollowerAppended,
+    ProposeIsr,
+    ResignLeadership,
+    SendFetch,
+)
+from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state, some
+
+
+def leading(*, isr: tuple[int, ...] = (ME, SECOND, THIRD), down: tuple[int, ...] = ()) -> Context:
+    context = Context()
+    context.told(partition_state(isr=isr, down=down))
+    return context
+
+
+def failed(context: Context, *, error: OutOfOrderSequence | None = None) -> None:
+    context.asked_to_produce()
+    context.step(AppendFailed(cause="x", now_ms=context.now_ms, request=context.last_request, error=error))
+
+
+def failing(context: Context, ms: int = PATIENCE_MS) -> Outbox[Effect]:
+    """The disk refuses for this long."""
+    failed(context)
+    out = context.ticked(ms)
+    failed(context)
+    out.extend(context.ticked())
+    return out
+
+
+def flagged(context: Context, follower: int, disk_failing: bool) -> Outbox[Effect]:
+    context.last_request += 1
+    return context.step(
+        FetchReceived(
+            cause="f",
+            now_ms=context.now_ms,
+            request=context.last_request,
+            follower=BrokerId(follower),
+            incarnation=Incarnation(follower * 10),
+            leader_epoch=LeaderEpoch(1),
+            fetch_offset=Offset(0),
+            last_fetched_epoch=LeaderEpoch(-1),
+            deadline_ms=context.now_ms + 500,
+            disk_failing=disk_failing,
+        )
+    )
+
+
+def test_one_failure_is_no_reason_and_a_success_forgets_all() -> None:
+    context = leading()
+    assert not some(ResignLeadership, failing(context, PATIENCE_MS - 1).now)
+    context.produced(acks=1)
+    assert not some(ResignLeadership, failing(context, PATIENCE_MS - 1).now)
+
+
+def test_a_leader_whose_disk_goes_on_failing_resigns_and_says_it_again_after_a_pause() -> None:
+    context = leading()
+    assert only(ResignLeadership, failing(context).now).leader_epoch == 1
+    assert not some(ResignLeadership, context.ticked(500).now)
+    assert some(ResignLeadership, context.ticked(500).now)
+    assert context.machine.role == "leader", "until the controller says otherwise"
+
+
+def test_a_leader_that_nobody_can_follow_leads_on() -> None:
+    assert not some(ResignLeadership, failing(leading(isr=(ME,))).now)
+    assert not some(ResignLeadership, failing(leading(isr=(ME, SECOND), down=(SECOND,))).now)
+    context = leading(isr=(ME, SECOND))
+    flagged(context, SECOND, True)
+    assert not some(ResignLeadership, failing(context).now), "the other disk is no better"
+
+
+def test_a_producers_mistake_is_not_the_disks() -> None:
+    context = leading()
+    failed(context, error=OutOfOrderSequence())
+    context.ticked(PATIENCE_MS)
+    failed(context, error=OutOfOrderSequence())
+    assert not some(ResignLeadership, context.ticked().now)
+
+
+def test_the_doubt_ends_when_nothing_fails_for_a_while_and_comes_back_with_the_first_failure() -> None:
+    disk = DiskHealth()
+    disk.append_failed(0)
+    disk.append_failed(PATIENCE_MS)
+    assert disk.is_failing(PATIENCE_MS)
+    assert not disk.is_failing(PATIENCE_MS + DOUBT_MS)
+    disk.append_failed(60_000)
+    assert disk.is_failing(60_000)
+    disk.append_succeeded()
+    assert not disk.is_failing(60_000)
+
+
+def test_a_follower_whose_disk_fails_leaves_the_isr_at_once_and_comes_back_when_it_does_not() -> None:
+    context = leading()
+    proposal = only(ProposeIsr, flagged(context, SECOND, True).now)
+    assert [broker for broker, _ in proposal.isr] == [ME, THIRD]
+    context.granted(proposal)
+    assert not some(ProposeIsr, flagged(context, SECOND, True).now)
+    assert some(ProposeIsr, flagged(context, SECOND, False).now)
+
+
+def test_a_follower_says_that_its_disk_fails_until_an_append_succeeds() -> None:
+    context = Context()
+    fetch = only(SendFetch, context.told(partition_state(leader=SECOND)).after_sync)
+    until_ms = context.now_ms + PATIENCE_MS
+    while context.now_ms <= until_ms:
+        assert not fetch.disk_failing
+        context.answered(fetch, end=10)
+        context.step(AppendFailed(cause="x", now_ms=context.now_ms, request=fetch.request))
+        fetch = only(SendFetch, context.ticked(20).after_sync)
+    assert fetch.disk_failing
+    context.answered(fetch, end=10)
+    out = context.step(FollowerAppended(cause="c", now_ms=context.now_ms, request=fetch.request, end_offset=Offset(10)))
+    assert not only(SendFetch, out.after_sync).disk_failing

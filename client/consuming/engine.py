@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from raylog.client.cluster import ClusterClient
+from raylog.client.columns import ColumnBatch
 from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.assignment import Assignment, Mode
 from raylog.client.consuming.fetcher import Fetcher
@@ -29,7 +30,6 @@ from raylog.client.serializers import deserializer
 from raylog.client.types import OffsetAndMetadata, Record
 from raylog.core.errors import ClientClosed, CorruptMessage, InvalidRequest, OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -277,14 +277,14 @@ class Engine:
                 return None
             raise
 
-    def take_columns(self) -> dict[TopicPartition, list[Columns]]:
-        """All that is buffered, as columns of whole batches; otherwise as `take`."""
+    def take_columns(self, limit: int) -> ColumnBatch:
+        """Records that are buffered, as columns; otherwise as `take`."""
         try:
-            return self.assignment.take_columns()
+            return self.assignment.take_columns(limit)
         except RaylogError as error:
             self._attention = True
             if self._repairs_itself(error):
-                return {}
+                return ColumnBatch([])
             raise
 
     def abandon(self) -> None:

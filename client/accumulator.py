@@ -26,6 +26,8 @@ HEADER_OVERHEAD_BYTES = 8
 BATCH_SHARE_OF_REQUEST = 4
 """Under load a batch grows up to this share of max.request.size, so that several can be under way."""
 HASHES_KEPT = 16_384
+DEFAULT_LINGER_MS = 5
+"""Without `linger_ms` of the user's: and then only behind a batch that is under way."""
 _NEVER_S = float("inf")
 
 
@@ -95,7 +97,8 @@ class Accumulator:
         self._batch_size = config.batch_size
         self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
         self._largest = config.max_request_size
-        self._linger_s = config.linger_ms / 1000
+        self._linger_s = (DEFAULT_LINGER_MS if config.linger_ms is None else config.linger_ms) / 1000
+        self._lingers_when_quiet = config.linger_ms is not None
         self._delivery_s = config.delivery_timeout_ms / 1000
         self._choose = config.partitioner
         self._memory = config.buffer_memory
@@ -276,13 +279,13 @@ class Accumulator:
             batch = lane.open
             if batch is None:
                 return None
-            is_ready = batch.size >= self._batch_size or now_s - batch.opened_s >= self._linger_s or self._waiters
+            is_ready = batch.size >= self._batch_size or now_s >= self._lingers_until_s(lane, batch) or self._waiters
             return _seal(lane, batch) if is_ready else None
 
     def ready_at_s(self, lane: Lane) -> float:
         """When the lane's open batch has lingered long enough; never, when there is none."""
         batch = lane.open
-        return _NEVER_S if batch is None else batch.opened_s + self._linger_s
+        return _NEVER_S if batch is None else self._lingers_until_s(lane, batch)
 
     def oldest_deadline_s(self, lane: Lane) -> float:
         """When the first batch that waits here fails for being late."""
@@ -376,11 +379,16 @@ class Accumulator:
             self._is_wake_due = True
         batch = lane.open = self._new_batch(lane)
         self._activate(lane)
-        due_s = batch.opened_s + self._linger_s
+        due_s = self._lingers_until_s(lane, batch)
         if due_s < self._next_pass_s:
             self._next_pass_s = due_s
             self._is_wake_due = True
         return batch
+
+    def _lingers_until_s(self, lane: Lane, batch: Batch) -> float:
+        if self._lingers_when_quiet or lane.waiting_bytes:
+            return batch.opened_s + self._linger_s
+        return batch.opened_s  # nothing is under way whose answer would bring company
 
     def _new_batch(self, lane: Lane) -> Batch:
         now_s = time.monotonic()

@@ -161,23 +161,29 @@ class Consumer:
         if not self._is_open:
             raise StopIteration
         wait_ms = self.config.consumer_timeout_ms
-        record = self._poll(engine.take_one, math.inf if wait_ms is None else wait_ms / 1000)
+        record = self._take_or_poll(engine.take_one, math.inf if wait_ms is None else wait_ms / 1000)
         if record is None:
             raise StopIteration
         return record
 
     def _take_or_poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
-        """What is buffered, taken in this thread; if there is nothing, a poll."""
-        if self._engine.is_smooth() and self._one_poll.acquire(blocking=False):
+        """What is buffered, or comes in time; taken, and waited for, in this thread until a turn on the loop is due."""
+        engine = self._engine
+        deadline_s = time.monotonic() + timeout_s
+        if engine.is_smooth() and self._one_poll.acquire(blocking=False):
             try:
-                taken = take()
+                while engine.is_smooth():
+                    engine.expect_signal()
+                    taken = take()
+                    if taken:
+                        return taken
+                    if not engine.wait_here(deadline_s):
+                        break
             finally:
                 self._one_poll.release()
-            if taken:
-                return taken
-        return self._poll(take, timeout_s)
+        return self._poll(take, deadline_s)
 
-    def _poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
+    def _poll(self, take: Callable[[], Result], deadline_s: float) -> Result | None:
         """The same steps as `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
         if not self._one_poll.acquire(blocking=False):
             raise InvalidRequest(
@@ -185,7 +191,6 @@ class Consumer:
                 "called inside poll(), may not poll."
             )
         engine = self._engine
-        deadline_s = time.monotonic() + timeout_s
         try:
             while True:
                 call = self._run(engine.ready(deadline_s))

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -71,6 +72,8 @@ class Engine:
         self.group: GroupSession | None = None
         self.is_closed = False
         self._wake = asyncio.Event()
+        self._signal = threading.Event()
+        """The same for a thread that waits in `wait_here`."""
         self._error: RaylogError | None = None
         self._attention = True
         """Something has to be done on the loop before records may be taken."""
@@ -104,8 +107,7 @@ class Engine:
         if self.is_closed:
             return
         self.is_closed = True
-        self._attention = True
-        self._wake.set()
+        self.notify()
         if self.group is not None:
             await self.group.close()
             await self.group.leave("it was closed", timeout_s=min(timeout_s, LEAVE_TIMEOUT_S))
@@ -127,11 +129,13 @@ class Engine:
     def notify_data(self) -> None:
         """Records came."""
         self._wake.set()
+        self._signal.set()
 
     def notify(self) -> None:
         """Something happened that `turn` has to look at."""
         self._attention = True
         self._wake.set()
+        self._signal.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -255,6 +259,26 @@ class Engine:
             return False
         if self.group is not None:
             self.group.last_poll_s = now_s
+        return True
+
+    def expect_signal(self) -> None:
+        """From here on `wait_here` returns at once when something happens. From the user's thread, before it takes."""
+        self._signal.clear()
+
+    def wait_here(self, deadline_s: float) -> bool:
+        """Wait in the user's thread for records or a reason for a turn on the loop; False when it is time for one."""
+        left_s = min(deadline_s, self._next_commit_s) - time.monotonic()
+        if left_s <= 0:
+            return False
+        group = self.group
+        if group is not None:
+            group.is_polling = True
+        try:
+            self._signal.wait(min(left_s, threading.TIMEOUT_MAX))
+        finally:
+            if group is not None:
+                group.is_polling = False
+                group.last_poll_s = time.monotonic()
         return True
 
     def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:

@@ -1,11 +1,15 @@
-"""Group commit: one ``fdatasync`` for all appends that wait, off the event loop. Owned by each shell that has a log."""
+"""Group commit: one ``fdatasync`` for all appends that wait, off the event loop. Owned by each shell that has a log.
+
+A sync is on the way of every record that is acknowledged, so the way to its thread and back is as short as it can be:
+one queue there, one callback on the loop back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from raylog.storage.log import PartitionLog
 
@@ -25,40 +29,69 @@ class Flusher:
         self._log = log
         self._on_synced = on_synced
         self._on_failed = on_failed
-        self._name = name
-        self._wanted = asyncio.Event()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"sync-{name}")
-        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._orders: SimpleQueue[bool] = SimpleQueue()
+        """True: sync; False: end."""
+        self._thread = threading.Thread(target=self._serve, name=f"sync-{name}", daemon=True)
+        self._is_wanted = False
+        self._is_busy = False
         self.exclusive = threading.Lock()
         """Held while a sync runs; whoever truncates the log takes it, so that no sync spans a truncation."""
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._task = asyncio.create_task(self._run(), name=f"flusher of {self._name}")
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        if self._is_wanted:
+            self._loop.call_soon(self._order)
 
     def kick(self) -> None:
-        """Say that something was appended."""
-        self._wanted.set()
+        """Say that something was appended. What else this turn of the loop appends goes to disk with it."""
+        if not self._is_wanted:
+            self._is_wanted = True
+            if self._loop is not None and not self._is_busy:
+                self._loop.call_soon(self._order)
 
     async def stop(self) -> None:
-        """End the task and the thread; a running sync is waited for."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._pool.shutdown(wait=True)
+        """End the thread; a running sync is waited for, and told to nobody."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            self._orders.put(False)
+            self._thread.join()
 
-    def _sync(self) -> int:
-        with self.exclusive:
-            return self._log.sync()
+    def _order(self) -> None:
+        if self._is_wanted and not self._is_busy and self._loop is not None:
+            self._is_wanted, self._is_busy = False, True
+            self._orders.put(True)
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            try:
-                end = await loop.run_in_executor(self._pool, self._sync)
-            except Exception as error:  # any failed sync, whatever its kind, means that nothing more may be promised
-                self._on_failed(error)
-                return
+    def _synced(self, end: int) -> None:
+        if self._loop is not None:
+            self._is_busy = False
+            self._order()
             self._on_synced(end)
+
+    def _failed(self, error: Exception) -> None:
+        """Nothing is synced any more: it stays busy."""
+        if self._loop is not None:
+            self._on_failed(error)
+
+    # ------------------------------------------------------------ in the thread
+
+    def _serve(self) -> None:
+        while self._orders.get():
+            loop = self._loop
+            try:
+                with self.exclusive:
+                    end = self._log.sync()
+            except Exception as error:  # any failed sync, whatever its kind, means that nothing more may be promised
+                self._tell(loop, self._failed, error)
+            else:
+                self._tell(loop, self._synced, end)
+
+    @staticmethod
+    def _tell(loop: asyncio.AbstractEventLoop | None, told: Callable[..., None], what: object) -> None:
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(told, what)
+            except RuntimeError:
+                pass  # the loop has ended, and everybody who waited with it

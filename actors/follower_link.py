@@ -42,13 +42,18 @@ class FollowerLink:
         self._endpoint: tuple[str, int] | None = None
         self._connection: Connection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def send(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
         """Send a fetch to the leader at ``endpoint``; the outcome comes through the callbacks, never from here."""
         if endpoint != self._endpoint:
             self.disconnect()
             self._endpoint = endpoint
-        task = asyncio.create_task(self._fetch(fetch, endpoint), name=f"fetch {fetch.request}")
+        standing = self._connection
+        if standing is not None and not standing.is_closed:
+            self._ask(standing, fetch)
+            return
+        task = asyncio.create_task(self._connect_and_ask(fetch, endpoint), name=f"fetch {fetch.request}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -60,43 +65,57 @@ class FollowerLink:
         self._endpoint = None
 
     async def stop(self) -> None:
-        """Close the connection and end every task."""
+        """Close the connection and end every task; no outcome is reported any more."""
+        self._is_stopped = True
         self.disconnect()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _fetch(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
+    async def _connect_and_ask(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
         if endpoint is None:
             await asyncio.sleep(0)
             self._on_failure(fetch, LINK_BROKEN, 0)
             return
         try:
             connection = await self._connected(endpoint)
-            reply = await connection.call(
-                "replica_fetch",
-                [
-                    self._topic_id,
-                    self._partition,
-                    fetch.leader_epoch,
-                    self._broker,
-                    fetch.incarnation,
-                    fetch.fetch_offset,
-                    fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
-                    min(fetch.max_bytes or MAX_FETCH_BYTES, MAX_FETCH_BYTES),
-                    MAX_WAIT_MS,
-                    fetch.log_start_offset,
-                    int(fetch.disk_failing),
-                ],
-                timeout_s=self._fetch_timeout_s,
-            )
-        except RemoteError as refusal:
-            start = refusal.details.get("log_start_offset", 0)
-            self._on_failure(fetch, refusal.code, start if isinstance(start, int) else 0)
         except (RpcError, OSError):
             self._on_failure(fetch, LINK_BROKEN, 0)
         else:
-            self._on_answer(fetch, reply)
+            self._ask(connection, fetch)
+
+    def _ask(self, connection: Connection, fetch: SendFetch) -> None:
+        """Send the fetch on a standing connection. No task: this is on the way of every replicated record."""
+        asked = connection.call_nowait(
+            "replica_fetch",
+            [
+                self._topic_id,
+                self._partition,
+                fetch.leader_epoch,
+                self._broker,
+                fetch.incarnation,
+                fetch.fetch_offset,
+                fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
+                min(fetch.max_bytes or MAX_FETCH_BYTES, MAX_FETCH_BYTES),
+                MAX_WAIT_MS,
+                fetch.log_start_offset,
+                int(fetch.disk_failing),
+            ],
+            timeout_s=self._fetch_timeout_s,
+        )
+        asked.add_done_callback(lambda done: self._answered(fetch, done))
+
+    def _answered(self, fetch: SendFetch, asked: asyncio.Future[Reply]) -> None:
+        if self._is_stopped or asked.cancelled():
+            return
+        error = asked.exception()
+        if error is None:
+            self._on_answer(fetch, asked.result())
+        elif isinstance(error, RemoteError):
+            start = error.details.get("log_start_offset", 0)
+            self._on_failure(fetch, error.code, start if isinstance(start, int) else 0)
+        else:
+            self._on_failure(fetch, LINK_BROKEN, 0)
 
     async def _connected(self, endpoint: tuple[str, int]) -> Connection:
         standing = self._connection

@@ -26,6 +26,8 @@ HEADER_OVERHEAD_BYTES = 8
 BATCH_SHARE_OF_REQUEST = 4
 """Under load a batch grows up to this share of max.request.size, so that several can be under way."""
 HASHES_KEPT = 16_384
+DEFAULT_LINGER_MS = 5
+"""Without `linger_ms` of the user's: and then only behind a batch that is under way."""
 _NEVER_S = float("inf")
 
 
@@ -49,21 +51,25 @@ class Lane:
 class Router:
     """One topic's lanes, and which of them gets the records without key at the moment."""
 
-    __slots__ = ("_chance", "count", "lanes", "sticky", "sticky_left", "topic")
+    __slots__ = ("_chance", "count", "lanes", "largest", "sticky", "sticky_left", "topic")
 
     def __init__(self, topic: str, chance: random.Random) -> None:
         self.topic = topic
+        self.largest = 0
+        """Bytes up to which `send_batch()` fills a batch."""
         self.lanes: list[Lane] = []
         self.count = 0
         self._chance = chance
         self.sticky: Lane
         self.sticky_left = 0
 
-    def update(self, info: TopicInfo, limit: int) -> None:
+    def update(self, info: TopicInfo, limit: int, request_limit: int) -> None:
         """Take in the topic's metadata: more partitions, other leaders, another largest message."""
         largest = info.config.get("max.message.bytes")
         if largest is not None:
-            limit = max(1, min(limit, int(largest) * 9 // 10))
+            request_limit = max(1, min(request_limit, int(largest) * 9 // 10))
+        limit = min(limit, request_limit)
+        self.largest = request_limit
         for number in range(len(self.lanes), len(info.partitions)):
             self.lanes.append(Lane(self.topic, number, limit))
         for lane, partition in zip(self.lanes, info.partitions, strict=False):
@@ -91,7 +97,8 @@ class Accumulator:
         self._batch_size = config.batch_size
         self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
         self._largest = config.max_request_size
-        self._linger_s = config.linger_ms / 1000
+        self._linger_s = (DEFAULT_LINGER_MS if config.linger_ms is None else config.linger_ms) / 1000
+        self._lingers_when_quiet = config.linger_ms is not None
         self._delivery_s = config.delivery_timeout_ms / 1000
         self._choose = config.partitioner
         self._memory = config.buffer_memory
@@ -168,6 +175,65 @@ class Accumulator:
             self._wake()
         return SendFuture(batch, index)
 
+    def append_batch(
+        self,
+        router: Router,
+        lane: Lane | None,
+        keys: list[bytes | None] | None,
+        values: list[bytes | None],
+        timestamp_ms: int,
+        size: int,
+    ) -> Batch | None:
+        """Add a whole batch of `size` bytes behind what its lane has; None when there is no memory at the moment.
+
+        Without a lane it goes where records without key go at the moment. Raises RecordTooLarge, or the error with
+        which the producer was closed.
+        """
+        with self._lock:
+            if self._buffered + size > self._memory:
+                self._raise_if_never(size)
+                return None
+            if lane is None:
+                if router.sticky_left <= 0:
+                    router.switch(self._batch_size)
+                router.sticky_left -= size
+                lane = router.sticky
+            if lane.open is not None:
+                lane.sealed.append(_seal(lane, lane.open))
+            batch = self._new_batch(lane)
+            batch.keys, batch.values, batch.size = keys or [], values, size
+            batch.timestamps = [timestamp_ms] * len(values)
+            lane.sealed.append(_seal(lane, batch))
+            self._buffered += size
+            self._activate(lane)
+            is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
+        if is_wake_due:
+            self._wake()
+        return batch
+
+    def lane_of(self, router: Router, key: bytes | None, partition: int | None) -> Lane | None:
+        """Where a record goes: to its partition, by the partitioner, by its key. None: wherever those without key go.
+
+        Raises UnknownTopicOrPartition.
+        """
+        if partition is not None or self._choose is not None:
+            return self._chosen_lane(router, key, partition)
+        if key is None:
+            return None
+        with self._lock:
+            hashed = self._hashes.get(key)
+            return router.lanes[(self._remember_hash(key) if hashed is None else hashed) % router.count]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the user's partitioner says where records go."""
+        return self._choose is not None
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest record that is taken."""
+        return self._largest
+
     def when_room(self, callback: Callable[[], object]) -> bool:
         """Have `callback` called once when memory gets free; False (and no call) when there is some, or no producer."""
         with self._lock:
@@ -183,7 +249,7 @@ class Accumulator:
             router = self.routers.get(info.name)
             if router is None:
                 router = Router(info.name, self._chance)
-            router.update(info, self._grow_limit)
+            router.update(info, self._grow_limit, min(self._largest, max(self._batch_size, self._memory // 4)))
             self.routers[info.name] = router
             return router
 
@@ -213,13 +279,13 @@ class Accumulator:
             batch = lane.open
             if batch is None:
                 return None
-            is_ready = batch.size >= self._batch_size or now_s - batch.opened_s >= self._linger_s or self._waiters
+            is_ready = batch.size >= self._batch_size or now_s >= self._lingers_until_s(lane, batch) or self._waiters
             return _seal(lane, batch) if is_ready else None
 
     def ready_at_s(self, lane: Lane) -> float:
         """When the lane's open batch has lingered long enough; never, when there is none."""
         batch = lane.open
-        return _NEVER_S if batch is None else batch.opened_s + self._linger_s
+        return _NEVER_S if batch is None else self._lingers_until_s(lane, batch)
 
     def oldest_deadline_s(self, lane: Lane) -> float:
         """When the first batch that waits here fails for being late."""
@@ -308,19 +374,30 @@ class Accumulator:
         return router.lanes[partition]
 
     def _next_batch(self, lane: Lane, full: Batch | None) -> Batch:
-        now_s = time.monotonic()
         if full is not None:
             lane.sealed.append(_seal(lane, full))
             self._is_wake_due = True
-        batch = Batch(lane.topic, lane.partition, now_s, now_s + self._delivery_s, self.loop_thread)
-        lane.open = batch
+        batch = lane.open = self._new_batch(lane)
+        self._activate(lane)
+        due_s = self._lingers_until_s(lane, batch)
+        if due_s < self._next_pass_s:
+            self._next_pass_s = due_s
+            self._is_wake_due = True
+        return batch
+
+    def _lingers_until_s(self, lane: Lane, batch: Batch) -> float:
+        if self._lingers_when_quiet or lane.waiting_bytes:
+            return batch.opened_s + self._linger_s
+        return batch.opened_s  # nothing is under way whose answer would bring company
+
+    def _new_batch(self, lane: Lane) -> Batch:
+        now_s = time.monotonic()
+        return Batch(lane.topic, lane.partition, now_s, now_s + self._delivery_s, self.loop_thread)
+
+    def _activate(self, lane: Lane) -> None:
         if not lane.is_active:
             lane.is_active = True
             self._active.append(lane)
-        if now_s + self._linger_s < self._next_pass_s:
-            self._next_pass_s = now_s + self._linger_s
-            self._is_wake_due = True
-        return batch
 
 
 def _seal(lane: Lane, batch: Batch) -> Batch:

@@ -37,6 +37,7 @@ class Batch:
         self.topic = topic
         self.partition = partition
         self.keys: list[bytes | None] = []
+        """Empty when no record has one."""
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.headers: list[list[Header] | None] | None = None
@@ -68,7 +69,7 @@ class Batch:
         self.record_count = len(self.values)
         self.base_sequence = base_sequence
         self.encoded = encode_batch(
-            self.keys,
+            self.keys or None,
             self.values,
             self.timestamps,
             self.headers,

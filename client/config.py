@@ -60,7 +60,12 @@ class ProducerConfig(ClientConfig):
     enable_idempotence: bool | None = key(
         None, "Store each record once, in order, whatever is repeated. Default: on when acks=all, else off."
     )
-    linger_ms: int = key(5, "How long an unfilled batch waits for more records.", low=0)
+    linger_ms: int | None = key(
+        None,
+        "How long an unfilled batch waits for more records. Default: not at all while nothing is under way to its "
+        "partition, otherwise until that is answered, but at most 5 ms.",
+        low=0,
+    )
     batch_size: int = key(16_384, "Bytes at which a batch is sent without waiting. Under load batches grow.", low=1)
     compression_type: str = key("none", "Codec of whole batches.", one_of=COMPRESSIONS)
     buffer_memory: int = key(33_554_432, "Bytes of records not yet acknowledged; send() waits when it is full.", low=1)

@@ -7,12 +7,14 @@ in the caller's thread and does not visit that loop. May touch: threads (through
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, overload
 
+from raylog.client.columns import ColumnBatch
 from raylog.client.consuming.asynchronous import CLOSE_TIMEOUT_S, AsyncConsumer, Offsets
 from raylog.client.consuming.group import ListenerCall
 from raylog.client.consuming.listener import RebalanceListener, Told
@@ -20,7 +22,6 @@ from raylog.client.runtime import shared
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
 from raylog.core.errors import ClientClosed, InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import Columns
 
 __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
 
@@ -132,24 +133,22 @@ class Consumer:
         CorruptMessage, RecordDeserializationFailed, and what the group refuses for good.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
-        engine = self._engine
-        if engine.is_smooth() and self._one_poll.acquire(blocking=False):
-            try:
-                taken = engine.take(limit)
-            finally:
-                self._one_poll.release()
-            if taken:
-                return taken
-        return self._poll(lambda: engine.take(limit), timeout_ms / 1000) or {}
+        return self._take_or_poll(lambda: self._engine.take(limit), timeout_ms / 1000) or {}
 
     def consume(self, num: int = 1, timeout: float | None = None) -> list[Record]:
         """Up to `num` records in one list, as soon as there are any; [] after `timeout` seconds (None: never)."""
         timeout_ms = math.inf if timeout is None or timeout < 0 else timeout * 1000
         return [record for records in self.poll(timeout_ms, max_records=num).values() for record in records]
 
-    def consume_batch(self, timeout_ms: float = 0) -> dict[TopicPartition, list[Columns]]:
-        """Everything that is buffered, as columns of whole batches; keys and values are bytes. For Arrow and Spark."""
-        return self._poll(self._engine.take_columns, timeout_ms / 1000) or {}
+    def consume_batch(self, max_records: int | None = None, timeout: float | None = None) -> ColumnBatch:
+        """Up to `max_records` records as columns, as soon as there are any; empty after `timeout` s (None: never).
+
+        Without `max_records` all that is buffered. No object is made for a record, so this is several times faster than
+        `consume`; `to_arrow()` of what is returned makes a table. Deserializers are not applied. Raises as `poll`.
+        """
+        limit = sys.maxsize if max_records is None else max_records
+        timeout_s = math.inf if timeout is None or timeout < 0 else timeout
+        return self._take_or_poll(lambda: self._engine.take_columns(limit), timeout_s) or ColumnBatch([])
 
     def __iter__(self) -> Self:
         return self
@@ -162,12 +161,29 @@ class Consumer:
         if not self._is_open:
             raise StopIteration
         wait_ms = self.config.consumer_timeout_ms
-        record = self._poll(engine.take_one, math.inf if wait_ms is None else wait_ms / 1000)
+        record = self._take_or_poll(engine.take_one, math.inf if wait_ms is None else wait_ms / 1000)
         if record is None:
             raise StopIteration
         return record
 
-    def _poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
+    def _take_or_poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
+        """What is buffered, or comes in time; taken, and waited for, in this thread until a turn on the loop is due."""
+        engine = self._engine
+        deadline_s = time.monotonic() + timeout_s
+        if engine.is_smooth() and self._one_poll.acquire(blocking=False):
+            try:
+                while engine.is_smooth():
+                    engine.expect_signal()
+                    taken = take()
+                    if taken:
+                        return taken
+                    if not engine.wait_here(deadline_s):
+                        break
+            finally:
+                self._one_poll.release()
+        return self._poll(take, deadline_s)
+
+    def _poll(self, take: Callable[[], Result], deadline_s: float) -> Result | None:
         """The same steps as `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
         if not self._one_poll.acquire(blocking=False):
             raise InvalidRequest(
@@ -175,7 +191,6 @@ class Consumer:
                 "called inside poll(), may not poll."
             )
         engine = self._engine
-        deadline_s = time.monotonic() + timeout_s
         try:
             while True:
                 call = self._run(engine.ready(deadline_s))

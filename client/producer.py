@@ -13,13 +13,14 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from raylog.client import runtime
 from raylog.client.accumulator import Router
-from raylog.client.batch import AsyncSendFuture, SendFuture
+from raylog.client.batch import AsyncSendFuture, Batch, SendFuture
+from raylog.client.bulk import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ProducerConfig, load
 from raylog.client.sender import Sender, closed_error
@@ -27,8 +28,9 @@ from raylog.client.serializers import serializer
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
 
-__all__ = ["AsyncProducer", "AsyncSendFuture", "Producer", "SendFuture"]
+__all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
 
+Appended = TypeVar("Appended", SendFuture, Batch)
 _EXIT_TIMEOUT_S = 1.0
 _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the records have been waited for
 
@@ -114,15 +116,46 @@ class AsyncProducer:
         future = accumulator.append(router, *checked, partition, moment)
         if future is not None:
             return AsyncSendFuture(future._batch, future._index)
+        future = await self._when_room(lambda: accumulator.append(router, *checked, partition, moment))
+        return AsyncSendFuture(future._batch, future._index)
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> AsyncSentBatch:
+        """Put whole columns of records in line; await what is returned for where they were stored.
+
+        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
+        keys' partitions; without keys and `partition` all of a batch goes to one. Otherwise as `send`.
+        """
+        self._check_usable()
+        router = self.sender.accumulator.routers.get(topic) or await self._route(topic)
+        if partition is not None and partition >= router.count:
+            router = await self._route(topic, at_least=partition + 1)
+        moment = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        batches, counts = [], []
+        for one in self.plan(router, values, keys, partition):
+            append = self.appending(router, one, moment)
+            batches.append(append() or await self._when_room(append))
+            counts.append(len(one.piece.columns.values))
+        return AsyncSentBatch(batches, counts)
+
+    async def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
+        """Append as soon as there is buffer memory. Raises BufferExhausted, and what `append` raises."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._max_block_s
         while True:
             room: asyncio.Future[None] = loop.create_future()
-            if accumulator.when_room(lambda room=room: room.done() or room.set_result(None)):  # type: ignore[misc]
+            if self.sender.accumulator.when_room(lambda room=room: room.done() or room.set_result(None)):  # type: ignore[misc]
                 await asyncio.wait([room], timeout=max(0.0, deadline_s - loop.time()))
-            future = accumulator.append(router, *checked, partition, moment)
-            if future is not None:
-                return AsyncSendFuture(future._batch, future._index)
+            appended = append()
+            if appended is not None:
+                return appended
             if loop.time() >= deadline_s:
                 raise self.exhausted()
 
@@ -182,6 +215,21 @@ class AsyncProducer:
             value = self._serialize_value(value)
         return value if value is None or type(value) is bytes else as_bytes("value", value)
 
+    def plan(self, router: Router, values: Any, keys: Any, partition: int | None) -> list[Planned]:
+        """The batches that columns become. Raises TypeError, ValueError, RecordTooLarge, UnknownTopicOrPartition."""
+        columns = checked_columns(
+            values,
+            keys,
+            None if self._serialize_value is None else self.checked_value,
+            None if self._serialize_key is None else self.checked_key,
+        )
+        return planned(self.sender.accumulator, router, columns, partition)
+
+    def appending(self, router: Router, one: Planned, timestamp_ms: int) -> Callable[[], Batch | None]:
+        """What puts a planned batch in line; it returns None while there is no memory."""
+        (values, keys), size = one.piece
+        return lambda: self.sender.accumulator.append_batch(router, one.lane, keys, values, timestamp_ms, size)
+
     def exhausted(self) -> BufferExhausted:
         """The error for a buffer that stayed full."""
         return BufferExhausted(
@@ -238,8 +286,35 @@ class Producer:
             timestamp_ms = int(_now() * 1000)
         future = self._append(router, key, value, headers, partition, timestamp_ms)
         if future is None:
-            return self._append_when_room(router, key, value, headers, partition, timestamp_ms)
+            return self._when_room(lambda: self._append(router, key, value, headers, partition, timestamp_ms))
         return future
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> SentBatch:
+        """Put whole columns of records in line and return; the future tells where they were stored.
+
+        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
+        keys' partitions; without keys and `partition` all of a batch goes to one. All get the same timestamp. Costs
+        much less for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records
+        may be sent nevertheless.
+        """
+        router = self._routers.get(topic)
+        if router is None or (partition is not None and partition >= router.count):
+            router = self._route(topic, partition)
+        moment = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        batches, counts = [], []
+        for one in self._twin.plan(router, values, keys, partition):
+            append = self._twin.appending(router, one, moment)
+            batches.append(append() or self._when_room(append))
+            counts.append(len(one.piece.columns.values))
+        return SentBatch(batches, counts)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
@@ -291,8 +366,8 @@ class Producer:
         self._check_usable()
         return self._runtime.run(self._twin._route(topic, 0 if partition is None else partition + 1))
 
-    def _append_when_room(self, router: Router, *record: Any) -> SendFuture:
-        """Wait for buffer memory, in this thread."""
+    def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
+        """Append as soon as there is buffer memory, waiting in this thread."""
         if self._runtime.is_current_thread():
             raise self._twin.exhausted()  # a callback that waited here would keep the memory from ever getting free
         deadline_s = time.monotonic() + self._twin._max_block_s
@@ -300,9 +375,9 @@ class Producer:
             room = threading.Event()
             if self._accumulator.when_room(room.set):
                 room.wait(max(0.0, deadline_s - time.monotonic()))
-            future = self._append(router, *record)
-            if future is not None:
-                return future
+            appended = append()
+            if appended is not None:
+                return appended
             if time.monotonic() >= deadline_s:
                 raise self._twin.exhausted()
 

@@ -109,13 +109,17 @@ class Sender:
         """Look at all lanes soon; from any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self.look_again)
+            loop.call_soon_threadsafe(self._woken)
 
     def look_again(self) -> None:
         """Look at all lanes in this turn of the loop; on the loop only. Many reasons in one turn make one pass."""
         if not self._is_pass_due and self._loop is not None and not self._is_closed:
             self._is_pass_due = True
             self._loop.call_soon(self._pass)
+
+    def _woken(self) -> None:
+        if not self._is_pass_due:  # else a pass comes in this turn anyway
+            self._pass()
 
     def _pass(self) -> None:
         self._is_pass_due = False

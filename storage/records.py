@@ -300,16 +300,22 @@ def encode_kafka_batch(
     )
 
 
+def _body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
+    """The decompressed body of the batch at `position`, without a look at its CRC and without a copy. CorruptBatch."""
+    start, end = position + HEADER_BYTES, position + header.size
+    if end > len(buffer):
+        raise CorruptBatch(f"only {len(buffer) - position} of {header.size} bytes are here", position=position)
+    body = memoryview(buffer)[start:end]
+    if header.attributes & COMPRESSION_MASK:
+        return decompress(header.attributes & COMPRESSION_MASK, body, max_bytes=BODY_BYTES_MAX)
+    return body
+
+
 def decode_batch(buffer: Buffer, position: int, header: BatchHeader, *, verify: bool = True) -> Columns:
     """Open the batch at `position`, whose header was parsed before; `verify` checks its CRC first. CorruptBatch."""
-    checked = _checked_bytes(buffer, position, header)
     if verify:
-        found = google_crc32c.value(checked)
-        if found != header.crc:
-            raise CorruptBatch(f"its CRC is {found:#010x}, the header says {header.crc:#010x}", position=position)
-    body: Buffer = memoryview(checked)[HEADER_BYTES - CRC_START :]
-    if header.attributes & COMPRESSION_MASK:
-        body = decompress(header.attributes & COMPRESSION_MASK, body, max_bytes=BODY_BYTES_MAX)
+        check_crc(buffer, position, header)
+    body = _body_of(buffer, position, header)
     if header.magic == MAGIC_KAFKA:
         from .kafka_records import decode_records  # only consumers of a Kafka client's batches need it
 

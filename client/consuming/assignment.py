@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
+from raylog.client.columns import ColumnBatch, ColumnPiece
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.types import Record
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import Columns
 
 NewState = Callable[[TopicPartition, Start], PartitionState]
 
@@ -141,13 +141,17 @@ class Assignment:
                     return record
         return None
 
-    def take_columns(self) -> dict[TopicPartition, list[Columns]]:
-        """Everything that is buffered and not opened, as columns of whole batches."""
-        taken: dict[TopicPartition, list[Columns]] = {}
-        for state in self._order:
-            batches: list[Columns] = []
-            while (columns := state.take_columns(fail=not taken and not batches)) is not None:
-                batches.append(columns)
-            if batches:
-                taken[state.partition] = batches
-        return taken
+    def take_columns(self, limit: int) -> ColumnBatch:
+        """The next records of the partitions in turn, at most `limit`, as columns; raises as `take`."""
+        pieces: list[ColumnPiece] = []
+        order = self._order
+        count = len(order)
+        for step in range(count):
+            state = order[(self._turn + step) % count]
+            while limit > 0 and (piece := state.take_columns(limit, fail=not pieces)) is not None:
+                pieces.append(piece)
+                limit -= piece.rows
+            if limit <= 0:
+                self._turn = (self._turn + step + 1) % count
+                break
+        return ColumnBatch(pieces)

@@ -10,11 +10,13 @@ import asyncio
 import inspect
 import math
 import re
+import sys
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, overload
 
+from raylog.client.columns import ColumnBatch
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.consuming.engine import Engine
 from raylog.client.consuming.group import ListenerCall
@@ -24,7 +26,6 @@ from raylog.client.consuming.partition import Start
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
 from raylog.core.errors import InvalidRequest, RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.storage.records import Columns
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 Result = TypeVar("Result")
@@ -148,9 +149,10 @@ class AsyncConsumer:
             record = await self._poll(self._engine.take_one, math.inf)
         return record
 
-    async def getcolumns(self, *, timeout_ms: float = 0) -> dict[TopicPartition, list[Columns]]:
-        """Everything that is buffered, as columns of whole batches; keys and values are bytes. For Arrow and Spark."""
-        return await self._poll(self._engine.take_columns, timeout_ms / 1000) or {}
+    async def getcolumns(self, *, timeout_ms: float = 0, max_records: int | None = None) -> ColumnBatch:
+        """The next records as columns, at most `max_records` (None: all that is buffered); empty after `timeout_ms`."""
+        limit = sys.maxsize if max_records is None else max_records
+        return await self._poll(lambda: self._engine.take_columns(limit), timeout_ms / 1000) or ColumnBatch([])
 
     def __aiter__(self) -> Self:
         return self

@@ -11,11 +11,13 @@ import asyncio
 import logging
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from raylog.client.cluster import ClusterClient
+from raylog.client.columns import ColumnBatch
 from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.assignment import Assignment, Mode
 from raylog.client.consuming.fetcher import Fetcher
@@ -29,7 +31,6 @@ from raylog.client.serializers import deserializer
 from raylog.client.types import OffsetAndMetadata, Record
 from raylog.core.errors import ClientClosed, CorruptMessage, InvalidRequest, OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class Engine:
         self.group: GroupSession | None = None
         self.is_closed = False
         self._wake = asyncio.Event()
+        self._signal = threading.Event()
+        """The same for a thread that waits in `wait_here`."""
         self._error: RaylogError | None = None
         self._attention = True
         """Something has to be done on the loop before records may be taken."""
@@ -104,8 +107,7 @@ class Engine:
         if self.is_closed:
             return
         self.is_closed = True
-        self._attention = True
-        self._wake.set()
+        self.notify()
         if self.group is not None:
             await self.group.close()
             await self.group.leave("it was closed", timeout_s=min(timeout_s, LEAVE_TIMEOUT_S))
@@ -127,11 +129,13 @@ class Engine:
     def notify_data(self) -> None:
         """Records came."""
         self._wake.set()
+        self._signal.set()
 
     def notify(self) -> None:
         """Something happened that `turn` has to look at."""
         self._attention = True
         self._wake.set()
+        self._signal.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -257,6 +261,26 @@ class Engine:
             self.group.last_poll_s = now_s
         return True
 
+    def expect_signal(self) -> None:
+        """From here on `wait_here` returns at once when something happens. From the user's thread, before it takes."""
+        self._signal.clear()
+
+    def wait_here(self, deadline_s: float) -> bool:
+        """Wait in the user's thread for records or a reason for a turn on the loop; False when it is time for one."""
+        left_s = min(deadline_s, self._next_commit_s) - time.monotonic()
+        if left_s <= 0:
+            return False
+        group = self.group
+        if group is not None:
+            group.is_polling = True
+        try:
+            self._signal.wait(min(left_s, threading.TIMEOUT_MAX))
+        finally:
+            if group is not None:
+                group.is_polling = False
+                group.last_poll_s = time.monotonic()
+        return True
+
     def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
         """Records that are buffered. From the user's thread, after `is_smooth` or `ready`."""
         try:
@@ -277,14 +301,14 @@ class Engine:
                 return None
             raise
 
-    def take_columns(self) -> dict[TopicPartition, list[Columns]]:
-        """All that is buffered, as columns of whole batches; otherwise as `take`."""
+    def take_columns(self, limit: int) -> ColumnBatch:
+        """Records that are buffered, as columns; otherwise as `take`."""
         try:
-            return self.assignment.take_columns()
+            return self.assignment.take_columns(limit)
         except RaylogError as error:
             self._attention = True
             if self._repairs_itself(error):
-                return {}
+                return ColumnBatch([])
             raise
 
     def abandon(self) -> None:

@@ -181,17 +181,31 @@ class Fetcher:
 
     async def _answer(self, asked: asyncio.Future[Reply], partition: TopicPartition, leader_epoch: int) -> Reply:
         """The leader's answer, unless it is late and another leads by now. Raises NotLeaderOrFollower then."""
-        patience_s = SUSPECT_S + self._config.fetch_max_wait_ms / 1000
+        loop = asyncio.get_running_loop()
+        watches: list[asyncio.Task[None]] = []
+        doubt = loop.call_later(
+            SUSPECT_S + self._config.fetch_max_wait_ms / 1000,
+            lambda: watches.append(loop.create_task(self._watch(asked, partition, leader_epoch))),
+        )
         try:
-            while not (await asyncio.wait([asked], timeout=patience_s))[0]:
-                await self._cluster.look_for_leader(partition.topic)
-                found = self._cluster.metadata.partition(*partition)
-                if found is not None and found.leader_epoch > leader_epoch:
-                    raise NotLeaderOrFollower(f"Partition {partition} has another leader than the one that was asked.")
-                patience_s = SUSPECT_S
-            return asked.result()
+            return await asked
         finally:
+            doubt.cancel()
             asked.cancel()
+            for watch in watches:
+                watch.cancel()
+
+    async def _watch(self, asked: asyncio.Future[Reply], partition: TopicPartition, leader_epoch: int) -> None:
+        """End the wait for an answer when the partition gets another leader."""
+        while not asked.done():
+            await self._cluster.look_for_leader(partition.topic)
+            found = self._cluster.metadata.partition(*partition)
+            if found is not None and found.leader_epoch > leader_epoch and not asked.done():
+                asked.set_exception(
+                    NotLeaderOrFollower(f"Partition {partition} has another leader than the one that was asked.")
+                )
+                return
+            await asyncio.sleep(SUSPECT_S)
 
     async def _refresh(self, topic: str) -> None:
         try:

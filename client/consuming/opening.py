@@ -6,6 +6,7 @@ most of its time on. Only when a deserializer refuses a record is the batch gone
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class Opened(NamedTuple):
 class BatchOpener:
     """Opens the batches of one partition."""
 
-    __slots__ = ("_check_crcs", "_key_deserializer", "_partition", "_value_deserializer")
+    __slots__ = ("_check_crcs", "_checked", "_key_deserializer", "_parted", "_partition", "_value_deserializer")
 
     def __init__(
         self,
@@ -52,6 +53,8 @@ class BatchOpener:
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
+        self._checked: FetchedBatch | None = None
+        self._parted: tuple[FetchedBatch, Columns] | None = None
 
     def columns(self, batch: FetchedBatch, wanted: int) -> Columns:
         """The records at offset `wanted` and above, as columns. Raises CorruptMessage."""
@@ -62,13 +65,27 @@ class BatchOpener:
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
 
+    def range(self, batch: FetchedBatch, first: int, end: int) -> Columns:
+        """The records from offset `first` up to `end`, of a batch that was checked before. Raises CorruptMessage."""
+        columns = self._parted[1] if self._parted is not None and self._parted[0] is batch else None
+        if columns is None:
+            try:
+                columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
+            except StorageError as error:
+                raise corrupt(self._partition, batch.header.base_offset, error) from error
+        begin, stop = _first_at_or_above(columns.offsets, first), _first_at_or_above(columns.offsets, end)
+        # A batch that is taken a few records at a time is decoded once.
+        self._parted = (batch, columns) if stop < len(columns.offsets) else None
+        return columns if stop - begin == len(columns.offsets) else _sliced(columns, begin, stop)
+
     def check(self, batch: FetchedBatch) -> None:
-        """Verify a batch that is to be skipped: damage may be what makes it look so. Raises CorruptMessage."""
-        if self._check_crcs:
+        """Verify a batch that is not to be opened now: damage may be what makes it look so. Raises CorruptMessage."""
+        if self._check_crcs and batch is not self._checked:
             try:
                 check_crc(batch.buffer, batch.place, batch.header)
             except StorageError as error:
                 raise corrupt(self._partition, batch.header.base_offset, error) from error
+            self._checked = batch
 
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""
@@ -125,11 +142,7 @@ def corrupt(partition: TopicPartition, offset: int, cause: Exception) -> Corrupt
 
 def _first_at_or_above(offsets: range | list[int], wanted: int) -> int:
     """How many of the ascending offsets lie below the wanted one."""
-    if not offsets or offsets[0] >= wanted:
-        return 0
-    if isinstance(offsets, range):
-        return min(wanted - offsets[0], len(offsets))
-    return sum(1 for offset in offsets if offset < wanted)
+    return bisect_left(offsets, wanted)
 
 
 def _sliced(columns: Columns, first: int, end: int) -> Columns:

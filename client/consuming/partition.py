@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+from raylog.client.columns import ColumnPiece
 from raylog.client.consuming.opening import BatchOpener, FetchedBatch, corrupt
 from raylog.client.types import Record
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
-from raylog.storage.records import Columns, iter_headers
+from raylog.storage.records import iter_headers
 
 
 class Start(Enum):
@@ -47,6 +48,7 @@ class PartitionState:
         "_records",
         "_room_bytes",
         "_taken_bytes",
+        "_taken_from",
         "_waiting",
         "fetch_offset",
         "high_watermark",
@@ -88,6 +90,8 @@ class PartitionState:
         """Why nothing can follow behind `_records`."""
         self._added_bytes = 0
         self._taken_bytes = 0
+        self._taken_from: FetchedBatch | None = None
+        """The batch whose records are in `_records`."""
         self._on_room: Callable[[], object] | None = None
         self._room_bytes = 0
 
@@ -115,6 +119,7 @@ class PartitionState:
         self._waiting.clear()
         self._records = []
         self._at = 0
+        self._taken_from = None
         self._damage = self._failure = None
         self._taken_bytes = self._added_bytes
 
@@ -196,6 +201,7 @@ class PartitionState:
                 self._records = []
                 self._at = 0
                 self.position = self._after
+                self._forget_taken()
             elif self._has_opened(fail=not taken):
                 continue
             else:
@@ -216,7 +222,11 @@ class PartitionState:
                 return None
         record = self._records[self._at]
         self._at += 1
-        self.position = record.offset + 1 if self._at < len(self._records) else self._after
+        if self._at < len(self._records):
+            self.position = record.offset + 1
+        else:
+            self.position = self._after
+            self._forget_taken()
         return record
 
     @property
@@ -224,34 +234,56 @@ class PartitionState:
         """Whether the next record lies in a batch that is open already, so that `take_one` is cheap."""
         return self._at < len(self._records) and not self.paused
 
-    def take_columns(self, *, fail: bool) -> Columns | None:
-        """The next whole batch as columns, or None. Bytes stay bytes: deserializers are for records.
+    def take_columns(self, limit: int, *, fail: bool) -> ColumnPiece | None:
+        """The next records of one batch as columns, at most `limit`, or None. Deserializers are not applied.
 
-        Raises what stands in the way, if `fail`. What is left of a batch that `take` has opened is passed by, so use
-        one or the other.
+        Raises what stands in the way, if `fail`.
         """
+        self._close_opened()
         while self._waiting and not self.paused and self.position is not None and self._failure is None:
-            if self._at < len(self._records):
-                self._records, self._at = [], 0
-                self.position = self._after
-            batch = self._waiting[0]
-            wanted = self.position
-            columns = None
+            batch, wanted = self._waiting[0], self.position
             try:
-                if _is_skipped(batch, wanted):
-                    self._opener.check(batch)
-                else:
-                    columns = self._opener.columns(batch, wanted)
+                self._opener.check(batch)
+                piece = None if _is_skipped(batch, wanted) else self._piece(batch, wanted, limit)
             except RaylogError as error:
                 self._failure = error
                 break
+            if piece is not None and piece.end < batch.header.next_offset:
+                self.position = piece.end
+                return piece
             self._opened(batch)
             self.position = max(wanted, batch.header.next_offset)
-            if columns is not None and columns.offsets:
-                return columns
+            if piece is not None and piece.rows:
+                return piece
         if self.has_records:
             self._has_opened(fail=fail)
         return None
+
+    def _piece(self, batch: FetchedBatch, wanted: int, limit: int) -> ColumnPiece:
+        """The records at offset `wanted` and behind it; a batch with gaps has to be opened to count them."""
+        header = batch.header
+        first, next_offset = max(wanted, header.base_offset), header.next_offset
+        if header.record_count == header.last_offset_delta + 1:
+            end = min(next_offset, first + limit)
+            return ColumnPiece(self.partition, batch, self._opener, first, end, end - first)
+        offsets = self._opener.range(batch, first, next_offset).offsets
+        end = next_offset if len(offsets) <= limit else offsets[limit]
+        return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
+
+    def _close_opened(self) -> None:
+        """Put a batch that `take` has opened back in line, if records of it are left: columns begin at those."""
+        batch, self._taken_from = self._taken_from, None
+        is_refused = isinstance(self._failure, RecordDeserializationFailed)
+        if batch is not None and (is_refused or self._at < len(self._records)):
+            self._records, self._at = [], 0
+            self._failure = None if is_refused else self._failure
+            self._taken_bytes -= batch.header.size
+            self._waiting.appendleft(batch)
+
+    def _forget_taken(self) -> None:
+        """Let go of the memory of a batch that was given whole."""
+        if self._failure is None:
+            self._taken_from = None
 
     def _has_opened(self, *, fail: bool) -> bool:
         """Open the next batch; False when there is none. Raises what stands in the way, if `fail`."""
@@ -277,6 +309,7 @@ class PartitionState:
             self._failure = error
             return self._has_opened(fail=fail)
         self._opened(batch)
+        self._taken_from = batch
         self._records, self._at, self._failure = records, 0, failure
         self._after = records[-1].offset + 1 if failure is not None and records else wanted if failure else after
         if not records:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.client.columns import ColumnBatch
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.types import Record
@@ -70,7 +71,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("answer"), st.integers(0, 3)),
         st.tuples(st.just("take"), st.integers(1, 9)),
         st.tuples(st.just("take_one"), st.just(0)),
-        st.tuples(st.just("columns"), st.just(0)),
+        st.tuples(st.just("columns"), st.integers(1, 9)),
         st.tuples(st.just("seek"), st.integers(0, 45)),
         st.tuples(st.just("pause"), st.integers(0, 1)),
     ),
@@ -107,10 +108,13 @@ def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, act
         elif action == "take_one":
             record = state.take_one()
             check([] if record is None else [record])
-        elif action == "columns" and not state.has_opened:
-            columns = state.take_columns(fail=True)
-            offsets = [] if columns is None else list(columns.offsets)
+        elif action == "columns":
+            piece = state.take_columns(number, fail=True)
+            taken_columns = ColumnBatch([] if piece is None else [piece])
+            assert len(taken_columns) <= number
+            offsets = taken_columns.offsets
             assert [expected.pop(0) for _ in offsets] == offsets
+            assert taken_columns.values == [f"value {offset}".encode() for offset in offsets]
         elif action == "seek":
             state.move_to(number)
             expected = _from(log, number)

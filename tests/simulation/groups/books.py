@@ -57,7 +57,9 @@ class GroupBooks:
         self.generations = 0
         self.commits = 0
         self.acknowledged = 0
-        self._decided_ms: dict[str, int] = {}
+        self._begun_ms: dict[str, int] = {}
+        self._stable_ms: dict[str, int] = {}
+        self._synced: set[tuple[str, str, int]] = set()
         self._claims: dict[int, Claim] = {}
         self._offsets: dict[Place, _Offset] = {}
         self._stored_requests: set[tuple[int, int]] = set()
@@ -105,32 +107,32 @@ class GroupBooks:
                 owners[partition] = member.member_id
         if before is None or image.generation > before.generation:
             self.generations += 1
-            self._decided_ms[image.group] = row.decided_ms
-        elif image.state is not before.state:
-            self._decided_ms[image.group] = row.decided_ms
+            self._begun_ms[image.group] = row.decided_ms
+        if before is None or image.state is not before.state:
+            self._stable_ms[image.group] = row.decided_ms
         self.images[image.group] = image
         self._one_owner(image.group)
 
     def _same_assignments(self, before: GroupChanged, image: GroupChanged) -> None:
         """Within a stable generation only a static member's id may change."""
         if [_row(member) for member in before.members] != [_row(member) for member in image.members]:
-            raise Violation(
-                RULE, f"the assignments of generation {image.generation} were changed once given"
-            )
+            raise Violation(RULE, f"the assignments of generation {image.generation} were changed once given")
 
     def _nobody_is_dropped(self, before: GroupChanged, image: GroupChanged, row: Row) -> None:
         """A member that left nothing to be desired is in the next generation too.
 
         A round waits for everybody who lives, up to the rebalance timeout: so each gives its partitions back before
-        others get them.
+        others get them. Whoever does not ask for its assignment has as long as that too.
         """
         now_ms, group = row.decided_ms, image.group
-        since_ms = max(self._decided_ms.get(group, 0), self._loaded_ms.get(row.life, 0))
         stay = {member.member_id for member in image.members}
         instances = {member.instance_id for member in image.members if member.instance_id is not None}
         for member in before.members:
             if member.member_id in stay or member.instance_id in instances or (group, member.member_id) in self._gone:
                 continue
+            synced = (group, member.member_id, before.generation) in self._synced
+            since_ms = self._stable_ms[group] if synced else self._begun_ms[group]
+            since_ms = max(since_ms, self._loaded_ms.get(row.life, 0))
             heard_ms = self._heard_ms.get((row.life, group, member.member_id), self._loaded_ms.get(row.life, 0))
             if now_ms - heard_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms:
                 raise Violation(
@@ -176,6 +178,10 @@ class GroupBooks:
     def heard(self, life: int, group: str, member_id: str, now_ms: int) -> None:
         """A coordinator took a member's request for a sign of life."""
         self._heard_ms[life, group, member_id] = now_ms
+
+    def synced(self, group: str, member_id: str, generation: int) -> None:
+        """A coordinator decided to tell a member its assignment."""
+        self._synced.add((group, member_id, generation))
 
     def asked_to_leave(self, group: str, member_id: str) -> None:
         """A coordinator got a member's goodbye."""

@@ -268,6 +268,8 @@ class Coordinator:
             if asked is not None:
                 member_id = str(effect.result[3]) if asked.method == "join_group" else asked.member_id  # type: ignore[index]
                 self.simulation.books.heard(self._number, asked.group, member_id, self.world.now_ms)
+                if asked.method == "sync_group":
+                    self.simulation.books.synced(asked.group, member_id, cast(int, asked.args[1]))
 
     def _release(self, effects: list[ev.Effect]) -> None:
         for effect in effects:

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from raylog.actors.arguments import Check, arguments, each, optional, text
 from raylog.actors.controller_link import ControllerLink, FindController
-from raylog.actors.controller_requests import ALTER_TOPIC_CONFIG, CREATE_TOPIC, DELETE_TOPIC
+from raylog.actors.controller_requests import (
+    ALTER_TOPIC_CONFIG,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    ELECT_LEADERS,
+    RESUME_BROKER,
+    STOP_BROKER,
+)
 from raylog.actors.metadata_answers import coordinator_index, metadata_answer
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
@@ -243,6 +250,9 @@ _ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
     "create_topic": CREATE_TOPIC,
     "delete_topic": DELETE_TOPIC,
     "alter_topic_config": ALTER_TOPIC_CONFIG,
+    "elect_leaders": ELECT_LEADERS,
+    "stop_broker": STOP_BROKER,
+    "resume_broker": RESUME_BROKER,
     "describe_cluster": (),
 }
-"""What each method takes; the last four go on to the controller."""
+"""What each method takes; those from ``create_topic`` on go on to the controller."""

@@ -43,7 +43,7 @@ def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]
 
 
 def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, host, port, log_lost, log_id = args
+    topic_id, topic, partition, broker, incarnation, host, port, log_lost, log_id, unsynced_lost = args
     return ev.ReplicaRegistrationReceived(
         cause="register_replica",
         now_ms=now_ms,
@@ -57,6 +57,7 @@ def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any
         port=port,
         log_lost=log_lost,
         log_id=log_id,
+        unsynced_lost=unsynced_lost,
     )
 
 
@@ -118,6 +119,25 @@ def _alter_topic_config(session: int, number: int, now_ms: int, args: Sequence[A
     )
 
 
+def _elect_leaders(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    partitions, unclean = args
+    named = None if partitions is None else [TopicPartition(topic, partition) for topic, partition in partitions]
+    return ev.ElectLeadersReceived(
+        cause="elect_leaders", now_ms=now_ms, request=number, partitions=named, unclean=unclean
+    )
+
+
+def _stop_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    broker, force = args
+    return ev.StopBrokerReceived(
+        cause="stop_broker", now_ms=now_ms, request=number, broker=BrokerId(broker), force=force
+    )
+
+
+def _resume_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.ResumeBrokerReceived(cause="resume_broker", now_ms=now_ms, request=number, broker=BrokerId(args[0]))
+
+
 def _allocate_producer_ids(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     return ev.ProducerIdsRequested(cause="allocate_producer_ids", now_ms=now_ms, request=number, count=args[0])
 
@@ -147,15 +167,21 @@ CREATE_TOPIC: Final[tuple[Check, ...]] = (
 )
 DELETE_TOPIC: Final[tuple[Check, ...]] = (text,)
 ALTER_TOPIC_CONFIG: Final[tuple[Check, ...]] = (text, table(_setting), each(text))
+ELECT_LEADERS: Final[tuple[Check, ...]] = (optional(each(row(text, whole))), flag)
+STOP_BROKER: Final[tuple[Check, ...]] = (whole, flag)
+RESUME_BROKER: Final[tuple[Check, ...]] = (whole,)
 
 _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "register_broker": (_register_broker, whole, whole, text, text, whole, text, text),
-    "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text),
+    "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text, flag),
     "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
     "alter_partition": (_alter_partition, text, text, whole, whole, whole, whole, whole, each(row(whole, whole))),
     "create_topic": (_create_topic, *CREATE_TOPIC),
     "delete_topic": (_delete_topic, *DELETE_TOPIC),
     "alter_topic_config": (_alter_topic_config, *ALTER_TOPIC_CONFIG),
+    "elect_leaders": (_elect_leaders, *ELECT_LEADERS),
+    "stop_broker": (_stop_broker, *STOP_BROKER),
+    "resume_broker": (_resume_broker, *RESUME_BROKER),
     "allocate_producer_ids": (_allocate_producer_ids, whole),
     "ensure_coordinator": (_ensure_coordinator, text, whole),
     "describe_cluster": (_describe_cluster,),

@@ -260,6 +260,8 @@ class ControllerServer:
                     logger.warning("%s", effect.warning)
                 if request is not None:
                     request.reply(effect.result)
+            case ctl.Warn():
+                logger.warning("%s", effect.warning)
             case ctl.Refuse():
                 request = self._requests.pop(effect.request, None)
                 if request is not None:

@@ -47,6 +47,7 @@ def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -
                 "port": one.port,
                 "node_id": one.node_id,
                 "online": one.online and is_present(BrokerMember(one.broker)),
+                "stopped": one.stopped,
             }
             for _, one in sorted(image.brokers.items())
         ],
@@ -75,6 +76,8 @@ def _partition_answer(state: PartitionState) -> list[object]:
         list(state.replicas),
         list(state.isr),
         [[one.broker, one.host, one.port] for one in state.places],
+        list(state.elr),
+        state.unclean_leader_epoch,
     ]
 
 
@@ -90,5 +93,7 @@ def _partition_status(state: PartitionState, is_present: Callable[[Member], bool
         "leader_epoch": state.leader_epoch,
         "replicas": list(state.replicas),
         "isr": list(state.isr),
+        "elr": list(state.elr),
+        "unclean_leader_epoch": state.unclean_leader_epoch,
         "online": online,
     }

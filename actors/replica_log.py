@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,9 @@ DELETED_MARK: Final = ".deleted-"
 """In the name of a folder that is about to be removed."""
 REPLACED_MARK: Final = ".replaced-"
 """In the name of a folder that another topic of the same name had to make way for."""
+BOOT_NOTE: Final = "last-boot"
+"""File in a partition's folder: the machine's boot id, and whether records are synced before they count."""
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +38,26 @@ class OpenedLog:
     log: PartitionLog
     lock: FolderLock
     log_lost: bool
+    unsynced_lost: bool = False
+    """The machine went down under an earlier life that acknowledged before syncing: the log's end may be missing."""
 
 
-def open_replica_log(spec: ReplicaSpec, config: LogConfig) -> OpenedLog:
+def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:
     """Lock and recover the partition folder of a replica. Blocks for as long as recovery takes: run it in a thread.
 
     A log that is damaged below what was synced is renamed to ``*.damaged-<time>`` and a new one is begun, to be filled
-    from the other replicas; the controller is told through ``log_lost``.
+    from the other replicas; the controller is told through ``log_lost``. ``syncs_first``: nothing is acknowledged here
+    before it is on disk.
     """
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
     try:
-        return _recover(spec, folder, config, lock)
+        opened = _recover(spec, folder, config, lock)
+        try:
+            return replace(opened, unsynced_lost=_machine_went_down(opened.log, folder, syncs_first))
+        except BaseException:
+            opened.log.close()
+            raise
     except BaseException:  # whatever it was, the lock must not stay with a folder that was not opened
         lock.release()
         raise
@@ -63,6 +75,29 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
         # Deleted and created again, most likely; but only the broker knows, so nothing is removed here.
         folder.rename(folder.with_name(f"{folder.name}{REPLACED_MARK}{wall_ms()}"))
     return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
+
+
+def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:
+    """Tell whether acknowledged records may have been lost with the page cache, and leave a note for the next life.
+
+    A process that is killed leaves its writes to the operating system; only where that went down as well (another boot
+    id) and the log was not closed cleanly is the end of it in doubt, and only where some life acknowledged early.
+    """
+    note = folder / BOOT_NOTE
+    now = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}"
+    before = note.read_text(encoding="ascii", errors="replace").strip() if note.exists() else ""
+    if before != now:
+        note.write_text(f"{now}\n", encoding="ascii")
+    boot, _, policy = before.partition(" ")
+    relaxed = not syncs_first or policy == "relaxed"
+    return relaxed and not log.created and not log.recovered.clean and boot != _boot_id()
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux: every start may be the first after a crash
+        return uuid.uuid4().hex
 
 
 def discard(folder: Path) -> None:

@@ -80,7 +80,7 @@ class ReplicaServer:
         """Recover the log, open the endpoint, look for the controller. Returns when the log is open."""
         config, flush = topic_settings(self.spec.topic_config)
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, open_replica_log, self.spec, config)
+        opening = loop.run_in_executor(None, open_replica_log, self.spec, config, flush.before_acknowledging)
         try:
             opened = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -303,6 +303,7 @@ class ReplicaServer:
                     port,
                     log_lost,
                     opened.log.log_id if opened is not None else "",
+                    self._incarnation == NO_INCARNATION and opened is not None and opened.unsynced_lost,
                 ],
                 timeout_s=REGISTER_TIMEOUT_S,
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from raylog.core.errors import InvalidConfig, did_you_mean
 
@@ -164,6 +164,12 @@ TOPIC_KEYS: Final = _keys(
 """Settings that each topic may have."""
 
 CLUSTER_KEYS: Final = _keys(
+    ConfigKey(
+        name="auto.leader.rebalance.enable",
+        kind="bool",
+        default="true",
+        doc="Whether leadership goes back to preferred replicas by itself, where too much of it has wandered off.",
+    ),
     _int(
         "broker.heartbeat.interval.ms",
         500,
@@ -198,6 +204,20 @@ CLUSTER_KEYS: Final = _keys(
     _int("group.max.size", 10_000, 1, "Most members of one group (Kafka's default has no limit).", INT_MAX),
     _int(
         "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may ask for.", INT_MAX
+    ),
+    _int(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        1,
+        "How often the controller looks whether leadership should go back to preferred replicas.",
+        INT_MAX,
+    ),
+    _int(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        0,
+        "Share of the partitions whose preferred leader a broker is that others may lead before leadership goes back.",
+        100,
     ),
     _int(
         "metadata.voters.max",
@@ -328,8 +348,9 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """The cluster's settings as values: milliseconds, minutes, counts."""
+    """The cluster's settings as values: milliseconds, seconds, minutes, counts."""
 
+    auto_leader_rebalance_enable: bool
     broker_heartbeat_interval_ms: int
     broker_session_timeout_ms: int
     default_replication_factor: int
@@ -337,6 +358,8 @@ class ClusterConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
     metadata_voters_max: int
     num_partitions: int
     offsets_retention_check_interval_ms: int
@@ -349,7 +372,11 @@ class ClusterConfig:
     def from_dict(cls, config: Mapping[str, object]) -> ClusterConfig:
         """Read the cluster's settings, with defaults for the others; raises InvalidConfig for an illegal one."""
         own = _canonical("cluster", CLUSTER_KEYS, config)
-        return cls(**{name.replace(".", "_"): int(own.get(name, key.default)) for name, key in CLUSTER_KEYS.items()})
+        values: dict[str, Any] = {}
+        for name, key in CLUSTER_KEYS.items():
+            text = own.get(name, key.default)
+            values[name.replace(".", "_")] = text == "true" if key.kind == "bool" else int(text)
+        return cls(**values)
 
 
 def to_markdown() -> str:

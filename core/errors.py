@@ -279,6 +279,12 @@ class MemberIdRequired(RaylogError):
     code = 79
 
 
+class PreferredLeaderNotAvailable(RetriableError):
+    """The partition's preferred leader does not run or is not in sync."""
+
+    code = 80
+
+
 class GroupMaxSizeReached(RaylogError):
     """The group has as many members as it may."""
 
@@ -289,6 +295,18 @@ class FencedInstanceId(RaylogError):
     """Another member uses this static instance id."""
 
     code = 82
+
+
+class EligibleLeadersNotAvailable(RetriableError):
+    """No replica that may lead the partition runs."""
+
+    code = 83
+
+
+class ElectionNotNeeded(RaylogError):
+    """The partition has the leader that it should have."""
+
+    code = 84
 
 
 class InvalidRecord(RaylogError):
@@ -379,6 +397,12 @@ class RecordDeserializationFailed(RaylogError):
     """A deserializer refused a record; ``seek()`` behind its offset to go on without it."""
 
     code = 1010
+
+
+class StopRefused(RaylogError):
+    """The broker cannot stop without partitions or the metadata becoming unavailable."""
+
+    code = 1011
 
 
 def _by_code(root: type[RaylogError]) -> dict[int, type[RaylogError]]:

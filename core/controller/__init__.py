@@ -7,7 +7,7 @@
 - records (``RECORD_TYPES`` by name, ``to_wire()`` / :func:`record_from_wire`): what is written to the metadata log.
 - events: the ``...Received``, ``...Requested`` and ``Session...`` classes and :class:`Tick`.
 - effects: :class:`WriteRecords`, :class:`PublishMetadata`, :class:`SendPartitionState`, :class:`StopReplica`,
-  :class:`CloseSession`, :class:`StartCoordinator`, :class:`Reply`, :class:`Refuse`.
+  :class:`CloseSession`, :class:`StartCoordinator`, :class:`Warn`, :class:`Reply`, :class:`Refuse`.
 - :func:`place_replicas`: which brokers hold a new topic. ``INTERNAL_TOPICS``: the topic behind each coordinator kind.
 """
 
@@ -23,6 +23,7 @@ from raylog.core.controller.events import (
     DeleteTopicReceived,
     DescribeClusterReceived,
     Effect,
+    ElectLeadersReceived,
     Event,
     IsrChangeReceived,
     ProducerIdsRequested,
@@ -31,14 +32,17 @@ from raylog.core.controller.events import (
     ReplicaRegistrationReceived,
     Reply,
     RequestId,
+    ResumeBrokerReceived,
     SendPartitionState,
     SessionHeard,
     SessionId,
     SessionLost,
     StartCoordinator,
+    StopBrokerReceived,
     StopReplica,
     Tick,
     VotersShown,
+    Warn,
     WriteRecords,
 )
 from raylog.core.controller.image import BrokerImage, Coordinator, MetadataImage, TopicImage
@@ -48,6 +52,8 @@ from raylog.core.controller.records import (
     RECORD_TYPES,
     BrokerOffline,
     BrokerRegistered,
+    BrokerResumed,
+    BrokerStopped,
     ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
@@ -73,6 +79,8 @@ __all__ = [
     "BrokerOffline",
     "BrokerRegistered",
     "BrokerRegistrationReceived",
+    "BrokerResumed",
+    "BrokerStopped",
     "CloseSession",
     "ClusterConfigured",
     "ClusterCreated",
@@ -87,6 +95,7 @@ __all__ = [
     "DeleteTopicReceived",
     "DescribeClusterReceived",
     "Effect",
+    "ElectLeadersReceived",
     "Event",
     "IsrChangeReceived",
     "MetadataImage",
@@ -101,11 +110,13 @@ __all__ = [
     "ReplicaRegistrationReceived",
     "Reply",
     "RequestId",
+    "ResumeBrokerReceived",
     "SendPartitionState",
     "SessionHeard",
     "SessionId",
     "SessionLost",
     "StartCoordinator",
+    "StopBrokerReceived",
     "StopReplica",
     "Tick",
     "TopicConfigured",
@@ -115,6 +126,7 @@ __all__ = [
     "TopicsDeletedBefore",
     "VotersEntered",
     "VotersShown",
+    "Warn",
     "WriteRecords",
     "place_replicas",
     "record_from_wire",

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller.coordinators import Coordinators
+from raylog.core.controller.elections import Elections
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
@@ -21,12 +22,15 @@ from raylog.core.controller.events import (
     DeleteTopicReceived,
     DescribeClusterReceived,
     Effect,
+    ElectLeadersReceived,
     Event,
     IsrChangeReceived,
     ProducerIdsRequested,
     ReplicaRegistrationReceived,
+    ResumeBrokerReceived,
     SessionHeard,
     SessionLost,
+    StopBrokerReceived,
     Tick,
     VotersShown,
 )
@@ -35,6 +39,7 @@ from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.membership import Membership
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
+from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, ControllerEpoch
@@ -61,6 +66,8 @@ class ControllerMachine:
         self._settings = settings
         self._ledger = Ledger(image, now_ms)
         self._membership = Membership(self._ledger, settings)
+        self._elections = Elections(self._ledger, settings, self._membership)
+        self._shutdown = Shutdown(self._ledger, self._membership)
         self._topics = Topics(self._ledger, settings, self._membership)
         self._coordinators = Coordinators(self._ledger, self._topics)
         self._started = False
@@ -150,6 +157,12 @@ class ControllerMachine:
                 self._topics.delete(event)
             case AlterTopicConfigReceived():
                 self._topics.alter_config(event)
+            case ElectLeadersReceived():
+                self._elections.elect(event)
+            case StopBrokerReceived():
+                self._shutdown.stop(event)
+            case ResumeBrokerReceived():
+                self._shutdown.resume(event)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event)
             case CoordinatorRequested():
@@ -171,6 +184,7 @@ class ControllerMachine:
         self._membership.time_passed()
         if in_grace and not self._membership.in_grace:
             self._coordinators.grace_ended()
+        self._elections.time_passed()
 
     def _end(self, sessions: list[Session] | list[Session | None]) -> None:
         """Draw the consequences of sessions that are over. All are closed before, so that no leadership goes to one."""
@@ -204,6 +218,7 @@ class ControllerMachine:
                     "port": found.port,
                     "online": found.online,
                     "incarnation": found.incarnation,
+                    "stopped": found.stopped,
                 }
                 for _, found in sorted(image.brokers.items())
             ],
@@ -212,6 +227,11 @@ class ControllerMachine:
             "sessions": len(self._ledger.sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
+            "unclean_partitions": [
+                [str(state.partition), state.unclean_leader_epoch]
+                for state in image.partitions()
+                if state.unclean_leader_epoch
+            ],
             "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
         }
 

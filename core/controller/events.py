@@ -65,6 +65,8 @@ class ReplicaRegistrationReceived:
     port: int
     log_lost: bool = False
     log_id: str = ""
+    unsynced_lost: bool = False
+    """The machine went down under an earlier life that acknowledged before syncing: the end of its log may be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,41 @@ class AlterTopicConfigReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersReceived:
+    """A client wants the preferred replicas to lead, or partitions without a leader to be led at any price.
+
+    ``partitions`` None = all of them; ``unclean`` allows replicas that may lack committed records.
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    partitions: Sequence[TopicPartition] | None = None
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopBrokerReceived:
+    """A client wants a broker to give everything away before it is ended; ``force``: whatever comes of it."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    broker: BrokerId
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeBrokerReceived:
+    """A client wants a broker that was stopped to run again."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRequested:
     """A broker wants producer ids to hand out."""
 
@@ -211,6 +248,9 @@ Event = (
     | CreateTopicReceived
     | DeleteTopicReceived
     | AlterTopicConfigReceived
+    | ElectLeadersReceived
+    | StopBrokerReceived
+    | ResumeBrokerReceived
     | ProducerIdsRequested
     | CoordinatorRequested
     | DescribeClusterReceived
@@ -280,6 +320,14 @@ class StartCoordinator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """Tell the operator something: the shell logs it."""
+
+    cause: str
+    warning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """Answer a request with wire values. ``warning`` is for the operator: the shell logs it."""
 
@@ -299,5 +347,13 @@ class Refuse:
 
 
 Effect = (
-    WriteRecords | PublishMetadata | SendPartitionState | StopReplica | CloseSession | StartCoordinator | Reply | Refuse
+    WriteRecords
+    | PublishMetadata
+    | SendPartitionState
+    | StopReplica
+    | CloseSession
+    | StartCoordinator
+    | Warn
+    | Reply
+    | Refuse
 )

@@ -6,14 +6,16 @@ thing that changes an image, for live decisions and for recovery alike, so equal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
+from raylog.core.controller.applying import APPLY
+from raylog.core.controller.entries import BrokerImage, Coordinator, TopicImage
 from raylog.core.controller.records import (
     BrokerOffline,
     BrokerRegistered,
-    ClusterConfigured,
+    BrokerStopped,
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
@@ -22,63 +24,16 @@ from raylog.core.controller.records import (
     ProducerIdsAllocated,
     ReplicaLogLost,
     ReplicaPlaced,
-    TopicConfigured,
     TopicCreated,
-    TopicDeleted,
     TopicsDeletedBefore,
     VotersEntered,
 )
-from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, Incarnation, ProducerId, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, ProducerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 
 NO_CONTROLLER: Final = ControllerEpoch(0)
 FIRST_PRODUCER: Final = ProducerId(0)
-
-
-DELETED_TOPICS_MAX = 10_000
-"""Deleted topics that are remembered; a broker that was away for longer than so many deletions keeps their folders."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerImage:
-    """One broker: its last registration, and whether it runs now."""
-
-    broker: BrokerId
-    incarnation: Incarnation
-    node_id: str
-    host: str
-    port: int
-    directory_id: str
-    online: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coordinator:
-    """One coordinator: kind "group" or "transaction", index of its partition, number of its life, and its endpoint."""
-
-    kind: str
-    index: int
-    epoch: int
-    producer_id: ProducerId
-    host: str
-    port: int
-    """0 = it does not run."""
-
-
-@dataclass(slots=True)
-class TopicImage:
-    """One topic: identity, own configuration (explicit settings only), and the state of each partition by number."""
-
-    topic_id: str
-    name: str
-    config: Mapping[str, str]
-    partitions: list[PartitionState]
-
-    @property
-    def internal(self) -> bool:
-        """Tell whether the topic is Raylog's own."""
-        return self.name.startswith("__")
 
 
 @dataclass(slots=True)
@@ -127,11 +82,16 @@ class MetadataImage:
         """Return the brokers that run, by id."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
 
+    def is_stopped(self, broker: BrokerId) -> bool:
+        """Tell whether somebody asked a broker to stop, and nobody asked for it again since."""
+        found = self.brokers.get(broker)
+        return found is not None and found.stopped
+
     # ------------------------------------------------------------ records in
 
     def apply(self, record: MetadataRecord) -> None:
         """Take one record in. A record that does not fit raises ``InvariantBroken``: the log is not one of Raylog's."""
-        handler = _APPLY.get(type(record))
+        handler = APPLY.get(type(record))
         require(handler is not None, f"the image knows what to do with {type(record).__name__}")
         if handler is not None:
             handler(self, record)
@@ -176,6 +136,8 @@ class MetadataImage:
             )
             if not broker.online:
                 records.append(BrokerOffline(broker=broker.broker))
+            if broker.stopped:
+                records.append(BrokerStopped(broker=broker.broker))
         for name in sorted(self.topics):
             records.extend(self._topic_records(self.topics[name]))
         if self.next_producer_id:
@@ -282,167 +244,4 @@ def replica_placed(partition: TopicPartition, place: ReplicaPlace, log_id: str =
     )
 
 
-# ---------------------------------------------------------------- one function for each record
-
-
-def _cluster_created(image: MetadataImage, record: ClusterCreated) -> None:
-    require(not image.cluster_id, "a cluster is created once")
-    image.cluster_id = record.cluster_id
-    image.config = dict(record.config)
-
-
-def _cluster_configured(image: MetadataImage, record: ClusterConfigured) -> None:
-    image.config = dict(record.config)
-
-
-def _controller_started(image: MetadataImage, record: ControllerStarted) -> None:
-    require(record.controller_epoch > image.controller_epoch, "the controller epoch rises")
-    image.controller_epoch = record.controller_epoch
-
-
-def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
-    image.brokers[record.broker] = BrokerImage(
-        broker=record.broker,
-        incarnation=record.incarnation,
-        node_id=record.node_id,
-        host=record.host,
-        port=record.port,
-        directory_id=record.directory_id,
-    )
-
-
-def _broker_offline(image: MetadataImage, record: BrokerOffline) -> None:
-    require(record.broker in image.brokers, f"broker {record.broker} has registered")
-    image.brokers[record.broker] = replace(image.brokers[record.broker], online=False)
-
-
-def _topic_created(image: MetadataImage, record: TopicCreated) -> None:
-    require(record.topic not in image.topics, f"topic {record.topic} is new")
-    image.topics[record.topic] = TopicImage(
-        topic_id=record.topic_id,
-        name=record.topic,
-        config=dict(record.config),
-        partitions=[
-            PartitionState(
-                topic_id=record.topic_id,
-                partition=TopicPartition(record.topic, number),
-                replicas=replicas,
-                isr=replicas,
-                places=tuple(ReplicaPlace(broker=broker) for broker in replicas),
-            )
-            for number, replicas in enumerate(record.partitions)
-        ],
-    )
-
-
-def _topic_configured(image: MetadataImage, record: TopicConfigured) -> None:
-    require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
-    image.topics[record.topic].config = dict(record.config)
-
-
-def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
-    require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
-    del image.topics[record.topic]
-    image.deleted_topics[record.topic_id] = None
-    while len(image.deleted_topics) > DELETED_TOPICS_MAX:
-        del image.deleted_topics[next(iter(image.deleted_topics))]
-    image.log_ids = {key: log_id for key, log_id in image.log_ids.items() if key[0].topic != record.topic}
-    image.lost_logs = {key: log_id for key, log_id in image.lost_logs.items() if key[0].topic != record.topic}
-
-
-def _topics_deleted_before(image: MetadataImage, record: TopicsDeletedBefore) -> None:
-    image.deleted_topics = dict.fromkeys(record.topic_ids)
-
-
-def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
-    state = _existing(image, record.topic, record.partition)
-    require(record.partition_epoch > state.partition_epoch, f"the partition epoch of {state.partition} rises")
-    require(record.leader_epoch >= state.leader_epoch, f"the leader epoch of {state.partition} never falls")
-    places = tuple(state.place(broker) or ReplicaPlace(broker=broker) for broker in record.replicas)
-    image.topics[record.topic].partitions[record.partition] = replace(
-        state,
-        leader=record.leader,
-        leader_epoch=record.leader_epoch,
-        isr=record.isr,
-        replicas=record.replicas,
-        partition_epoch=record.partition_epoch,
-        places=places,
-        elr=record.elr,
-        unclean_leader_epoch=record.unclean_leader_epoch,
-        adding=record.adding,
-        removing=record.removing,
-    )
-    if image.lost_logs:
-        image.lost_logs = {
-            (partition, broker): log_id
-            for (partition, broker), log_id in image.lost_logs.items()
-            if partition != state.partition or (broker in record.isr and broker != record.leader)
-        }
-
-
-def _replica_placed(image: MetadataImage, record: ReplicaPlaced) -> None:
-    state = _existing(image, record.topic, record.partition)
-    require(record.broker in state.replicas, f"broker {record.broker} holds a replica of {state.partition}")
-    place = ReplicaPlace(broker=record.broker, incarnation=record.incarnation, host=record.host, port=record.port)
-    places = tuple(place if held.broker == record.broker else held for held in state.places)
-    image.topics[record.topic].partitions[record.partition] = replace(state, places=places)
-    if record.log_id:
-        image.log_ids[state.partition, record.broker] = record.log_id
-
-
-def _replica_log_lost(image: MetadataImage, record: ReplicaLogLost) -> None:
-    state = _existing(image, record.topic, record.partition)
-    require(record.broker in state.isr, f"broker {record.broker} is in the ISR of {state.partition}")
-    image.lost_logs[state.partition, record.broker] = record.log_id
-
-
-def _producer_ids_allocated(image: MetadataImage, record: ProducerIdsAllocated) -> None:
-    require(record.next_id > image.next_producer_id, "producer ids are handed out once")
-    image.next_producer_id = record.next_id
-
-
-def _coordinator_placed(image: MetadataImage, record: CoordinatorPlaced) -> None:
-    key = (record.kind, record.index)
-    held = image.coordinators.get(key)
-    require(
-        held is None or record.epoch >= held.epoch, f"the epoch of {record.kind} coordinator {record.index} never falls"
-    )
-    image.coordinators[key] = Coordinator(
-        kind=record.kind,
-        index=record.index,
-        epoch=record.epoch,
-        producer_id=record.producer_id,
-        host=record.host,
-        port=record.port,
-    )
-
-
-def _voters_entered(image: MetadataImage, record: VotersEntered) -> None:
-    image.voters = dict(record.voters)
-
-
-def _existing(image: MetadataImage, topic: str, partition: int) -> PartitionState:
-    state = image.partition(TopicPartition(topic, partition))
-    if state is None:
-        require(False, f"partition {topic}-{partition} exists")
-        raise AssertionError  # not reached: require has raised
-    return state
-
-
-_APPLY: Mapping[type[MetadataRecord], Callable[..., None]] = {
-    ClusterCreated: _cluster_created,
-    ClusterConfigured: _cluster_configured,
-    ControllerStarted: _controller_started,
-    BrokerRegistered: _broker_registered,
-    BrokerOffline: _broker_offline,
-    TopicCreated: _topic_created,
-    TopicConfigured: _topic_configured,
-    TopicDeleted: _topic_deleted,
-    TopicsDeletedBefore: _topics_deleted_before,
-    PartitionChanged: _partition_changed,
-    ReplicaPlaced: _replica_placed,
-    ReplicaLogLost: _replica_log_lost,
-    ProducerIdsAllocated: _producer_ids_allocated,
-    CoordinatorPlaced: _coordinator_placed,
-    VotersEntered: _voters_entered,
-}
+__all__ = ["BrokerImage", "Coordinator", "MetadataImage", "TopicImage", "partition_changed", "replica_placed"]

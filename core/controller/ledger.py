@@ -53,6 +53,11 @@ class ControllerSettings:
     """Partitions of each internal topic, hence the greatest number of coordinators of a kind."""
     offsets_topic_replication_factor: int = 3
     """Replication factor of internal topics; where fewer brokers are online, as many as there are."""
+    auto_leader_rebalance: bool = True
+    """Whether leadership goes back to preferred replicas by itself."""
+    leader_imbalance_check_ms: int = 300_000
+    leader_imbalance_percentage: int = 10
+    """Share of a broker's preferred partitions that others may lead before leadership goes back."""
 
 
 class Ledger:

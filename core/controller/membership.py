@@ -10,11 +10,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raylog.core.controller.election import Standing, settle, with_isr, without_leader
+from raylog.core.controller.election import (
+    Standing,
+    min_insync,
+    settle,
+    with_isr,
+    without_eligible,
+    without_leader,
+)
 from raylog.core.controller.events import (
     BrokerRegistrationReceived,
     IsrChangeReceived,
     ReplicaRegistrationReceived,
+    Warn,
 )
 from raylog.core.controller.image import partition_changed, replica_placed
 from raylog.core.controller.ledger import ControllerSettings, Ledger
@@ -193,6 +201,8 @@ class Membership:
             self._fence(event.partition, event.broker)
         if log_lost:
             self._lose_log(event.partition, event.broker)
+        elif event.unsynced_lost:
+            self._not_eligible(event.partition, event.broker)
         settled = ledger.image.partition(event.partition)
         require(
             not new_life or (settled is not None and settled.leader != event.broker),
@@ -272,7 +282,7 @@ class Membership:
                     f"Incarnation {incarnation} of broker {broker} does not run as a replica of {event.partition}."
                 )
         isr = tuple(broker for broker in state.replicas if broker in proposed)
-        self._commit(state, with_isr(state, isr))
+        self._commit(state, with_isr(state, isr, min_isr=self._min_insync(state), lost=self._lost(state)))
         after = ledger.image.partition(event.partition)
         require(after is not None, f"{event.partition} exists", ledger.story)
         if after is not None:
@@ -288,22 +298,45 @@ class Membership:
         gone: BrokerId | None = None,
         prefer: BrokerId | None = None,
         restored: BrokerId | None = None,
+        unclean: bool = False,
     ) -> None:
         """Bring a partition into the state it should be in, given who is there.
 
-        ``gone`` is about to be down; ``restored`` has its lost log again.
+        ``gone`` is about to be down; ``restored`` has its lost log again; ``unclean`` allows for this once what the
+        topic may allow for good.
         """
         ledger = self._ledger
         state = ledger.image.partition(partition)
         if state is None:
             return
-        standing = {place.broker: self._standing(state, place) for place in state.places}
+        standing = self.standing(state)
         if gone is not None:
             standing[gone] = Standing.OFFLINE
-        lost = [broker for broker in state.isr if (partition, broker) in ledger.image.lost_logs and broker != restored]
+        lost = [broker for broker in self._lost(state) if broker != restored]
         config = ledger.image.topics[partition.topic].config
-        unclean = config.get("unclean.leader.election.enable", "false") == "true"
-        self._commit(state, settle(state, standing, lost=lost, unclean=unclean, prefer=prefer))
+        allowed = unclean or config.get("unclean.leader.election.enable", "false") == "true"
+        min_isr = min_insync(state, config)
+        after = settle(state, standing, lost=lost, unclean=allowed, prefer=prefer, min_isr=min_isr)
+        self._commit(state, after)
+        if after.unclean_leader_epoch > state.unclean_leader_epoch:
+            ledger.do(
+                Warn(
+                    cause=ledger.cause,
+                    warning=f"Unclean election: broker {after.leader} leads {partition} from epoch "
+                    f"{after.leader_epoch} on, from outside its ISR {list(state.isr)} and its eligible replicas "
+                    f"{list(state.elr)}. Acknowledged records at the end of the partition may be missing.",
+                )
+            )
+
+    def standing(self, state: PartitionState) -> dict[BrokerId, Standing]:
+        """Return how each replica of a partition stands."""
+        return {place.broker: self._standing(state, place) for place in state.places}
+
+    def _lost(self, state: PartitionState) -> list[BrokerId]:
+        return [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
+
+    def _min_insync(self, state: PartitionState) -> int:
+        return min_insync(state, self._ledger.image.topics[state.partition.topic].config)
 
     def _commit(self, before: PartitionState, after: PartitionState) -> None:
         if after is not before:
@@ -321,11 +354,14 @@ class Membership:
             self._place(partition, ReplicaPlace(broker=broker, incarnation=place.incarnation))
 
     def _lose_log(self, partition: TopicPartition, broker: BrokerId) -> None:
-        """Note that a replica's log is not the one it had; only ISR members had anything to lose."""
+        """Note that a replica's log is not the one it had; only ISR members and eligible ones had anything to lose."""
         ledger = self._ledger
         state = ledger.image.partition(partition)
         place = state.place(broker) if state is not None else None
-        if state is None or place is None or place.incarnation == NO_INCARNATION or broker not in state.isr:
+        if state is None or place is None or place.incarnation == NO_INCARNATION:
+            return
+        if broker not in state.isr:
+            self._commit(state, without_eligible(state, broker))
             return
         if state.leader == broker:
             self._step_down(state)
@@ -336,10 +372,18 @@ class Membership:
             )
         self.settle(partition)
 
+    def _not_eligible(self, partition: TopicPartition, broker: BrokerId) -> None:
+        """Take from a replica what it was trusted with outside the ISR; an ISR member's standing is another matter."""
+        state = self._ledger.image.partition(partition)
+        if state is not None:
+            self._commit(state, without_eligible(state, broker))
+
     def _place(self, partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> None:
         self._ledger.write(replica_placed(partition, place, log_id))
 
     def _standing(self, state: PartitionState, place: ReplicaPlace) -> Standing:
+        if self._ledger.image.is_stopped(place.broker):
+            return Standing.OFFLINE
         session = self._ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
         if session is not None and session.life == place.incarnation and place.port:
             return Standing.ONLINE

@@ -104,6 +104,25 @@ class BrokerOffline(MetadataRecord):
 
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStopped(MetadataRecord):
+    """Somebody asked the broker to stop: its replicas neither lead nor stay in an ISR that has other members.
+
+    It lasts until :class:`BrokerResumed`, whoever restarts the process meanwhile.
+    """
+
+    broker: BrokerId
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerResumed(MetadataRecord):
+    """Somebody asked for the broker to run again after it had been stopped."""
+
+    broker: BrokerId
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated(MetadataRecord):
     """A topic exists: ``partitions`` has the replicas of each partition, preferred leader in front, all in sync."""
 

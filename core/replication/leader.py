@@ -209,7 +209,9 @@ class Leader:
             current=self._log.high_watermark,
             own_durable_end=self._log.durable_end,
             member_ends=(self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me),
-            isr_size=len(self.isr.committed),
+            # Beside eligible leader replicas nothing is committed, whatever minimum has reached this process: they are
+            # trusted to have all that ever was.
+            isr_size=0 if self.isr.state.elr else len(self.isr.committed),
             min_insync_replicas=self.settings.min_insync_replicas,
         )
 

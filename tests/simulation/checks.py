@@ -74,21 +74,23 @@ class Checks:
             )
             state = self.simulation.controller.state
             if state is not None and state.leader_epoch == machine.leader_epoch:
-                missing = sorted(set(state.isr) - set(machine.maximal_isr))
+                missing = sorted({*state.isr, *state.elr} - set(machine.maximal_isr))
                 if missing:
-                    raise Violation("I7", f"{who} does not count the committed ISR members {missing}")
+                    raise Violation("I7", f"{who} does not count the committed ISR and ELR members {missing}")
                 self._members_hold(state)
 
     def _members_hold(self, state: PartitionState) -> None:
         end = self.committed.end
-        for broker in state.isr:
+        for broker in (*state.isr, *state.elr):
             process = self.simulation.processes.get(broker)
             lost = (state.partition, broker) in self.simulation.controller.public.lost_logs
             if process is not None and process.alive and process.machine is not None and not lost:
                 log = process.log
                 self.committed.member(broker, end, log.start, log.entry)
                 if log.durable_end < end:
-                    raise Violation("I7", f"ISR member {broker} has {log.durable_end} on disk, {end} is committed")
+                    raise Violation(
+                        "I7", f"ISR or ELR member {broker} has {log.durable_end} on disk, {end} is committed"
+                    )
 
     # ------------------------------------------------------------ at effects
 

@@ -70,8 +70,11 @@ class ControllerNode:
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._syncing = False
         replicas = tuple(BrokerId(broker) for broker in simulation.brokers)
+        config = {"min.insync.replicas": str(simulation.faults.min_insync_replicas)}
         self.records.append(ClusterCreated(cluster_id="c" * 32, config={}))
-        self.records.append(TopicCreated(topic_id=TOPIC_ID, topic=PARTITION.topic, config={}, partitions=(replicas,)))
+        self.records.append(
+            TopicCreated(topic_id=TOPIC_ID, topic=PARTITION.topic, config=config, partitions=(replicas,))
+        )
         self._synced_up_to(len(self.records))
 
     @property

@@ -127,6 +127,7 @@ def unclean_election(original: Callable[..., PartitionState]) -> Callable[..., P
             leader=online[0],
             leader_epoch=epoch,
             isr=(online[0],),
+            elr=(),
             partition_epoch=type(state.partition_epoch)(state.partition_epoch + 1),
         )
 

@@ -359,9 +359,12 @@ def three_brokers() -> Bench:
 
 
 def running_topic(*, config: dict[str, object] | None = None) -> Bench:
-    """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync."""
+    """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync.
+
+    One replica is enough for a write unless ``config`` says otherwise: then nobody outside the ISR is eligible.
+    """
     bench = three_brokers()
-    bench.create(assignment=[[1, 2, 3]], config=config or {})
+    bench.create(assignment=[[1, 2, 3]], config={"min.insync.replicas": 1, **(config or {})})
     for broker in (1, 2, 3):
         bench.replica(broker)
     assert bench.summary() == (1, 1, (1, 2, 3))

@@ -20,7 +20,7 @@ from raylog.core.controller import (
     TopicDeleted,
     record_from_wire,
 )
-from raylog.core.controller.image import _APPLY
+from raylog.core.controller.applying import APPLY
 from raylog.core.controller.records import _READERS, _layout
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.core.invariants import InvariantBroken
@@ -34,9 +34,9 @@ def test_every_record_type_has_a_wire_form_and_a_place_in_the_image() -> None:
     for name, kind in RECORD_TYPES.items():
         assert name == kind.NAME == kind.__name__
         assert {reader for _, reader, _ in _layout(kind)} <= set(_READERS), name
-        assert kind in _APPLY, name
+        assert kind in APPLY, name
         assert fields(kind), name  # type: ignore[arg-type]  # every registered record is a dataclass
-    assert set(RECORD_TYPES.values()) == set(_APPLY)
+    assert set(RECORD_TYPES.values()) == set(APPLY)
     assert set(RECORD_TYPES) == {kind.__name__ for kind in MetadataRecord.__subclasses__()}
 
 

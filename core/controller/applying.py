@@ -1,0 +1,216 @@
+"""How each metadata record changes the image. Called by ``MetadataImage.apply`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from raylog.core.controller.entries import BrokerImage, Coordinator, TopicImage
+from raylog.core.controller.records import (
+    BrokerOffline,
+    BrokerRegistered,
+    BrokerResumed,
+    BrokerStopped,
+    ClusterConfigured,
+    ClusterCreated,
+    ControllerStarted,
+    CoordinatorPlaced,
+    MetadataRecord,
+    PartitionChanged,
+    ProducerIdsAllocated,
+    ReplicaLogLost,
+    ReplicaPlaced,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+    TopicsDeletedBefore,
+    VotersEntered,
+)
+from raylog.core.ids import TopicPartition
+from raylog.core.invariants import require
+from raylog.core.replication.state import PartitionState, ReplicaPlace
+
+if TYPE_CHECKING:
+    from raylog.core.controller.image import MetadataImage
+
+DELETED_TOPICS_MAX = 10_000
+"""Deleted topics that are remembered; a broker that was away for longer than so many deletions keeps their folders."""
+
+
+def _cluster_created(image: MetadataImage, record: ClusterCreated) -> None:
+    require(not image.cluster_id, "a cluster is created once")
+    image.cluster_id = record.cluster_id
+    image.config = dict(record.config)
+
+
+def _cluster_configured(image: MetadataImage, record: ClusterConfigured) -> None:
+    image.config = dict(record.config)
+
+
+def _controller_started(image: MetadataImage, record: ControllerStarted) -> None:
+    require(record.controller_epoch > image.controller_epoch, "the controller epoch rises")
+    image.controller_epoch = record.controller_epoch
+
+
+def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
+    held = image.brokers.get(record.broker)
+    image.brokers[record.broker] = BrokerImage(
+        broker=record.broker,
+        incarnation=record.incarnation,
+        node_id=record.node_id,
+        host=record.host,
+        port=record.port,
+        directory_id=record.directory_id,
+        stopped=held is not None and held.stopped,
+    )
+
+
+def _broker_offline(image: MetadataImage, record: BrokerOffline) -> None:
+    require(record.broker in image.brokers, f"broker {record.broker} has registered")
+    image.brokers[record.broker] = replace(image.brokers[record.broker], online=False)
+
+
+def _broker_stopped(image: MetadataImage, record: BrokerStopped) -> None:
+    require(record.broker in image.brokers, f"broker {record.broker} has registered")
+    image.brokers[record.broker] = replace(image.brokers[record.broker], stopped=True)
+
+
+def _broker_resumed(image: MetadataImage, record: BrokerResumed) -> None:
+    require(record.broker in image.brokers, f"broker {record.broker} has registered")
+    image.brokers[record.broker] = replace(image.brokers[record.broker], stopped=False)
+
+
+def _topic_created(image: MetadataImage, record: TopicCreated) -> None:
+    require(record.topic not in image.topics, f"topic {record.topic} is new")
+    image.topics[record.topic] = TopicImage(
+        topic_id=record.topic_id,
+        name=record.topic,
+        config=dict(record.config),
+        partitions=[
+            PartitionState(
+                topic_id=record.topic_id,
+                partition=TopicPartition(record.topic, number),
+                replicas=replicas,
+                isr=replicas,
+                places=tuple(ReplicaPlace(broker=broker) for broker in replicas),
+            )
+            for number, replicas in enumerate(record.partitions)
+        ],
+    )
+
+
+def _topic_configured(image: MetadataImage, record: TopicConfigured) -> None:
+    require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
+    image.topics[record.topic].config = dict(record.config)
+
+
+def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
+    require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
+    del image.topics[record.topic]
+    image.deleted_topics[record.topic_id] = None
+    while len(image.deleted_topics) > DELETED_TOPICS_MAX:
+        del image.deleted_topics[next(iter(image.deleted_topics))]
+    image.log_ids = {key: log_id for key, log_id in image.log_ids.items() if key[0].topic != record.topic}
+    image.lost_logs = {key: log_id for key, log_id in image.lost_logs.items() if key[0].topic != record.topic}
+
+
+def _topics_deleted_before(image: MetadataImage, record: TopicsDeletedBefore) -> None:
+    image.deleted_topics = dict.fromkeys(record.topic_ids)
+
+
+def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
+    state = _existing(image, record.topic, record.partition)
+    require(record.partition_epoch > state.partition_epoch, f"the partition epoch of {state.partition} rises")
+    require(record.leader_epoch >= state.leader_epoch, f"the leader epoch of {state.partition} never falls")
+    places = tuple(state.place(broker) or ReplicaPlace(broker=broker) for broker in record.replicas)
+    image.topics[record.topic].partitions[record.partition] = replace(
+        state,
+        leader=record.leader,
+        leader_epoch=record.leader_epoch,
+        isr=record.isr,
+        replicas=record.replicas,
+        partition_epoch=record.partition_epoch,
+        places=places,
+        elr=record.elr,
+        unclean_leader_epoch=record.unclean_leader_epoch,
+        adding=record.adding,
+        removing=record.removing,
+    )
+    if image.lost_logs:
+        image.lost_logs = {
+            (partition, broker): log_id
+            for (partition, broker), log_id in image.lost_logs.items()
+            if partition != state.partition or (broker in record.isr and broker != record.leader)
+        }
+
+
+def _replica_placed(image: MetadataImage, record: ReplicaPlaced) -> None:
+    state = _existing(image, record.topic, record.partition)
+    require(record.broker in state.replicas, f"broker {record.broker} holds a replica of {state.partition}")
+    place = ReplicaPlace(broker=record.broker, incarnation=record.incarnation, host=record.host, port=record.port)
+    places = tuple(place if held.broker == record.broker else held for held in state.places)
+    image.topics[record.topic].partitions[record.partition] = replace(state, places=places)
+    if record.log_id:
+        image.log_ids[state.partition, record.broker] = record.log_id
+
+
+def _replica_log_lost(image: MetadataImage, record: ReplicaLogLost) -> None:
+    state = _existing(image, record.topic, record.partition)
+    require(record.broker in state.isr, f"broker {record.broker} is in the ISR of {state.partition}")
+    image.lost_logs[state.partition, record.broker] = record.log_id
+
+
+def _producer_ids_allocated(image: MetadataImage, record: ProducerIdsAllocated) -> None:
+    require(record.next_id > image.next_producer_id, "producer ids are handed out once")
+    image.next_producer_id = record.next_id
+
+
+def _coordinator_placed(image: MetadataImage, record: CoordinatorPlaced) -> None:
+    key = (record.kind, record.index)
+    held = image.coordinators.get(key)
+    require(
+        held is None or record.epoch >= held.epoch, f"the epoch of {record.kind} coordinator {record.index} never falls"
+    )
+    image.coordinators[key] = Coordinator(
+        kind=record.kind,
+        index=record.index,
+        epoch=record.epoch,
+        producer_id=record.producer_id,
+        host=record.host,
+        port=record.port,
+    )
+
+
+def _voters_entered(image: MetadataImage, record: VotersEntered) -> None:
+    image.voters = dict(record.voters)
+
+
+def _existing(image: MetadataImage, topic: str, partition: int) -> PartitionState:
+    state = image.partition(TopicPartition(topic, partition))
+    if state is None:
+        require(False, f"partition {topic}-{partition} exists")
+        raise AssertionError  # not reached: require has raised
+    return state
+
+
+APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
+    ClusterCreated: _cluster_created,
+    ClusterConfigured: _cluster_configured,
+    ControllerStarted: _controller_started,
+    BrokerRegistered: _broker_registered,
+    BrokerOffline: _broker_offline,
+    BrokerStopped: _broker_stopped,
+    BrokerResumed: _broker_resumed,
+    TopicCreated: _topic_created,
+    TopicConfigured: _topic_configured,
+    TopicDeleted: _topic_deleted,
+    TopicsDeletedBefore: _topics_deleted_before,
+    PartitionChanged: _partition_changed,
+    ReplicaPlaced: _replica_placed,
+    ReplicaLogLost: _replica_log_lost,
+    ProducerIdsAllocated: _producer_ids_allocated,
+    CoordinatorPlaced: _coordinator_placed,
+    VotersEntered: _voters_entered,
+}
+"""The function for each record type."""

@@ -1,0 +1,124 @@
+"""Stopping a broker on purpose: it gives its leaderships away before its processes end. Called by the controller.
+
+A stopped broker counts as offline, whether its processes run or not: it is in no ISR that has other members, leads
+nothing, and gets no new replicas. The mark is part of the metadata and ends by command only.
+"""
+
+from __future__ import annotations
+
+from raylog.core.controller.election import Standing, min_insync
+from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
+from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.membership import Membership
+from raylog.core.controller.records import BrokerResumed, BrokerStopped
+from raylog.core.errors import InvalidRequest, StopRefused
+from raylog.core.ids import BrokerId
+from raylog.core.replication.state import PartitionState
+
+NAMED_MAX = 10
+"""Partitions that a message names before it goes on with "and n more"."""
+
+
+class Shutdown:
+    """Decides whether a broker may stop, and takes everything from it that others can do."""
+
+    def __init__(self, ledger: Ledger, membership: Membership) -> None:
+        """Work on the controller's ledger."""
+        self._ledger = ledger
+        self._membership = membership
+
+    def stop(self, event: StopBrokerReceived) -> None:
+        """Mark a broker as stopped and move its leaders; answers with what that costs, see :meth:`_costs`.
+
+        Raises StopRefused when partitions would have no leader or refuse writes (unless forced), and when the metadata
+        would lose its majority (always).
+        """
+        broker = self._known(event.broker)
+        ledger = self._ledger
+        if ledger.image.is_stopped(broker):
+            ledger.reply(event.request, [0, [], []])
+            return
+        self._check_majority(broker)
+        leaderless, below = self._costs(broker)
+        if (leaderless or below) and not event.force:
+            raise StopRefused(
+                f"Broker {broker} was not stopped. {_sentences(leaderless, below)}Add replicas first, wait until "
+                "others are in sync, or force it (--force).",
+                leaderless=[str(state.partition) for state in leaderless],
+                below_minimum=[str(state.partition) for state in below],
+            )
+        led = sum(state.leader == broker for state in ledger.image.partitions())
+        ledger.write(BrokerStopped(broker=broker))
+        for state in list(ledger.image.partitions()):
+            if broker in state.replicas:
+                self._membership.settle(state.partition)
+        ledger.reply(
+            event.request,
+            [led, [str(state.partition) for state in leaderless], [str(state.partition) for state in below]],
+        )
+
+    def resume(self, event: ResumeBrokerReceived) -> None:
+        """Let a broker take part again; does nothing for one that was not stopped."""
+        broker = self._known(event.broker)
+        ledger = self._ledger
+        if ledger.image.is_stopped(broker):
+            ledger.write(BrokerResumed(broker=broker))
+            for state in list(ledger.image.partitions()):
+                if broker in state.replicas:
+                    self._membership.settle(state.partition)
+        ledger.reply(event.request, [])
+
+    def _known(self, broker: BrokerId) -> BrokerId:
+        known = self._ledger.image.brokers
+        if broker not in known:
+            listed = ", ".join(str(number) for number in sorted(known)) or "none"
+            raise InvalidRequest(f"There is no broker {broker}; the brokers of this cluster are: {listed}.")
+        return broker
+
+    def _check_majority(self, broker: BrokerId) -> None:
+        image = self._ledger.image
+        voters = [BrokerId(int(number)) for number in image.voters]
+        running = {one.broker for one in image.online_brokers() if not one.stopped}
+        left = [voter for voter in voters if voter in running and voter != broker]
+        if broker in voters and len(left) < len(voters) // 2 + 1:
+            raise StopRefused(
+                f"Broker {broker} was not stopped: it keeps a copy of the metadata log, and without it only "
+                f"{len(left)} of the {len(voters)} copies would run, which is no majority. Start the others first, or "
+                "stop the whole cluster."
+            )
+
+    def _costs(self, broker: BrokerId) -> tuple[list[PartitionState], list[PartitionState]]:
+        """Return the partitions that nobody could lead without this broker, and those that would refuse acks=all."""
+        leaderless, below = [], []
+        for state in self._ledger.image.partitions():
+            if broker not in state.isr:
+                continue
+            standing = self._membership.standing(state)
+            others = [
+                other
+                for other in state.isr
+                if other != broker
+                and standing[other] is Standing.ONLINE
+                and (state.partition, other) not in self._ledger.image.lost_logs
+            ]
+            minimum = min_insync(state, self._ledger.image.topics[state.partition.topic].config)
+            if not others:
+                leaderless.append(state)
+            elif len(others) < minimum <= len(state.isr):
+                below.append(state)
+        return leaderless, below
+
+
+def _sentences(leaderless: list[PartitionState], below: list[PartitionState]) -> str:
+    said = ""
+    if leaderless:
+        said += f"Without it nobody could lead {_named(leaderless)}. "
+    if below:
+        said += f"Without it too few replicas would be in sync for writes with acks=all to {_named(below)}. "
+    return said
+
+
+def _named(states: list[PartitionState]) -> str:
+    named = ", ".join(str(state.partition) for state in states[:NAMED_MAX])
+    more = len(states) - NAMED_MAX
+    return f"{named} and {more} more" if more > 0 else named

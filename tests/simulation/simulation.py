@@ -78,10 +78,11 @@ class Simulation:
         self.world.tell("heal")
         self.healed = True
         self.network.heal()
-        self.nemesis.stop()
         self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.controller.crash_after_effects = None
+        self.controller.paused_until_us = 0
         self.controller.start()
+        self.nemesis.stop()
         for broker in self.brokers:
             process = self.processes.get(broker)
             if process is None or not process.alive:

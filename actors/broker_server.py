@@ -14,7 +14,9 @@ from typing import Any, Final
 from raylog.actors.arguments import Check, arguments, each, optional, text
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.controller_requests import (
+    ALTER_REASSIGNMENTS,
     ALTER_TOPIC_CONFIG,
+    CREATE_PARTITIONS,
     CREATE_TOPIC,
     DELETE_TOPIC,
     ELECT_LEADERS,
@@ -250,6 +252,9 @@ _ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
     "create_topic": CREATE_TOPIC,
     "delete_topic": DELETE_TOPIC,
     "alter_topic_config": ALTER_TOPIC_CONFIG,
+    "create_partitions": CREATE_PARTITIONS,
+    "alter_partition_reassignments": ALTER_REASSIGNMENTS,
+    "list_partition_reassignments": (),
     "elect_leaders": ELECT_LEADERS,
     "stop_broker": STOP_BROKER,
     "resume_broker": RESUME_BROKER,

@@ -119,6 +119,28 @@ def _alter_topic_config(session: int, number: int, now_ms: int, args: Sequence[A
     )
 
 
+def _create_partitions(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    topic, total, assignment = args
+    return ev.CreatePartitionsReceived(
+        cause="create_partitions", now_ms=now_ms, request=number, topic=topic, total=total, assignment=assignment
+    )
+
+
+def _alter_reassignments(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    changes, throttle = args
+    return ev.AlterReassignmentsReceived(
+        cause="alter_partition_reassignments",
+        now_ms=now_ms,
+        request=number,
+        changes=[(topic, partition, brokers) for topic, partition, brokers in changes],
+        throttle=throttle,
+    )
+
+
+def _list_reassignments(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.ListReassignmentsReceived(cause="list_partition_reassignments", now_ms=now_ms, request=number)
+
+
 def _elect_leaders(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     partitions, unclean = args
     named = None if partitions is None else [TopicPartition(topic, partition) for topic, partition in partitions]
@@ -167,6 +189,8 @@ CREATE_TOPIC: Final[tuple[Check, ...]] = (
 )
 DELETE_TOPIC: Final[tuple[Check, ...]] = (text,)
 ALTER_TOPIC_CONFIG: Final[tuple[Check, ...]] = (text, table(_setting), each(text))
+CREATE_PARTITIONS: Final[tuple[Check, ...]] = (text, whole, optional(each(each(whole))))
+ALTER_REASSIGNMENTS: Final[tuple[Check, ...]] = (each(row(text, whole, optional(each(whole)))), optional(whole))
 ELECT_LEADERS: Final[tuple[Check, ...]] = (optional(each(row(text, whole))), flag)
 STOP_BROKER: Final[tuple[Check, ...]] = (whole, flag)
 RESUME_BROKER: Final[tuple[Check, ...]] = (whole,)
@@ -179,6 +203,9 @@ _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "create_topic": (_create_topic, *CREATE_TOPIC),
     "delete_topic": (_delete_topic, *DELETE_TOPIC),
     "alter_topic_config": (_alter_topic_config, *ALTER_TOPIC_CONFIG),
+    "create_partitions": (_create_partitions, *CREATE_PARTITIONS),
+    "alter_partition_reassignments": (_alter_reassignments, *ALTER_REASSIGNMENTS),
+    "list_partition_reassignments": (_list_reassignments,),
     "elect_leaders": (_elect_leaders, *ELECT_LEADERS),
     "stop_broker": (_stop_broker, *STOP_BROKER),
     "resume_broker": (_resume_broker, *RESUME_BROKER),

@@ -83,7 +83,7 @@ class FollowerLink:
                     fetch.incarnation,
                     fetch.fetch_offset,
                     fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
-                    MAX_FETCH_BYTES,
+                    min(fetch.max_bytes or MAX_FETCH_BYTES, MAX_FETCH_BYTES),
                     MAX_WAIT_MS,
                 ],
                 timeout_s=self._fetch_timeout_s,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -285,9 +285,9 @@ class Replica:
         """Return role, offsets and process id."""
         return self._server.status()
 
-    async def reconfigure(self, topic_config: Mapping[str, str]) -> None:
-        """Go by another configuration of the topic from now on."""
-        self._server.reconfigure(topic_config)
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Go by what has changed in the specification from now on."""
+        self._server.reconfigure(spec)
 
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
@@ -342,10 +342,10 @@ class RayWorkshop:
         await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell the replica's actor its topic's configuration; raises Ray's errors, ValueError and TimeoutError."""
+        """Tell the replica's actor what has changed; raises Ray's errors, ValueError and TimeoutError."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         handle: Any = ray.get_actor(name, namespace=NAMESPACE)
-        await answer(handle.reconfigure.remote(dict(spec.topic_config)), CONTROL_TIMEOUT_S)
+        await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
 
     async def end(self, name: str) -> None:
         """Stop the replica's actor and end it for good; no error when there is none."""
@@ -353,6 +353,10 @@ class RayWorkshop:
             handle = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
             return
+        try:
+            await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            logger.info("%s did not stop cleanly: %s", name, error)
         ray.kill(handle, no_restart=True)
         await wait_until_gone(name)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,9 +22,10 @@ from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
 from raylog.actors.specs import ReplicaSpec
 from raylog.actors.transport import listen
-from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId
+from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
+from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.replication.state import PartitionState
 from raylog.rpc import Connection, RemoteError, Reply, Request, RpcError
 from raylog.storage.errors import StorageError
@@ -37,6 +38,7 @@ RETENTION_CHECK_MS: Final = 300_000
 REGISTER_TIMEOUT_S: Final = 5.0
 PROPOSE_TIMEOUT_S: Final = 5.0
 LINK_BROKEN: Final = 1001
+REMOVED_PAUSE_S: Final = 1.0
 
 
 class ReplicaServer:
@@ -47,7 +49,7 @@ class ReplicaServer:
         self.spec = spec
         self.partition = TopicPartition(spec.topic, spec.partition)
         self._on_fatal = on_fatal
-        self._settings = replication_settings(spec.topic_config, spec.cluster_config, spec.replication_factor)
+        self._settings = _settings_of(spec)
         self._incarnation = NO_INCARNATION
         self._opened: OpenedLog | None = None
         self._runner: ReplicaRunner | None = None
@@ -136,11 +138,16 @@ class ReplicaServer:
             logger.info("%s on broker %d stops: %s", self.partition, self.spec.broker, reason)
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
 
-    def reconfigure(self, topic_config: Mapping[str, str]) -> None:
-        """Go by another configuration of the topic from now on."""
-        self.spec = replace(self.spec, topic_config=dict(topic_config))
-        self._settings = replication_settings(topic_config, self.spec.cluster_config, self.spec.replication_factor)
-        log, flush = topic_settings(topic_config)
+    def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Go by another configuration of the topic, number of replicas and pace of catching up from now on."""
+        self.spec = replace(
+            self.spec,
+            topic_config=dict(spec.topic_config),
+            replication_factor=spec.replication_factor,
+            catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
+        )
+        self._settings = _settings_of(self.spec)
+        log, flush = topic_settings(spec.topic_config)
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings)
 
@@ -156,7 +163,7 @@ class ReplicaServer:
             "leader_epoch": -1 if machine is None else machine.leader_epoch,
             "high_watermark": -1 if machine is None else machine.high_watermark,
             "isr": [] if machine is None else list(machine.isr),
-            "min_insync_replicas": self._settings.min_insync_replicas,
+            "min_insync_replicas": (self._settings if machine is None else machine.settings).min_insync_replicas,
             "parked_fetches": runner.reads.parked,
             "log_start_offset": log.log_start_offset,
             "log_end_offset": log.log_end_offset,
@@ -262,6 +269,7 @@ class ReplicaServer:
                 log_start_offset=Offset(log_start),
                 end_offset=end,
                 diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
+                size_bytes=len(reply.payload),
             ),
             reply.payload,
         )
@@ -310,6 +318,9 @@ class ReplicaServer:
         except RemoteError as refusal:
             if refusal.code == UnknownTopicId.code:
                 self._fall_silent(refusal.message)
+            elif refusal.code == UnknownTopicOrPartition.code:
+                # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
+                await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         incarnation, state = reply.args
         if runner.machine is None:
@@ -384,6 +395,12 @@ class ReplicaServer:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._on_fatal(f"{self.partition}: {task.get_name()} failed: {task.exception()!r}")
+
+
+def _settings_of(spec: ReplicaSpec) -> ReplicationSettings:
+    return replication_settings(
+        spec.topic_config, spec.cluster_config, spec.replication_factor, spec.catch_up_bytes_per_s
+    )
 
 
 def _abandon(opening: asyncio.Future[OpenedLog]) -> None:

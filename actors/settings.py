@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.config import ClusterConfig, TopicConfig
+from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig
 from raylog.core.controller.ledger import ControllerSettings
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.replication.replica import ReplicationSettings
@@ -46,14 +46,22 @@ def topic_settings(topic: Mapping[str, str]) -> tuple[LogConfig, FlushPolicy]:
 
 
 def replication_settings(
-    topic: Mapping[str, str], cluster: Mapping[str, str], replication_factor: int
+    topic: Mapping[str, str], cluster: Mapping[str, str], replication_factor: int, catch_up_bytes_per_s: int = 0
 ) -> ReplicationSettings:
     """Return the settings of one replica's machine."""
     config = TopicConfig.from_dict(topic)
     return ReplicationSettings(
         min_insync_replicas=config.min_insync(replication_factor),
+        majority=config.min_insync_replicas is None,
         replica_lag_time_max_ms=ClusterConfig.from_dict(cluster).replica_lag_time_max_ms,
+        catch_up_bytes_per_s=catch_up_bytes_per_s,
     )
+
+
+def catch_up_rate(cluster: Mapping[str, str], replicas: int) -> int:
+    """Return the bytes per second of each of a broker's ``replicas`` that are being added; 0 = no limit."""
+    rate = ClusterConfig.from_dict(cluster).follower_replication_throttled_rate
+    return 0 if rate >= LONG_MAX or not replicas else max(1, rate // replicas)
 
 
 def session_heartbeat_s(cluster: Mapping[str, str]) -> float:

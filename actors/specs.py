@@ -51,6 +51,8 @@ class ReplicaSpec:
     topic_config: Mapping[str, str]
     cluster_config: Mapping[str, str]
     host: str = "127.0.0.1"
+    catch_up_bytes_per_s: int = 0
+    """How fast this replica may fetch while a reassignment adds it; 0 = as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

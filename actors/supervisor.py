@@ -1,7 +1,7 @@
 """Keeps the replica actors of one broker in line with the metadata. Owned by the broker's shell.
 
 Wanted: one actor per partition replica that the metadata places on this broker. It starts what is missing, ends what
-is no longer wanted, and removes the folders of deleted topics.
+is no longer wanted, and removes the folders of deleted topics and of replicas that a reassignment took away.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.folder_lock import FolderLock
 from raylog.actors.naming import replica_name
 from raylog.actors.replica_log import DELETED_MARK, REPLACED_MARK, clear_away, discard
+from raylog.actors.settings import catch_up_rate
 from raylog.actors.specs import BrokerSpec, ReplicaSpec
 from raylog.core.controller.image import MetadataImage
-from raylog.core.ids import BrokerId, Incarnation
+from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.replication.state import ReplicaPlace
+from raylog.storage.checkpoints import Checkpoints
 from raylog.storage.directory import parse_partition_folder, partition_folder
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,10 @@ MISSING_AFTER_MS: Final = 5_000
 """A replica that is not registered for so long is looked for, and made again when its actor is gone."""
 
 
+Instructions = tuple[Mapping[str, str], int, int]
+"""What may change while a replica runs: topic configuration, replication factor, pace of catching up."""
+
+
 class ReplicaWorkshop(Protocol):
     """Makes and ends replica actors; Ray in production, plain tasks in tests."""
 
@@ -37,7 +43,7 @@ class ReplicaWorkshop(Protocol):
         """Make the replica's actor unless one of its name runs."""
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell the replica's actor the topic configuration in ``spec``."""
+        """Tell the replica's actor what in ``spec`` may change while it runs."""
 
     async def end(self, name: str) -> None:
         """End the actor of this name for good; no error when there is none."""
@@ -58,7 +64,7 @@ class ReplicaSupervisor:
         self._image: MetadataImage | None = None
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
-        self._told: dict[str, tuple[Incarnation, Mapping[str, str]]] = {}
+        self._told: dict[str, tuple[Incarnation, Instructions]] = {}
         self._missing_since_ms: dict[str, int] = {}
         self._swept = False
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -88,14 +94,15 @@ class ReplicaSupervisor:
             self._changed.clear()
             if self._image is not None:
                 if not self._swept:
-                    await self._sweep(self._wanted(self._image), self._image.deleted_topics)
+                    await self._sweep(self._wanted(self._image), self._image)
                 self._compare(self._image)
 
-    async def _sweep(self, wanted: Container[str], deleted: Container[str]) -> None:
-        """Remove what topics left here that were deleted while this broker was away, or halfway when it crashed.
+    async def _sweep(self, wanted: Container[str], image: MetadataImage) -> None:
+        """Remove what was deleted or moved elsewhere while this broker was away, or halfway when it crashed.
 
-        A folder of a topic that the metadata neither has nor had is left alone: the metadata may be an old copy.
+        A folder that the metadata does not name as gone is left alone: the metadata may be an old copy.
         """
+        deleted = image.deleted_topics
         try:
             await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
             for folder in await asyncio.to_thread(half_deleted, self._spec.folder):
@@ -103,16 +110,18 @@ class ReplicaSupervisor:
             for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
                 topic_id = await asyncio.to_thread(topic_id_of, folder)
                 name = replica_name(topic, partition, self._broker, topic_id)
-                if topic_id not in deleted:
-                    if name not in wanted:
-                        logger.warning("%s belongs to a topic that is not known (id %s)", folder, topic_id or "missing")
-                elif name not in wanted:
-                    logger.info("%s belongs to a topic that was deleted", folder.name)
-                    await self._workshop.end(name)
-                    await asyncio.to_thread(remove_partition_folder, folder, topic_id)
+                if name in wanted:
+                    continue
+                moved = await asyncio.to_thread(moved_away, folder, topic, partition, topic_id, self._broker, image)
+                if topic_id not in deleted and not moved:
+                    logger.warning("%s is of no partition that is known here (id %s)", folder, topic_id or "missing")
+                    continue
+                logger.info("%s belongs to a %s", folder.name, "replica that was moved" if moved else "deleted topic")
+                await self._workshop.end(name)
+                await asyncio.to_thread(remove_partition_folder, folder, topic_id)
             self._swept = True
         except Exception as error:  # whatever it was (disk, Ray, time), the replicas that are wanted must start
-            logger.warning("what deleted topics left in %s was not removed, trying again: %r", self._spec.folder, error)
+            logger.warning("leftovers in %s were not removed, trying again: %r", self._spec.folder, error)
 
     def _compare(self, image: MetadataImage) -> None:
         wanted = self._wanted(image)
@@ -120,13 +129,27 @@ class ReplicaSupervisor:
         for name, spec in self._started.items():
             if name not in wanted and name not in self._busy:
                 self._work(name, self._remove(name, spec))
+        if image.is_stopped(BrokerId(self._broker)):
+            self._retire_all()
+            return
         for name, (spec, place) in wanted.items():
             if name in self._busy:
                 continue
             if self._needs_start(name, online=place.port != 0, now_ms=now):
                 self._work(name, self._start(name, spec))
-            elif place.port and self._told.get(name) != (place.incarnation, spec.topic_config):
+            elif place.port and self._told.get(name) != (place.incarnation, instructions(spec)):
                 self._work(name, self._tell(name, spec, place.incarnation))
+
+    def _retire_all(self) -> None:
+        """End the replicas of a broker that was stopped on purpose; their folders stay for its return."""
+        for name in list(self._started):
+            if name not in self._busy:
+                self._work(name, self._retire(name))
+
+    async def _retire(self, name: str) -> None:
+        await self._workshop.end(name)
+        for notes in (self._started, self._told, self._missing_since_ms):
+            notes.pop(name, None)
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"work on {name}")
@@ -151,12 +174,12 @@ class ReplicaSupervisor:
         self._missing_since_ms[name] = monotonic_ms()
 
     async def _tell(self, name: str, spec: ReplicaSpec, incarnation: Incarnation) -> None:
-        """Bring a replica's configuration up to date: it may have changed while the actor ran or was away.
+        """Bring a replica up to date: its instructions may have changed while the actor ran or was away.
 
         Ray starts an actor again with what it was made with, so each life is told once.
         """
         await self._workshop.reconfigure(spec)
-        self._told[name] = (incarnation, spec.topic_config)
+        self._told[name] = (incarnation, instructions(spec))
 
     def _needs_start(self, name: str, *, online: bool, now_ms: int) -> bool:
         if online:
@@ -170,6 +193,8 @@ class ReplicaSupervisor:
         wanted: dict[str, tuple[ReplicaSpec, ReplicaPlace]] = {}
         preferred: list[str] = []
         mine = self._broker
+        added = sum(mine in state.adding and mine not in state.isr for state in image.partitions())
+        pace = catch_up_rate(image.config, added)
         for topic in image.topics.values():
             for state in topic.partitions:
                 place = state.place(BrokerId(mine))
@@ -182,10 +207,11 @@ class ReplicaSupervisor:
                     broker=mine,
                     data_directory=self._spec.folder,
                     secret=self._spec.secret,
-                    replication_factor=len(state.replicas),
+                    replication_factor=state.replication_factor,
                     topic_config=dict(topic.config),
                     cluster_config=dict(image.config),
                     host=self._spec.host,
+                    catch_up_bytes_per_s=pace if mine in state.adding else 0,
                 )
                 wanted[_name(spec)] = (spec, place)
                 if state.replicas[0] == mine:
@@ -200,6 +226,23 @@ class ReplicaSupervisor:
         await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
         for notes in (self._started, self._told, self._missing_since_ms):
             notes.pop(name, None)
+
+
+def instructions(spec: ReplicaSpec) -> Instructions:
+    """Return the part of a specification that may change while the replica runs."""
+    return spec.topic_config, spec.replication_factor, spec.catch_up_bytes_per_s
+
+
+def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: int, image: MetadataImage) -> bool:
+    """Tell whether the metadata says that a reassignment took the replica in this folder away from this broker.
+
+    A log that knows a later leader epoch than the removal's is one that the metadata does not know of: it stays.
+    """
+    removed = image.removed_replicas.get((TopicPartition(topic, partition), BrokerId(broker)))
+    if removed is None or image.topic(topic, topic_id) is None:
+        return False
+    epochs = Checkpoints(folder).read_epochs()
+    return epochs is None or not epochs.entries or epochs.entries[-1][0] <= removed
 
 
 def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:

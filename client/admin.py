@@ -22,18 +22,22 @@ from raylog.client.descriptions import (
     GroupDescription,
     GroupListing,
     MemberDescription,
+    StoppedBroker,
     TopicDescription,
     describe_cluster,
     describe_topic,
 )
+from raylog.client.moving import AsyncMoving, Moving
 from raylog.core.errors import (
     ClientClosed,
+    InvalidPartitions,
     LeaderNotAvailable,
     RaylogError,
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     did_you_mean,
+    from_code,
 )
 from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
@@ -46,7 +50,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncMoving):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -166,6 +170,70 @@ class AsyncAdmin:
         args = [name, dict(set or {}), list(delete)]
         await self.cluster.call_broker("alter_topic_config", args, timeout_s=timeout_s)
 
+    async def create_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """Give a topic more partitions, `total` in all, and wait until each has a leader that every broker knows of.
+
+        Records stay where they are; keys may go to other partitions from then on. `assignment` names the brokers of
+        each new partition. Raises InvalidPartitions unless there are fewer now, UnknownTopicOrPartition,
+        InvalidReplicationFactor, InvalidRequest.
+        """
+        deadline_s = self._now_s() + timeout_s
+        failures: list[RaylogError] = []
+        rows = None if assignment is None else [list(brokers) for brokers in assignment]
+        try:
+            await self.cluster.call_broker(
+                "create_partitions", [name, total, rows], timeout_s=timeout_s, failures=failures
+            )
+        except InvalidPartitions:
+            if not failures or len((await self.describe_topic(name, timeout_s=timeout_s)).partitions) != total:
+                raise
+            # Our own first attempt added them before its answer was lost.
+        await self._until_everywhere(name, deadline_s, is_there=True, at_least=total)
+        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+
+    # Leaders and brokers
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Have the preferred replica lead each of the partitions; None = all that another one leads.
+
+        `unclean=True` instead gives partitions without a leader one at any price: acknowledged records may be lost.
+        They have to be named. Returns for each partition None, or why nothing was changed: ElectionNotNeeded,
+        PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition, InvalidRequest.
+        """
+        named = None if partitions is None else [[topic, number] for topic, number in partitions]
+        reply = await self.cluster.call_broker("elect_leaders", [named, unclean], timeout_s=timeout_s)
+        return {TopicPartition(row[0], row[1]): from_code(row[2], row[3]) if row[2] else None for row in reply.args}
+
+    async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """Have a broker give its leaders away and leave every ISR that has other members.
+
+        Its processes go on: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them afterwards.
+        Raises StopRefused, which names the partitions that would have no leader or refuse writes with `acks=all`
+        (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown broker.
+        """
+        reply = await self.cluster.call_broker("stop_broker", [broker, force], timeout_s=timeout_s)
+        moved, leaderless, below = reply.args
+        return StoppedBroker(broker, moved, tuple(leaderless), tuple(below))
+
+    async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """Let a broker that was stopped take part again; `raylog start --broker` also starts its processes.
+
+        Raises InvalidRequest for an unknown broker.
+        """
+        await self.cluster.call_broker("resume_broker", [broker], timeout_s=timeout_s)
+
     # Cluster and groups
 
     async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
@@ -209,7 +277,7 @@ class AsyncAdmin:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool) -> None:
+    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool, at_least: int = 1) -> None:
         """Wait until every live broker knows all leaders of a topic, or has forgotten it."""
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
         while True:
@@ -226,7 +294,8 @@ class AsyncAdmin:
                     late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
                     continue
                 error_code, _, _, _, partitions = reply.args[3][0][:5]
-                if is_there and (error_code or not all(row[4] for row in partitions)):
+                whole = not error_code and len(partitions) >= at_least and all(row[4] for row in partitions)
+                if is_there and not whole:
                     late = LeaderNotAvailable(f"Topic {name!r} was created, but not every partition has a leader yet.")
                     waiting += 1
                 elif not is_there and not error_code:
@@ -237,8 +306,10 @@ class AsyncAdmin:
             await asyncio.sleep(POLL_S)
 
 
-class Admin:
+class Admin(Moving):
     """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
+
+    _twin: AsyncAdmin
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
@@ -289,6 +360,34 @@ class Admin:
     ) -> None:
         """See `AsyncAdmin.alter_topic_config`."""
         self._run(lambda: self._twin.alter_topic_config(name, set, delete, timeout_s))
+
+    def create_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """See `AsyncAdmin.create_partitions`."""
+        return self._run(lambda: self._twin.create_partitions(name, total, assignment, timeout_s))
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """See `AsyncAdmin.elect_leaders`."""
+        return self._run(lambda: self._twin.elect_leaders(partitions, unclean=unclean, timeout_s=timeout_s))
+
+    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """See `AsyncAdmin.stop_broker`."""
+        return self._run(lambda: self._twin.stop_broker(broker, force=force, timeout_s=timeout_s))
+
+    def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.resume_broker`."""
+        self._run(lambda: self._twin.resume_broker(broker, timeout_s=timeout_s))
 
     def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
         """See `AsyncAdmin.describe_cluster`."""

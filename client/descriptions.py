@@ -16,6 +16,7 @@ __all__ = [
     "GroupListing",
     "MemberDescription",
     "PartitionInfo",
+    "StoppedBroker",
     "TopicDescription",
 ]
 
@@ -38,13 +39,31 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as its controller sees it. `details` is the whole answer, for display."""
+    """The cluster as its controller sees it. `details` is the whole answer, for display.
+
+    `stopped_brokers` were stopped on purpose; those of them that run no process are in `offline_brokers` too.
+    """
 
     cluster_id: str
     controller_epoch: int
     brokers: tuple[BrokerInfo, ...]
     offline_brokers: tuple[BrokerInfo, ...]
     details: dict[str, Any] = field(default_factory=dict)
+    stopped_brokers: tuple[BrokerInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedBroker:
+    """What it took to stop a broker: how many leaders moved, and what is not as before until it is back.
+
+    `leaderless` partitions have no leader, those in `below_minimum` refuse writes with `acks=all`; both are empty
+    unless the stop was forced.
+    """
+
+    broker: int
+    leaders_moved: int
+    leaderless: tuple[str, ...] = ()
+    below_minimum: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +108,17 @@ def describe_cluster(answer: Mapping[str, Any]) -> ClusterDescription:
     """The controller's answer as users see it."""
     online: list[BrokerInfo] = []
     offline: list[BrokerInfo] = []
+    stopped: list[BrokerInfo] = []
     for row in answer.get("brokers", ()):
         broker = BrokerInfo(row["broker"], row["host"], row["port"], str(row["node_id"]))
         (online if row.get("online", True) else offline).append(broker)
+        if row.get("stopped"):
+            stopped.append(broker)
     return ClusterDescription(
         str(answer.get("cluster_id", "")),
         int(answer.get("controller_epoch", -1)),
         tuple(online),
         tuple(offline),
         dict(answer),
+        tuple(stopped),
     )

@@ -38,6 +38,10 @@ class PartitionInfo:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     places: tuple[tuple[int, str, int], ...] = ()
+    elr: tuple[int, ...] = ()
+    """Replicas outside the ISR that have all committed records, and may lead when no ISR member is there."""
+    unclean_leader_epoch: int = 0
+    """The last leader epoch that began with a replica that may have lacked committed records; 0 = none did."""
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -108,6 +112,7 @@ class MetadataCache:
 
 def _partition(row: Sequence[Any]) -> PartitionInfo:
     partition, leader, epoch, host, port, replicas, isr, places = row[:8]
+    elr, unclean = row[8:10] if len(row) >= 10 else ((), 0)
     return PartitionInfo(
         partition,
         leader,
@@ -117,6 +122,8 @@ def _partition(row: Sequence[Any]) -> PartitionInfo:
         tuple(replicas),
         tuple(isr),
         tuple((place[0], place[1], place[2]) for place in places or ()),
+        tuple(elr),
+        unclean,
     )
 
 

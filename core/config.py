@@ -171,6 +171,13 @@ CLUSTER_KEYS: Final = _keys(
         doc="Whether leadership goes back to preferred replicas by itself, where too much of it has wandered off.",
     ),
     _int(
+        "auto.heal.after.ms",
+        1_800_000,
+        -1,
+        "How long a broker may be offline, stopped on purpose or not, before its replicas are built anew on other "
+        "brokers; -1 = for ever. A restart of the controller begins the time anew.",
+    ),
+    _int(
         "broker.heartbeat.interval.ms",
         500,
         10,
@@ -186,6 +193,13 @@ CLUSTER_KEYS: Final = _keys(
         INT_MAX,
     ),
     _int("default.replication.factor", 1, 1, "Replication factor of topics that are created without one.", 32_767),
+    _int(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        1,
+        "Bytes per second that a broker fetches for the replicas that a reassignment brings to it, all together. "
+        "Replicas in sync are never slowed down. Changed with `raylog topic reassign --throttle`.",
+    ),
     _int(
         "group.initial.rebalance.delay.ms",
         300,
@@ -350,10 +364,12 @@ class TopicConfig:
 class ClusterConfig:
     """The cluster's settings as values: milliseconds, seconds, minutes, counts."""
 
+    auto_heal_after_ms: int
     auto_leader_rebalance_enable: bool
     broker_heartbeat_interval_ms: int
     broker_session_timeout_ms: int
     default_replication_factor: int
+    follower_replication_throttled_rate: int
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int

@@ -182,6 +182,12 @@ class InvalidReplicationFactor(RaylogError):
     code = 38
 
 
+class InvalidReplicaAssignment(RaylogError):
+    """A partition cannot be moved to the brokers that were named."""
+
+    code = 39
+
+
 class InvalidConfig(RaylogError):
     """A configuration key or value is not legal."""
 
@@ -295,6 +301,12 @@ class FencedInstanceId(RaylogError):
     """Another member uses this static instance id."""
 
     code = 82
+
+
+class NoReassignmentInProgress(RaylogError):
+    """The partition is not being moved, so that there is nothing to cancel."""
+
+    code = 85
 
 
 class EligibleLeadersNotAvailable(RetriableError):

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from raylog.client.ray_session import running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
+from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.stopping import actor_names, stop_actors
 from raylog.voters import keep_voters, kept_voters, take_ids, voters_among
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from raylog.client.descriptions import StoppedBroker
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +110,22 @@ class Cluster:
                 ray.shutdown()
         self._stopped = True
 
+    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 60.0) -> StoppedBroker:
+        """Stop one broker: its leaders move to other in-sync replicas first, then its processes end for good.
+
+        Nothing restarts it before :meth:`start_broker` or :func:`start`. Raises :class:`StopRefused`, which names the
+        partitions that could not do without it (``force`` stops it all the same), :class:`InvalidRequest` for an
+        unknown broker.
+        """
+        return stop_broker(self.status(), broker, force=force, timeout_s=timeout_s)
+
+    def start_broker(self, broker: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Bring a stopped broker back, and wait until it serves and its replicas are in sync (at most 15 seconds more).
+
+        Raises :class:`InvalidRequest` for an unknown broker, :class:`StartFailed` when it does not serve in time.
+        """
+        start_broker(self.status, _controller(), broker, timeout_s=timeout_s)
+
     def __enter__(self) -> Self:
         """Return the cluster itself."""
         return self
@@ -149,6 +168,8 @@ def start(
         seats = _seats(root, brokers)
         ran_before = _check_directories(root, seats)
         _wait_until_made(_make_actors(root, seats, settings), deadline)
+        stopped = [one["broker"] for one in _status(max(0.1, deadline - time.monotonic()))["brokers"] if one["stopped"]]
+        resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
         _wait_until_serving(seats, deadline, timeout_s)
     except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
         if not ran_before:

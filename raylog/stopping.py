@@ -29,6 +29,18 @@ def stop_actors(timeout_s: float) -> None:
         # Once more: a controller or broker may have been making an actor while it was asked to stop.
 
 
+def stop_broker_actors(broker: int, node_id: str, timeout_s: float) -> None:
+    """End the actors of one broker, the supervisor of its replicas first, and wait until they are gone."""
+    from raylog.actors.naming import broker_name, node_broker_name
+
+    deadline = time.monotonic() + timeout_s
+    mine = (broker_name(broker), node_broker_name(node_id))
+    while names := [name for name in actor_names() if name in mine or f":broker-{broker}:" in name]:
+        _end([name for name in names if name in mine], deadline)
+        _end([name for name in names if name not in mine], deadline)
+        # Once more: the broker may have been making a replica while it was asked to stop.
+
+
 def actor_names() -> list[str]:
     """Return the names of all Raylog actors of this Ray cluster, also of those that are being restarted."""
     import ray

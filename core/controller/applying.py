@@ -18,16 +18,18 @@ from raylog.core.controller.records import (
     CoordinatorPlaced,
     MetadataRecord,
     PartitionChanged,
+    PartitionsAdded,
     ProducerIdsAllocated,
     ReplicaLogLost,
     ReplicaPlaced,
+    ReplicaRemovedBefore,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
     TopicsDeletedBefore,
     VotersEntered,
 )
-from raylog.core.ids import TopicPartition
+from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 
@@ -87,16 +89,26 @@ def _topic_created(image: MetadataImage, record: TopicCreated) -> None:
         topic_id=record.topic_id,
         name=record.topic,
         config=dict(record.config),
-        partitions=[
-            PartitionState(
-                topic_id=record.topic_id,
-                partition=TopicPartition(record.topic, number),
-                replicas=replicas,
-                isr=replicas,
-                places=tuple(ReplicaPlace(broker=broker) for broker in replicas),
-            )
-            for number, replicas in enumerate(record.partitions)
-        ],
+        partitions=[],
+    )
+    _add_partitions(image.topics[record.topic], record.partitions)
+
+
+def _partitions_added(image: MetadataImage, record: PartitionsAdded) -> None:
+    require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
+    _add_partitions(image.topics[record.topic], record.partitions)
+
+
+def _add_partitions(topic: TopicImage, partitions: tuple[tuple[BrokerId, ...], ...]) -> None:
+    topic.partitions.extend(
+        PartitionState(
+            topic_id=topic.topic_id,
+            partition=TopicPartition(topic.name, number),
+            replicas=replicas,
+            isr=replicas,
+            places=tuple(ReplicaPlace(broker=broker) for broker in replicas),
+        )
+        for number, replicas in enumerate(partitions, start=len(topic.partitions))
     )
 
 
@@ -113,6 +125,9 @@ def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
         del image.deleted_topics[next(iter(image.deleted_topics))]
     image.log_ids = {key: log_id for key, log_id in image.log_ids.items() if key[0].topic != record.topic}
     image.lost_logs = {key: log_id for key, log_id in image.lost_logs.items() if key[0].topic != record.topic}
+    image.removed_replicas = {
+        key: epoch for key, epoch in image.removed_replicas.items() if key[0].topic != record.topic
+    }
 
 
 def _topics_deleted_before(image: MetadataImage, record: TopicsDeletedBefore) -> None:
@@ -137,6 +152,13 @@ def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
         adding=record.adding,
         removing=record.removing,
     )
+    for broker in state.replicas:
+        if broker not in record.replicas:
+            image.removed_replicas[state.partition, broker] = record.leader_epoch
+            image.log_ids.pop((state.partition, broker), None)
+    for broker in record.replicas:
+        if broker not in state.replicas:
+            image.removed_replicas.pop((state.partition, broker), None)
     if image.lost_logs:
         image.lost_logs = {
             (partition, broker): log_id
@@ -153,6 +175,12 @@ def _replica_placed(image: MetadataImage, record: ReplicaPlaced) -> None:
     image.topics[record.topic].partitions[record.partition] = replace(state, places=places)
     if record.log_id:
         image.log_ids[state.partition, record.broker] = record.log_id
+
+
+def _replica_removed_before(image: MetadataImage, record: ReplicaRemovedBefore) -> None:
+    state = _existing(image, record.topic, record.partition)
+    require(record.broker not in state.replicas, f"broker {record.broker} holds no replica of {state.partition}")
+    image.removed_replicas[state.partition, record.broker] = record.leader_epoch
 
 
 def _replica_log_lost(image: MetadataImage, record: ReplicaLogLost) -> None:
@@ -203,11 +231,13 @@ APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     BrokerStopped: _broker_stopped,
     BrokerResumed: _broker_resumed,
     TopicCreated: _topic_created,
+    PartitionsAdded: _partitions_added,
     TopicConfigured: _topic_configured,
     TopicDeleted: _topic_deleted,
     TopicsDeletedBefore: _topics_deleted_before,
     PartitionChanged: _partition_changed,
     ReplicaPlaced: _replica_placed,
+    ReplicaRemovedBefore: _replica_removed_before,
     ReplicaLogLost: _replica_log_lost,
     ProducerIdsAllocated: _producer_ids_allocated,
     CoordinatorPlaced: _coordinator_placed,

@@ -14,10 +14,12 @@ from raylog.core.config import validate_cluster_config
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.elections import Elections
 from raylog.core.controller.events import (
+    AlterReassignmentsReceived,
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
+    CreatePartitionsReceived,
     CreateTopicReceived,
     DeleteTopicReceived,
     DescribeClusterReceived,
@@ -25,6 +27,7 @@ from raylog.core.controller.events import (
     ElectLeadersReceived,
     Event,
     IsrChangeReceived,
+    ListReassignmentsReceived,
     ProducerIdsRequested,
     ReplicaRegistrationReceived,
     ResumeBrokerReceived,
@@ -34,9 +37,13 @@ from raylog.core.controller.events import (
     Tick,
     VotersShown,
 )
+from raylog.core.controller.growth import Growth
+from raylog.core.controller.healing import Healing
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.membership import Membership
+from raylog.core.controller.moves import Moves
+from raylog.core.controller.reassignment import is_moving
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.shutdown import Shutdown
@@ -69,6 +76,9 @@ class ControllerMachine:
         self._elections = Elections(self._ledger, settings, self._membership)
         self._shutdown = Shutdown(self._ledger, self._membership)
         self._topics = Topics(self._ledger, settings, self._membership)
+        self._growth = Growth(self._ledger, self._topics, self._membership)
+        self._moves = Moves(self._ledger, self._membership)
+        self._healing = Healing(self._ledger, self._moves)
         self._coordinators = Coordinators(self._ledger, self._topics)
         self._started = False
 
@@ -105,6 +115,7 @@ class ControllerMachine:
         if config != image.config:
             ledger.write(ClusterConfigured(config=config))
         self._membership.started()
+        self._moves.started()
         return ledger.finish()
 
     def step(self, event: Event) -> Outbox[Effect]:
@@ -126,6 +137,8 @@ class ControllerMachine:
             require(not nobody, f"{event} has nobody to refuse", self.story)
             if not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown)):
                 ledger.refuse(event.request, refusal)
+        else:
+            self._moves.advance()
         return ledger.finish()
 
     def _handle(self, event: Event) -> None:
@@ -157,6 +170,12 @@ class ControllerMachine:
                 self._topics.delete(event)
             case AlterTopicConfigReceived():
                 self._topics.alter_config(event)
+            case CreatePartitionsReceived():
+                self._growth.create_partitions(event)
+            case AlterReassignmentsReceived():
+                self._moves.alter(event)
+            case ListReassignmentsReceived():
+                self._moves.listed(event)
             case ElectLeadersReceived():
                 self._elections.elect(event)
             case StopBrokerReceived():
@@ -184,6 +203,9 @@ class ControllerMachine:
         self._membership.time_passed()
         if in_grace and not self._membership.in_grace:
             self._coordinators.grace_ended()
+        self._moves.time_passed()
+        if not self._membership.in_grace:
+            self._healing.time_passed()
         self._elections.time_passed()
 
     def _end(self, sessions: list[Session] | list[Session | None]) -> None:
@@ -227,6 +249,7 @@ class ControllerMachine:
             "sessions": len(self._ledger.sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
+            "reassigning_partitions": [str(state.partition) for state in image.partitions() if is_moving(state)],
             "unclean_partitions": [
                 [str(state.partition), state.unclean_leader_epoch]
                 for state in image.partitions()

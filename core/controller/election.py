@@ -30,9 +30,9 @@ class Standing(Enum):
 def min_insync(state: PartitionState, config: Mapping[str, str]) -> int:
     """Return ``min.insync.replicas`` of a partition whose topic has this configuration.
 
-    Replicas that a reassignment is bringing in do not raise the majority that is the default.
+    A reassignment under way does not raise the majority that is the default. The leader goes by the same number.
     """
-    return TopicConfig.from_dict(config).min_insync(len(state.replicas) - len(state.adding))
+    return TopicConfig.from_dict(config).min_insync(state.replication_factor)
 
 
 def settle(
@@ -73,7 +73,7 @@ def settle(
         return _changed(state, complete[0], following, isr, eligible(state, isr, min_isr, lost))
     if unclean and hopeless and online:
         # Somebody with an older log before somebody with none. What others have is no part of the history any more.
-        chosen = min(online, key=lambda broker: broker in lost)
+        chosen = min(online, key=lambda broker: broker in lost or broker in state.adding)
         elected = _changed(state, chosen, following, (chosen,), ())
         return replace(elected, unclean_leader_epoch=following)
     return _changed(state, NO_LEADER, state.leader_epoch, isr, eligible(state, isr, min_isr, lost))

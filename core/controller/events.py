@@ -166,6 +166,41 @@ class AlterTopicConfigReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsReceived:
+    """A client wants a topic to have ``total`` partitions; ``assignment`` names the brokers of each new one."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    topic: str
+    total: int
+    assignment: Sequence[Sequence[BrokerId]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReassignmentsReceived:
+    """A client wants partitions on other brokers: (topic, partition, brokers), None instead of brokers to cancel.
+
+    All of it is done or nothing. ``throttle`` is the new ``follower.replication.throttled.rate``; None = as it is.
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    changes: Sequence[tuple[str, int, Sequence[BrokerId] | None]]
+    throttle: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListReassignmentsReceived:
+    """Somebody wants to know which partitions are being moved."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersReceived:
     """A client wants the preferred replicas to lead, or partitions without a leader to be led at any price.
 
@@ -248,6 +283,9 @@ Event = (
     | CreateTopicReceived
     | DeleteTopicReceived
     | AlterTopicConfigReceived
+    | CreatePartitionsReceived
+    | AlterReassignmentsReceived
+    | ListReassignmentsReceived
     | ElectLeadersReceived
     | StopBrokerReceived
     | ResumeBrokerReceived

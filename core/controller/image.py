@@ -24,11 +24,12 @@ from raylog.core.controller.records import (
     ProducerIdsAllocated,
     ReplicaLogLost,
     ReplicaPlaced,
+    ReplicaRemovedBefore,
     TopicCreated,
     TopicsDeletedBefore,
     VotersEntered,
 )
-from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, ProducerId, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, ProducerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 
@@ -56,6 +57,8 @@ class MetadataImage:
     """The log that each replica last registered with, where it has an identity."""
     lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
     """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
+    removed_replicas: dict[tuple[TopicPartition, BrokerId], LeaderEpoch] = field(default_factory=dict)
+    """Replicas that reassignments took away, and in which leader epoch; their folders may be removed if found."""
     voters: Mapping[str, str] = field(default_factory=dict)
     """Identity of the metadata log's copy on each voter, by broker id; empty = none has been entered."""
 
@@ -140,6 +143,12 @@ class MetadataImage:
                 records.append(BrokerStopped(broker=broker.broker))
         for name in sorted(self.topics):
             records.extend(self._topic_records(self.topics[name]))
+        for (partition, holder), epoch in sorted(self.removed_replicas.items()):
+            records.append(
+                ReplicaRemovedBefore(
+                    topic=partition.topic, partition=partition.partition, broker=holder, leader_epoch=epoch
+                )
+            )
         if self.next_producer_id:
             records.append(ProducerIdsAllocated(next_id=self.next_producer_id))
         for key in sorted(self.coordinators):
@@ -188,6 +197,11 @@ class MetadataImage:
             found = self.partition(partition)
             require(
                 found is not None and broker in found.isr, f"the lost log of {partition} on {broker} is an ISR member's"
+            )
+        for partition, broker in sorted(self.removed_replicas):
+            found = self.partition(partition)
+            require(
+                found is not None and broker not in found.replicas, f"broker {broker} holds no replica of {partition}"
             )
         incarnations = [place.incarnation for state in self.partitions() for place in state.places]
         incarnations += [broker.incarnation for broker in self.brokers.values()]

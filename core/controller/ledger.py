@@ -138,6 +138,19 @@ class Ledger:
         """Note that the answer of this step gives this session its partition's state; a second copy is not sent."""
         self._told.add(session)
 
+    def retell(self, partition: TopicPartition) -> None:
+        """Send the partition's state also to those who were told in this step: it has changed once more."""
+        for number in sorted(self._told):
+            session = self.sessions.get(number)
+            member = None if session is None else session.member
+            if isinstance(member, ReplicaMember) and member.partition == partition:
+                self._told.discard(number)
+
+    @property
+    def changed(self) -> frozenset[TopicPartition]:
+        """The partitions that this step has changed so far."""
+        return frozenset(self._changed)
+
     def finish(self) -> Outbox[Effect]:
         """End the step and return what it asks for."""
         outbox: Outbox[Effect] = Outbox()

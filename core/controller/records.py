@@ -134,6 +134,16 @@ class TopicCreated(MetadataRecord):
 
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAdded(MetadataRecord):
+    """The topic has more partitions: ``partitions`` has the replicas of each new one, as :class:`TopicCreated` has."""
+
+    topic_id: str
+    topic: str
+    partitions: tuple[tuple[BrokerId, ...], ...]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigured(MetadataRecord):
     """The topic's own configuration is now this, all of it; what is not named has its default."""
 
@@ -210,6 +220,20 @@ class ReplicaLogLost(MetadataRecord):
     partition: int
     broker: BrokerId
     log_id: str = ""
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRemovedBefore(MetadataRecord):
+    """A reassignment took this replica away, in this leader epoch. Only in snapshots, in the place of its own record.
+
+    A broker that was away removes the folders of these replicas, and of no others of a topic that exists.
+    """
+
+    topic: str
+    partition: int
+    broker: BrokerId
+    leader_epoch: LeaderEpoch
 
 
 @_record

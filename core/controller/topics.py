@@ -79,9 +79,9 @@ class Topics:
             count = self._settings.default_partitions if event.partitions == -1 else event.partitions
             factor = event.replication_factor
             factor = self._settings.default_replication_factor if factor == -1 else factor
-            assignment = self._placed(count, factor)
+            assignment = self.placed(count, factor)
         else:
-            assignment = self._given(event.assignment, event.partitions, event.replication_factor)
+            assignment = self.given(event.assignment, event.partitions, event.replication_factor)
         config = _checked_config(event.config, len(assignment[0]))
         if event.validate_only:
             self._ledger.reply(event.request, [""])
@@ -92,7 +92,7 @@ class Topics:
         """Create one of Raylog's own topics, with as many replicas as asked for and possible now."""
         able = sum(not broker.stopped for broker in self._ledger.image.online_brokers())
         factor = min(self._settings.offsets_topic_replication_factor, able)
-        assignment = self._placed(self._settings.offsets_topic_partitions, factor)
+        assignment = self.placed(self._settings.offsets_topic_partitions, factor)
         self._write(name, _checked_config(config, factor), assignment)
 
     def delete(self, event: DeleteTopicReceived) -> None:
@@ -125,7 +125,7 @@ class Topics:
             raise InvalidConfig(f"{both[0]!r} is both set and deleted; do one of the two.")
         validate_topic_config(dict.fromkeys(event.delete), defaults_only=True)
         kept = {key: value for key, value in topic.config.items() if key not in event.delete}
-        factor = min(len(state.replicas) for state in topic.partitions)
+        factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor)
         if config != topic.config:
             ledger.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
@@ -141,7 +141,8 @@ class Topics:
             self._membership.expect(state)
         return topic_id
 
-    def _placed(self, partitions: int, replication_factor: int) -> Assignment:
+    def placed(self, partitions: int, replication_factor: int) -> Assignment:
+        """Choose brokers for new partitions; raises InvalidPartitions and InvalidReplicationFactor."""
         image = self._ledger.image
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
@@ -159,7 +160,8 @@ class Topics:
             nodes, partitions=partitions, replication_factor=replication_factor, leaders=leaders, replicas=replicas
         )
 
-    def _given(self, assignment: Sequence[Sequence[BrokerId]], partitions: int, replication_factor: int) -> Assignment:
+    def given(self, assignment: Sequence[Sequence[BrokerId]], partitions: int, replication_factor: int) -> Assignment:
+        """Check the brokers that a client chose; -1 = as many partitions or replicas as it names."""
         known = self._ledger.image.brokers
         if not 1 <= len(assignment) <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {len(assignment)}.")

@@ -120,7 +120,7 @@ class FetchAnswered:
     """The leader answered our fetch ``request``.
 
     ``diverging`` = (leader epoch, end offset) where the histories part: then there are no records. ``end_offset`` is
-    the end of the records that came (the fetch offset when none came).
+    the end of the records that came (the fetch offset when none came), and ``size_bytes`` how much they weigh.
     """
 
     cause: str
@@ -131,6 +131,7 @@ class FetchAnswered:
     log_start_offset: Offset
     end_offset: Offset
     diverging: tuple[LeaderEpoch, Offset] | None = None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +295,7 @@ class AnswerDiverging:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Ask the leader for records; at most one fetch is outstanding."""
+    """Ask the leader for records; at most one fetch is outstanding. ``max_bytes`` 0 = as many as the shell likes."""
 
     cause: str
     request: RequestId
@@ -303,6 +304,7 @@ class SendFetch:
     incarnation: Incarnation
     fetch_offset: Offset
     last_fetched_epoch: LeaderEpoch
+    max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,13 @@ from raylog.core.replication.events import (
     TruncateLog,
 )
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
+from raylog.core.replication.throttle import Throttle
 
 _OFFSET_OUT_OF_RANGE = 1
 _FENCED_LEADER_EPOCH = 74
 _STALE_BROKER_EPOCH = 77
+_LOOK_AGAIN_MS = 500
+"""How often a throttled replica looks whether it still has to wait: it may be in sync, or have a new rate."""
 
 
 class Follower:
@@ -43,9 +46,11 @@ class Follower:
         "_note",
         "_outstanding",
         "_retry_at_ms",
+        "_throttle",
         "leader",
         "leader_epoch",
         "settings",
+        "throttled",
     )
 
     def __init__(
@@ -58,6 +63,7 @@ class Follower:
         settings: ReplicationSettings,
         next_request: Callable[[], RequestId],
         note: Callable[[str], None],
+        throttle: Throttle,
     ) -> None:
         """Prepare; :meth:`fetch` sends the first request."""
         self.leader = leader
@@ -71,9 +77,21 @@ class Follower:
         self._appending: RequestId | None = None
         self._retry_at_ms = 0
         self._leader_watermark = Offset(0)
+        self._throttle = throttle
+        self.throttled = False
+        """This replica is being added and not yet in sync: ``catch_up_bytes_per_s`` counts."""
 
     def fetch(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Ask for what follows our log end, once all before it is durable; gives up any earlier fetch."""
+        """Ask for what follows our log end, once all before it is durable; gives up any earlier fetch.
+
+        A throttled replica may have to wait first; the tick that ends the wait asks.
+        """
+        rate = self.settings.catch_up_bytes_per_s if self.throttled else 0
+        wait_ms = self._throttle.wait_ms(now_ms) if rate else 0
+        if wait_ms:
+            self._outstanding = None
+            self._retry_at_ms = now_ms + min(wait_ms, _LOOK_AGAIN_MS)
+            return
         request = self._next_request()
         self._outstanding = request
         self._retry_at_ms = now_ms + self.settings.fetch_timeout_ms
@@ -86,6 +104,7 @@ class Follower:
                 incarnation=self._incarnation,
                 fetch_offset=self._log.end,
                 last_fetched_epoch=self._log.epochs.latest,
+                max_bytes=Throttle.fetch_bytes(rate) if rate else 0,
             )
         )
 
@@ -105,6 +124,8 @@ class Follower:
             return
         require(event.end_offset >= self._log.end, f"a fetch answer ends at {event.end_offset}, below {self._log.end}")
         self._leader_watermark = max(self._leader_watermark, event.high_watermark)
+        if self.throttled and self.settings.catch_up_bytes_per_s:
+            self._throttle.spend(event.size_bytes, self.settings.catch_up_bytes_per_s, event.now_ms)
         if event.end_offset > self._log.end:
             self._appending = event.request
             out.now.append(AppendFetched(cause=event.cause, request=event.request))

@@ -17,6 +17,8 @@ class ReplicationSettings:
     """What the topic's and the cluster's configuration say about replication; times in milliseconds."""
 
     min_insync_replicas: int
+    majority: bool = False
+    """``min_insync_replicas`` is only where to begin: the majority of the replicas that the partition's state names."""
     replica_lag_time_max_ms: int = 30_000
     """A follower that has not caught up for so long leaves the ISR."""
     fetch_retry_ms: int = 20
@@ -25,6 +27,8 @@ class ReplicationSettings:
     """A fetch unanswered for so long is given up and sent anew; must exceed the leader's long poll."""
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
+    catch_up_bytes_per_s: int = 0
+    """How fast this replica fetches while a reassignment adds it and it is not in sync; 0 = as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

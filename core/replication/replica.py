@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Literal, assert_never
 
+from raylog.core.config import majority
 from raylog.core.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
@@ -48,6 +49,7 @@ from raylog.core.replication.leader import Leader
 from raylog.core.replication.log import LogSummary, ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedProduce
 from raylog.core.replication.state import PartitionState
+from raylog.core.replication.throttle import Throttle
 
 __all__ = ["LogSummary", "ReplicaMachine", "ReplicationSettings", "Role"]
 
@@ -77,6 +79,7 @@ class ReplicaMachine:
         self._log = ReplicaLog(log)
         self._leader: Leader | None = None
         self._follower: Follower | None = None
+        self._throttle = Throttle()
         self._last_request = 0
         self._story: deque[Event | str] = deque(maxlen=_STORY_LENGTH)
 
@@ -155,10 +158,10 @@ class ReplicaMachine:
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use other settings from the next step on."""
+        if settings.catch_up_bytes_per_s != self._settings.catch_up_bytes_per_s:
+            self._throttle.forget()
         self._settings = settings
-        for half in (self._leader, self._follower):
-            if half is not None:
-                half.settings = settings
+        self._count_replicas()
 
     def validate(self) -> None:
         """Raise InvariantBroken unless everything this machine holds agrees with everything else."""
@@ -316,6 +319,8 @@ class ReplicaMachine:
                 self._enter(state, cause, now_ms, out)
             else:
                 self.state = state
+                self._count_replicas()
+                self._set_pace()
                 if self._leader is not None:
                     self._leader.adopt(state, cause, now_ms, out)
         elif state.partition_epoch == held.partition_epoch and state.leader_epoch == held.leader_epoch:
@@ -332,6 +337,7 @@ class ReplicaMachine:
         if self._leader is not None:
             self._leader.resign(cause, out)
         self.state, self._leader, self._follower = state, None, None
+        self._count_replicas()
         leading = state.leader == self.broker
         self._note(f"leader epoch {state.leader_epoch} of {state.leader}, isr {state.isr}")
         if leading:
@@ -348,7 +354,9 @@ class ReplicaMachine:
                 settings=self._settings,
                 next_request=self._next_request,
                 note=self._note,
+                throttle=self._throttle,
             )
+            self._set_pace()
             self._follower.fetch(cause, now_ms, out)
 
     def _lead(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
@@ -368,6 +376,22 @@ class ReplicaMachine:
             next_request=self._next_request,
             note=self._note,
         )
+
+    def _count_replicas(self) -> None:
+        """Go by the settings that hold for the replicas there are now, at once with the state that names them."""
+        settings, state = self._settings, self.state
+        if settings.majority and state is not None:
+            wanted = majority(state.replication_factor)
+            if wanted != settings.min_insync_replicas:
+                self._settings = replace(settings, min_insync_replicas=wanted)
+        for half in (self._leader, self._follower):
+            if half is not None:
+                half.settings = self._settings
+
+    def _set_pace(self) -> None:
+        """Slow a replica down that is being added; whoever is in sync must stay so."""
+        if self._follower is not None and self.state is not None:
+            self._follower.throttled = self.broker in self.state.adding and self.broker not in self.state.isr
 
     def _advance(self, cause: str, out: Outbox[Effect]) -> None:
         if self._leader is not None:

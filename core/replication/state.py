@@ -66,6 +66,21 @@ class PartitionState:
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
 
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas there are once no reassignment is under way any more, preferred leader in front."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def original(self) -> tuple[BrokerId, ...]:
+        """The replicas that a cancelled reassignment leaves."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas the topic's settings may count on; a reassignment under way raises it only at its end."""
+        return min(len(self.target), len(self.original))
+
     def place(self, broker: BrokerId) -> ReplicaPlace | None:
         """Return where that broker's replica runs, or None when it holds none."""
         for place in self.places:

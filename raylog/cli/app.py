@@ -22,6 +22,7 @@ from raylog.cli.log import log
 from raylog.cli.options import Commands
 from raylog.cli.perf import perf
 from raylog.cli.produce import produce
+from raylog.cli.reassign import balance
 from raylog.cli.status import status
 from raylog.cli.topics import topic
 
@@ -98,5 +99,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (start, stop, status, topic, group, produce, consume, log, perf):
+for command in (start, stop, status, topic, balance, group, produce, consume, log, perf):
     cli.add_command(command)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+from raylog.cli.status import broker_state
 
 if TYPE_CHECKING:
     from raylog.cli.ray_node import OwnRay
     from raylog.cluster import Cluster
 
 WATCH_S = 1.0
+NAMED_MAX = 10
 
 
 @click.command(cls=ManyValues)
 @data_dir_option
 @click.option("--brokers", type=click.IntRange(min=1), help="Brokers on this machine; default: as many as there were.")
 @click.option("--config", "config", multiple=True, metavar="KEY=VALUE...", help="Cluster keys, with Kafka's names.")
+@click.option("--broker", type=int, help="Bring back this one broker of a running cluster, after stop --broker.")
 @click.option("--foreground", is_flag=True, help="Stay, and stop the cluster at Ctrl-C or SIGTERM.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Time to serve.")
 @address_option
@@ -29,6 +33,7 @@ def start(
     data_dir: Path,
     brokers: int | None,
     config: tuple[str, ...],
+    broker: int | None,
     foreground: bool,
     timeout_s: float,
     address: str | None,
@@ -40,6 +45,11 @@ def start(
     """
     settings = pairs("--config", config)
     root = data_dir.absolute()
+    if broker is not None:
+        if brokers is not None or settings or foreground:
+            raise click.UsageError("--broker N brings one broker back; it goes with no other setting of a start")
+        _start_broker(root, broker, timeout_s, address)
+        return
     from raylog.core.config import validate_cluster_config
 
     validate_cluster_config(settings)
@@ -52,6 +62,26 @@ def start(
         if ended:
             raise click.ClickException("Ray ended while the cluster was running; the data directory has its log")
         click.echo("Stopped.")
+
+
+def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None) -> None:
+    from raylog import cluster as clusters
+    from raylog.cli import ray_node
+
+    ray_node.join(address, root)
+    running = clusters.connect()
+    running.start_broker(broker, timeout_s)
+    behind = [
+        f"{topic}-{one['partition']}"
+        for topic, partitions in sorted(running.status()["topics"].items())
+        for one in partitions
+        if broker in one["replicas"] and broker not in one["isr"]
+    ]
+    click.echo(f"Broker {broker} runs." + (f" Still catching up: {_few(behind)}." if behind else ""))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
 
 
 def _bring_up(
@@ -87,7 +117,7 @@ def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
     address = ray.get_runtime_context().gcs_address
     click.echo(f"Raylog runs, with its data in {root}.")
     for broker in status["brokers"]:
-        state = "online" if broker["online"] else "offline"
+        state = broker_state(broker)
         click.echo(f"  broker {broker['broker']}: {broker['host']}:{broker['port']} ({state})")
     click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
     click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
@@ -127,14 +157,23 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
 
 @click.command()
 @data_dir_option
+@click.option("--broker", type=int, help="Stop this broker alone; its leaders move to other replicas first.")
+@click.option("--force", is_flag=True, help="Stop the broker even where nobody else can lead its partitions.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Time to end.")
 @click.option("--keep-ray", is_flag=True, help="Leave Ray running even when `raylog start` started it.")
 @address_option
-def stop(data_dir: Path, timeout_s: float, keep_ray: bool, address: str | None) -> None:
-    """Stop the cluster; the data stays, and `raylog start` brings it back.
+def stop(
+    data_dir: Path, broker: int | None, force: bool, timeout_s: float, keep_ray: bool, address: str | None
+) -> None:
+    """Stop the cluster, or one broker of it; the data stays, and `raylog start` brings it back.
 
-    Ray is ended only when `raylog start` had started it for this data directory.
+    Ray is ended only when `raylog start` had started it for this data directory, and not with --broker.
     """
+    if broker is not None:
+        _stop_broker(data_dir.absolute(), broker, force, timeout_s, address)
+        return
+    if force:
+        raise click.UsageError("--force goes with --broker; a cluster stops without it")
     from raylog import cluster as clusters
     from raylog.cli import ray_node
     from raylog.core.errors import NoClusterFound
@@ -156,3 +195,17 @@ def stop(data_dir: Path, timeout_s: float, keep_ray: bool, address: str | None) 
         _shut_down(own, root)
     if own is not None:
         click.echo(f"Ray (process {own.pid}) has ended.")
+
+
+def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address: str | None) -> None:
+    from raylog import cluster as clusters
+    from raylog.cli import ray_node
+
+    ray_node.join(address, root)
+    stopped = clusters.connect().stop_broker(broker, force=force, timeout_s=timeout_s)
+    leaders = "1 leader" if stopped.leaders_moved == 1 else f"{stopped.leaders_moved} leaders"
+    click.echo(f"Broker {broker} has stopped ({leaders} moved); `raylog start --broker {broker}` brings it back.")
+    if stopped.leaderless:
+        click.echo(f"Without a leader until then: {_few(stopped.leaderless)}.")
+    if stopped.below_minimum:
+        click.echo(f"Refusing writes with acks=all until then: {_few(stopped.below_minimum)}.")

@@ -12,6 +12,7 @@ from raylog.cli.output import show_json, show_table
 if TYPE_CHECKING:
     from raylog.client.descriptions import PartitionInfo
 
+BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
 STYLE = {"ok": "", "under-replicated": "red", "offline": "bold red"}
 
 
@@ -22,7 +23,7 @@ STYLE = {"ok": "", "under-replicated": "red", "offline": "bold red"}
 def status(ctx: click.Context, target: Target, as_json: bool) -> None:
     """Show brokers, topics, leaders and in-sync replicas.
 
-    Exit code 1 when a broker is offline or a partition has no leader.
+    Exit code 1 when a broker is offline, unless it was stopped on purpose, or a partition has no leader.
     """
     found = judged(_ask(target))
     if as_json:
@@ -59,6 +60,8 @@ def plain_partition(one: PartitionInfo) -> dict[str, Any]:
         "leader_epoch": one.leader_epoch,
         "replicas": list(one.replicas),
         "isr": list(one.isr),
+        "elr": list(one.elr),
+        "unclean_leader_epoch": one.unclean_leader_epoch,
     }
 
 
@@ -67,10 +70,21 @@ def judged(status: dict[str, Any]) -> dict[str, Any]:
     partitions = [(f"{topic}-{one['partition']}", one) for topic, all_ in status["topics"].items() for one in all_]
     return {
         **status,
-        "offline_brokers": [one["broker"] for one in status["brokers"] if not one["online"]],
+        "offline_brokers": [one["broker"] for one in status["brokers"] if broker_state(one) == "offline"],
+        "stopped_brokers": [one["broker"] for one in status["brokers"] if broker_state(one) == "stopped"],
+        "unclean_partitions": [
+            [name, one["unclean_leader_epoch"]] for name, one in partitions if one.get("unclean_leader_epoch")
+        ],
         "offline_partitions": [name for name, one in partitions if condition(one) == "offline"],
         "under_replicated_partitions": [name for name, one in partitions if condition(one) == "under-replicated"],
     }
+
+
+def broker_state(broker: dict[str, Any]) -> str:
+    """How a broker is: "stopped" when somebody stopped it on purpose, whatever still runs of it."""
+    if broker.get("stopped"):
+        return "stopped"
+    return "online" if broker["online"] else "offline"
 
 
 def condition(partition: dict[str, Any]) -> str:
@@ -85,8 +99,8 @@ def _draw(found: dict[str, Any]) -> None:
     show_table(
         f"Cluster {found['cluster_id']}",
         ["broker", "address", "state"],
-        [[one["broker"], f"{one['host']}:{one['port']}", "online" if one["online"] else "offline"] for one in brokers],
-        marks=["" if one["online"] else "bold red" for one in brokers],
+        [[one["broker"], f"{one['host']}:{one['port']}", broker_state(one)] for one in brokers],
+        marks=[BROKER_STYLE[broker_state(one)] for one in brokers],
     )
     rows = [(topic, one) for topic, partitions in sorted(found["topics"].items()) for one in partitions]
     if not rows:
@@ -115,6 +129,15 @@ def _draw(found: dict[str, Any]) -> None:
             click.echo(
                 f"{len(found[key])} {name}: {', '.join(found[key][:10])}{' ...' if len(found[key]) > 10 else ''}"
             )
+    warn_of_unclean(found["unclean_partitions"])
+
+
+def warn_of_unclean(partitions: list[list[Any]]) -> None:
+    """Say which partitions were once led by a replica that may have lacked acknowledged records."""
+    for name, epoch in partitions[:10]:
+        click.echo(f"{name}: leader epoch {epoch} began with an unclean election; acknowledged records may be missing.")
+    if len(partitions) > 10:
+        click.echo(f"... and {len(partitions) - 10} more partitions with unclean elections (--json names all).")
 
 
 def listed(numbers: list[int]) -> str:

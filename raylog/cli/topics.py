@@ -1,4 +1,4 @@
-"""`raylog topic`: create, list, describe, alter and delete topics."""
+"""`raylog topic`: create, list, describe, alter and delete topics, and elect their leaders."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import click
 
 from raylog.cli.options import Commands, ManyValues, Target, cluster_options, pairs
 from raylog.cli.output import show_json, show_table
-from raylog.cli.status import STYLE, condition, listed, plain_partition
+from raylog.cli.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 
 if TYPE_CHECKING:
     from raylog.client.admin import Admin
     from raylog.client.descriptions import TopicDescription
+    from raylog.core.errors import RaylogError
+    from raylog.core.ids import TopicPartition
 
 
 @click.group(cls=Commands)
@@ -95,7 +97,7 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         settings = ", ".join(f"{key}={value}" for key, value in sorted(one.config.items())) or "all defaults"
         show_table(
             f"{name}  (id {one.topic_id}, replication factor {one.replication_factor}; {settings})",
-            ["partition", "leader", "epoch", "replicas", "in sync", "state"],
+            ["partition", "leader", "epoch", "replicas", "in sync", "eligible", "state"],
             [
                 [
                     each["partition"],
@@ -103,11 +105,19 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
                     each["leader_epoch"],
                     listed(each["replicas"]),
                     listed(each["isr"]),
+                    listed(each["elr"]),
                     condition(each),
                 ]
                 for each in partitions
             ],
             marks=[STYLE[condition(each)] for each in partitions],
+        )
+        warn_of_unclean(
+            [
+                [f"{name}-{each['partition']}", each["unclean_leader_epoch"]]
+                for each in partitions
+                if each["unclean_leader_epoch"]
+            ]
         )
 
 
@@ -124,16 +134,25 @@ def as_plain(described: TopicDescription) -> dict[str, Any]:
 
 @topic.command(cls=ManyValues)
 @click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="Give the topic so many partitions, in all.")
 @click.option("--config", multiple=True, metavar="KEY=VALUE...", help="Keys to set.")
 @click.option("--delete-config", multiple=True, metavar="KEY", help="A key to give its default back; may be repeated.")
 @cluster_options
-def alter(target: Target, name: str, config: tuple[str, ...], delete_config: tuple[str, ...]) -> None:
-    """Change the configuration of a topic."""
+def alter(
+    target: Target, name: str, partitions: int | None, config: tuple[str, ...], delete_config: tuple[str, ...]
+) -> None:
+    """Change the configuration of a topic, or give it more partitions.
+
+    Records stay in the partitions where they are; records with the same key may go to another one from then on.
+    """
     settings = pairs("--config", config)
-    if not settings and not delete_config:
-        raise click.UsageError("nothing to change: give --config key=value, or --delete-config key")
+    if not settings and not delete_config and partitions is None:
+        raise click.UsageError("nothing to change: give --partitions N, --config key=value, or --delete-config key")
     with _admin(target) as admin:
-        admin.alter_topic_config(name, settings, delete_config)
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+        if settings or delete_config:
+            admin.alter_topic_config(name, settings, delete_config)
     click.echo(f"Topic {name} altered.")
 
 
@@ -155,3 +174,63 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
                 click.echo(f"There is no topic {name}.")
             else:
                 click.echo(f"Topic {name} deleted.")
+
+
+@topic.command(cls=ManyValues)
+@click.argument("name", required=False)
+@click.option("--partition", "partitions", type=int, multiple=True, help="A partition of the topic; default: all.")
+@click.option("--all", "everything", is_flag=True, help="All partitions of all topics.")
+@click.option(
+    "--unclean", is_flag=True, help="Let any replica lead a partition that has no leader; records may be lost."
+)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@cluster_options
+def elect(
+    target: Target, name: str | None, partitions: tuple[int, ...], everything: bool, unclean: bool, as_json: bool
+) -> None:
+    """Have the preferred replicas lead: the first of each partition's replicas.
+
+    With --unclean and --partition, have some replica lead a partition that nobody in sync can lead.
+    Exit code 1 when a leader that should have been elected could not be.
+    """
+    if everything == (name is not None) or (everything and (partitions or unclean)):
+        raise click.UsageError("name a topic, or give --all alone")
+    if unclean and not partitions:
+        raise click.UsageError("--unclean may lose records: name the partitions with --partition")
+    with _admin(target) as admin:
+        wanted = None
+        if name is not None:
+            wanted = [(name, number) for number in partitions]
+            wanted = wanted or [(name, one.partition) for one in admin.describe_topic(name).partitions]
+        results = admin.elect_leaders(wanted, unclean=unclean)
+        described = admin.describe_topics(sorted({partition.topic for partition in results}))
+    _show_elections(results, described, as_json)
+
+
+def _show_elections(
+    results: dict[TopicPartition, RaylogError | None], described: dict[str, TopicDescription], as_json: bool
+) -> None:
+    from raylog.core.errors import ElectionNotNeeded
+
+    rows = []
+    for partition, error in results.items():
+        info = described[partition.topic].partitions[partition.partition]
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "leader": info.leader,
+                "leader_epoch": info.leader_epoch,
+                "error": "" if error is None else type(error).__name__,
+                "message": "" if error is None else error.message,
+            }
+        )
+    if as_json:
+        show_json(rows)
+    else:
+        for row in rows:
+            click.echo(row["message"] or f"{row['topic']}-{row['partition']} is led by broker {row['leader']} now.")
+        if not rows:
+            click.echo("Every partition is led by its preferred replica.")
+    if any(error is not None and not isinstance(error, ElectionNotNeeded) for error in results.values()):
+        raise click.exceptions.Exit(1)

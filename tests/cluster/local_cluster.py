@@ -142,10 +142,8 @@ class LocalCluster:
                 raise
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell a replica its topic's configuration (the supervisor's workshop)."""
-        self.replicas[replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)].reconfigure(
-            spec.topic_config
-        )
+        """Tell a replica what has changed (the supervisor's workshop)."""
+        self.replicas[replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)].reconfigure(spec)
 
     async def end(self, name: str) -> None:
         """End a replica (the supervisor's workshop)."""

@@ -10,7 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, PartitionChanged, TopicCreated
+from raylog.core.controller import (
+    AlterTopicConfigReceived,
+    DeleteTopicReceived,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+)
 from raylog.core.errors import RaylogError
 from raylog.core.ids import NO_LEADER, TopicPartition
 from tests.unit.core.controller.bench import Bench
@@ -82,7 +88,8 @@ class ClusterLife(RuleBasedStateMachine):
                 assert self.bench.state(partition) == state, "a refused proposal changes nothing"
             else:
                 assert not stale, "a proposal that rests on an older state loses"
-                assert set(self.bench.state(partition).isr) == set(named)
+                after = self.bench.state(partition)
+                assert set(after.isr) == set(named) & set(after.replicas), "a move that is complete takes some out"
 
     @rule(topic=st.sampled_from(["a", "b"]), factor=st.integers(1, 3))
     def a_topic_is_created(self, topic: str, factor: int) -> None:
@@ -104,6 +111,29 @@ class ClusterLife(RuleBasedStateMachine):
             for member, life in bench.lives.items()
             if not (isinstance(member, tuple) and isinstance(member[0], TopicPartition) and member[0].topic == topic)
         }
+
+    @rule(partition=partitions, wanted=st.one_of(st.none(), st.lists(brokers, max_size=3)))
+    def a_partition_is_moved(self, partition: TopicPartition, wanted: list[int] | None) -> None:
+        before = self.bench.image.partition(partition)
+        try:
+            self.bench.reassign(wanted, partition)
+        except RaylogError:
+            assert self.bench.image.partition(partition) == before, "a refused move changes nothing"
+            return
+        state = self.bench.state(partition)
+        if wanted is not None:
+            assert state.target == tuple(wanted)
+            assert (state.replicas == state.target) == (not state.removing)
+        else:
+            assert not state.adding
+            assert not state.removing
+
+    @rule(topic=st.sampled_from(["a", "b"]), total=st.integers(1, 3))
+    def a_topic_grows(self, topic: str, total: int) -> None:
+        try:
+            self.bench.grow(total, topic)
+        except RaylogError:
+            pass  # there is no such topic, it has as many already, or there are too few brokers
 
     @rule(topic=st.sampled_from(["a", "b"]), unclean=st.booleans())
     def a_topic_is_configured(self, topic: str, unclean: bool) -> None:
@@ -139,13 +169,25 @@ class ClusterLife(RuleBasedStateMachine):
     def the_history_of_each_partition_is_a_line(self) -> None:
         """Each change of a partition raises its epoch by one, and its leader epoch by one or not at all."""
         last: dict[tuple[str, int], tuple[int, int]] = {}
+        replicas: dict[tuple[str, int], tuple[int, ...]] = {}
         for record in self.bench.log:
             if isinstance(record, TopicCreated):
+                last = {key: epochs for key, epochs in last.items() if key[0] != record.topic}
                 last |= {(record.topic, number): (0, 0) for number in range(len(record.partitions))}
+                replicas |= {(record.topic, number): row for number, row in enumerate(record.partitions)}
+            if isinstance(record, PartitionsAdded):
+                first = 1 + max(number for topic, number in last if topic == record.topic)
+                last |= {(record.topic, first + number): (0, 0) for number in range(len(record.partitions))}
+                replicas |= {(record.topic, first + number): row for number, row in enumerate(record.partitions)}
             if isinstance(record, PartitionChanged):
                 epoch, leader_epoch = last[record.topic, record.partition]
                 assert record.partition_epoch == epoch + 1
                 assert record.leader_epoch in (leader_epoch, leader_epoch + 1)
+                held = replicas[record.topic, record.partition]
+                if set(held) - set(record.replicas):
+                    ended = record.leader_epoch > leader_epoch or record.leader == NO_LEADER
+                    assert ended, "who takes a replica away ends the leader epoch"
+                replicas[record.topic, record.partition] = record.replicas
                 last[record.topic, record.partition] = (record.partition_epoch, record.leader_epoch)
 
 

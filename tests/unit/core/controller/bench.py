@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raylog.core.controller import (
+    AlterReassignmentsReceived,
     BrokerRegistrationReceived,
     CloseSession,
     ControllerMachine,
     ControllerSettings,
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
+    CreatePartitionsReceived,
     CreateTopicReceived,
     Effect,
     Event,
     IsrChangeReceived,
+    ListReassignmentsReceived,
     MetadataImage,
     MetadataRecord,
     ProducerIdsRequested,
@@ -291,6 +294,33 @@ class Bench:
                 leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
                 partition_epoch=state.partition_epoch if partition_epoch is None else PartitionEpoch(partition_epoch),
                 isr=tuple((BrokerId(member), Incarnation(lives[BrokerId(member)])) for member in members),
+            )
+        )
+
+    def reassign(
+        self, target: Sequence[int] | None, partition: TopicPartition = T0, *, throttle: int | None = None
+    ) -> list[object]:
+        """A client wants a partition on these brokers; None = its move cancelled."""
+        brokers = None if target is None else tuple(BrokerId(broker) for broker in target)
+        return self.reassign_all([(partition.topic, partition.partition, brokers)], throttle=throttle)
+
+    def reassign_all(
+        self, changes: Sequence[tuple[str, int, Sequence[BrokerId] | None]], *, throttle: int | None = None
+    ) -> list[object]:
+        return self.ask(
+            AlterReassignmentsReceived(
+                cause="test", now_ms=self.now, request=self.number(), changes=changes, throttle=throttle
+            )
+        )
+
+    def moving(self) -> list[object]:
+        return self.ask(ListReassignmentsReceived(cause="test", now_ms=self.now, request=self.number()))
+
+    def grow(self, total: int, topic: str = "flights", assignment: Sequence[Sequence[int]] | None = None) -> None:
+        given = None if assignment is None else [[BrokerId(broker) for broker in row] for row in assignment]
+        self.ask(
+            CreatePartitionsReceived(
+                cause="test", now_ms=self.now, request=self.number(), topic=topic, total=total, assignment=given
             )
         )
 

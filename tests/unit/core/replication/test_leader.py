@@ -29,11 +29,12 @@ from raylog.core.replication.events import (
     HighWatermarkAdvanced,
     LeaderAppended,
     LogStartAdvanced,
+    ProposeIsr,
     RefuseRequest,
     RequestDropped,
     RoleChanged,
 )
-from tests.unit.core.replication.context import NO_LEADER, SECOND, THIRD, Context, only, partition_state, some
+from tests.unit.core.replication.context import ME, NO_LEADER, SECOND, THIRD, Context, only, partition_state, some
 
 
 def leading(*, min_insync_replicas: int = 2, log_end: int = 0, epochs: tuple[tuple[int, int], ...] = ()) -> Context:
@@ -342,3 +343,22 @@ def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story() -> None:
     with pytest.raises(InvariantBroken, match="orders-0 on 1") as broken:
         context.synced(5)
     assert any("StateReceived" in str(line) for line in broken.value.story)
+
+
+def test_a_replica_removed_and_added_again_unseen_does_not_count_for_what_its_earlier_life_had() -> None:
+    # Both happened between two words of the controller. A removal ends the leader epoch, so the progress of before,
+    # its fetches, and whatever was proposed with it are void, whatever the leader missed in between.
+    context = leading()
+    context.fetched_by(SECOND, 0)
+    context.fetched_by(THIRD, 0)
+    context.produced(10)
+    context.fetched_by(THIRD, 10)
+    added_again = partition_state(
+        leader_epoch=2, partition_epoch=5, isr=(ME, SECOND), incarnations={THIRD: -1}, down=(THIRD,)
+    )
+    context.told(added_again)
+    out = context.fetched_by(THIRD, 10, incarnation=30, epoch=1)
+    assert isinstance(only(RefuseRequest, out.now).error, FencedLeaderEpoch)
+    context.fetched_by(THIRD, 10, incarnation=30, epoch=2)
+    assert context.machine.high_watermark == 0, "the earlier life is no member"
+    assert not some(ProposeIsr, context.ticked(1_000).now), "and cannot become one"

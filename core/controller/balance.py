@@ -1,0 +1,196 @@
+"""Which partitions to move so that every broker does its share. Pure; used by ``Admin.plan_balance``.
+
+In this order: the replicas of a partition are on as many nodes as possible; no broker holds more than one replica more
+than another; no broker is the preferred leader of more than one partition more than another. Each as far as the one
+before allows. Replicas move only where the first two need it, and as few as possible; leaders move by the order of the
+replicas alone. Replicas on brokers that are not offered (offline, stopped) stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from raylog.core.ids import BrokerId, TopicPartition
+
+Layout = Mapping[TopicPartition, Sequence[BrokerId]]
+"""The replicas of each partition, preferred leader in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition's replicas, now and then; bytes that have to be copied for it, -1 = not known."""
+
+    partition: TopicPartition
+    before: tuple[BrokerId, ...]
+    after: tuple[BrokerId, ...]
+    size_bytes: int = -1
+
+    @property
+    def copies(self) -> int:
+        """How many replicas go to another broker; 0 = only the preferred leader changes."""
+        return len(set(self.after) - set(self.before))
+
+
+def plan_balance(
+    layout: Layout, nodes: Mapping[BrokerId, str], sizes: Mapping[TopicPartition, int] | None = None
+) -> list[Move]:
+    """Return the moves that balance the cluster, by partition; none = it is balanced.
+
+    ``nodes`` has the node of each broker that may hold replicas; ``sizes`` the bytes of one replica, where known.
+    """
+    if not nodes:
+        return []
+    plan = _Plan(layout, nodes, sizes or {})
+    plan.spread_over_nodes()
+    plan.even_out_replicas()
+    plan.even_out_leaders()
+    moves = []
+    for partition in sorted(layout):
+        before, after = tuple(layout[partition]), tuple(plan.replicas[partition])
+        if before != after:
+            copies = len(set(after) - set(before))
+            size = (sizes or {}).get(partition, -1)
+            moves.append(Move(partition, before, after, size * copies if size >= 0 else -1))
+    return moves
+
+
+class _Plan:
+    """The layout as it changes."""
+
+    def __init__(self, layout: Layout, nodes: Mapping[BrokerId, str], sizes: Mapping[TopicPartition, int]) -> None:
+        self.replicas = {partition: list(brokers) for partition, brokers in layout.items()}
+        self._nodes = nodes
+        self._brokers = sorted(nodes)
+        # Small partitions go first: the same balance for fewer bytes.
+        self._order = sorted(layout, key=lambda partition: (sizes.get(partition, 0), partition))
+        self._held: dict[BrokerId, set[TopicPartition]] = {broker: set() for broker in self._brokers}
+        for partition, brokers in layout.items():
+            for broker in brokers:
+                if broker in self._held:
+                    self._held[broker].add(partition)
+        self._rank = {partition: rank for rank, partition in enumerate(self._order)}
+
+    # ------------------------------------------------------------ nodes
+
+    def spread_over_nodes(self) -> None:
+        """Give each partition as many nodes as it can have."""
+        for partition in self._order:
+            while (step := self._wider(partition)) is not None:
+                self._move(partition, *step)
+
+    def _wider(self, partition: TopicPartition) -> tuple[BrokerId, BrokerId] | None:
+        """Return the (from, to) that puts the partition's replicas further apart, from the busiest to the idlest."""
+        used = self._used(partition)
+        steps = [
+            (self._load(idle) - self._load(crowded), crowded, idle)
+            for crowded in self.replicas[partition]
+            if crowded in self._nodes
+            for idle in self._brokers
+            if partition not in self._held[idle] and used[self._nodes[idle]] + 1 < used[self._nodes[crowded]]
+        ]
+        return min(steps)[1:] if steps else None
+
+    # ------------------------------------------------------------ replicas
+
+    def even_out_replicas(self) -> None:
+        """Move replicas from brokers with many to brokers with few until none has two more than another."""
+        while self._step_down():
+            pass
+
+    def _step_down(self) -> bool:
+        """Make one broker's load smaller and another's larger that had at least two less; False when none can be."""
+        by_load = sorted(self._brokers, key=lambda broker: (self._load(broker), broker))
+        for full in reversed(by_load):
+            for idle in by_load:
+                if self._load(full) - self._load(idle) < 2:
+                    break
+                if self._shift(full, idle) or self._shift_by_way_of_a_third(full, idle):
+                    return True
+        return False
+
+    def _shift(self, full: BrokerId, idle: BrokerId) -> bool:
+        partition = min(self._movable(full, idle), key=lambda one: self._rank[one], default=None)
+        if partition is not None:
+            self._move(partition, full, idle)
+        return partition is not None
+
+    def _shift_by_way_of_a_third(self, full: BrokerId, idle: BrokerId) -> bool:
+        """Where nodes forbid the direct way: a third broker gives one to the idle one and takes one from the full."""
+        for third in self._brokers:
+            if third not in (full, idle):
+                given = min(self._movable(third, idle), key=lambda one: self._rank[one], default=None)
+                if given is None:
+                    continue
+                self._move(given, third, idle)
+                if self._shift(full, third):
+                    return True
+                self._move(given, idle, third)
+        return False
+
+    def _movable(self, source: BrokerId, target: BrokerId) -> Iterable[TopicPartition]:
+        """Return the partitions that may go from one broker to another without their replicas coming closer."""
+        same = self._nodes[source] == self._nodes[target]
+        for partition in self._held[source] - self._held[target]:
+            if same:
+                yield partition
+                continue
+            used = self._used(partition)
+            if used[self._nodes[target]] < used[self._nodes[source]]:
+                yield partition
+
+    # ------------------------------------------------------------ leaders
+
+    def even_out_leaders(self) -> None:
+        """Change preferred leaders along chains of partitions until no broker leads two more than another could."""
+        while self._pass_on():
+            pass
+
+    def _pass_on(self) -> bool:
+        leads = Counter(dict.fromkeys(self._brokers, 0))
+        led: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in self._brokers}
+        for partition in sorted(self.replicas):
+            first = self.replicas[partition][0]
+            if first in led:
+                leads[first] += 1
+                led[first].append(partition)
+        for full in sorted(self._brokers, key=lambda broker: (-leads[broker], broker)):
+            came: dict[BrokerId, tuple[BrokerId, TopicPartition]] = {}
+            queue = deque([full])
+            while queue:
+                at = queue.popleft()
+                if leads[full] - leads[at] >= 2:
+                    self._hand_over(full, at, came)
+                    return True
+                for partition in led[at]:
+                    for heir in self.replicas[partition]:
+                        if heir in led and heir != full and heir not in came:
+                            came[heir] = at, partition
+                            queue.append(heir)
+        return False
+
+    def _hand_over(
+        self, full: BrokerId, last: BrokerId, came: Mapping[BrokerId, tuple[BrokerId, TopicPartition]]
+    ) -> None:
+        """Let each broker on the way from ``full`` to ``last`` lead one partition of the one before it."""
+        while last != full:
+            before, partition = came[last]
+            row = self.replicas[partition]
+            row.remove(last)
+            row.insert(0, last)
+            last = before
+
+    # ------------------------------------------------------------ inside
+
+    def _load(self, broker: BrokerId) -> int:
+        return len(self._held[broker])
+
+    def _used(self, partition: TopicPartition) -> Counter[str]:
+        return Counter(self._nodes[broker] for broker in self.replicas[partition] if broker in self._nodes)
+
+    def _move(self, partition: TopicPartition, source: BrokerId, target: BrokerId) -> None:
+        row = self.replicas[partition]
+        row[row.index(source)] = target
+        self._held[source].discard(partition)
+        self._held[target].add(partition)

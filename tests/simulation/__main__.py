@@ -3,15 +3,61 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from collections.abc import Iterator
 
-from tests.simulation.planted import PLANTED, TOO_DEEP
-from tests.simulation.profiles import DEFAULT, PROFILES
-from tests.simulation.simulation import Result, run_seed
+from raylog.core.errors import did_you_mean
+from tests.simulation.bugs import STORY
+from tests.simulation.planted import EVERY_BUG
+from tests.simulation.profiles import DEFAULT
+from tests.simulation.runs import ALL, ALL_PROFILES, Result, run_seed
 from tests.simulation.stories import catch
 
 _PROGRESS_S = 5.0
+
+
+class Totals:
+    """What the runs of one profile, or of all, came to."""
+
+    def __init__(self, profile: str) -> None:
+        """Begin with no run."""
+        self.profile = profile
+        self.seeds: list[int] = []
+        self.seconds = 0.0
+        self.violations = 0
+        self.counts = dict.fromkeys(
+            ("runs", "events", "machine steps", "elections", "acks", "committed", "lost on purpose"), 0
+        )
+
+    def add(self, result: Result) -> None:
+        """Count a run in."""
+        self.seeds = [min([*self.seeds, result.seed]), max([*self.seeds, result.seed])]
+        self.seconds += result.seconds
+        self.violations += result.violation is not None
+        found = (1, result.events, result.steps, result.elections, result.acks, result.committed, int(result.lost))
+        for name, count in zip(self.counts, found, strict=True):
+            self.counts[name] += count
+
+    def line(self) -> str:
+        """Return the totals as one line of JSON behind the word ``total``, for whoever counts further."""
+        facts: dict[str, object] = {
+            "profile": self.profile,
+            "first_seed": self.seeds[0],
+            "last_seed": self.seeds[1],
+            **{name.replace(" ", "_"): count for name, count in self.counts.items()},
+            "violations": self.violations,
+            "cpu_seconds": round(self.seconds, 1),
+            "events_per_second": round(self.counts["events"] / max(self.seconds, 0.001)),
+        }
+        return f"total {json.dumps(facts)}"
+
+    def sentence(self) -> str:
+        """Return the totals for people."""
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        rate = self.counts["events"] / max(self.seconds, 0.001)
+        return f"{counts}; {self.seconds:.1f} s of processor time, {rate:,.0f} events/s per core"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,36 +65,53 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     if options.planted:
         return _try_planted_bugs()
-    seeds = range(options.seed, options.seed + options.seeds)
-    began = reported = time.monotonic()
-    totals = dict.fromkeys(("seeds", "events", "machine steps", "elections", "acks", "committed", "lost on purpose"), 0)
-    for seed in seeds:
-        result = run_seed(seed, options.profile)
-        for name, count in _counts(result).items():
-            totals[name] += count
-        if options.story and result.violation is None:
-            print("\n".join(result.story))
+    overall = Totals(options.profile)
+    parts: dict[str, Totals] = {}
+    reported = time.monotonic()
+    for seed, profile in _runs(options, overall):
+        result = run_seed(seed, profile)
+        overall.add(result)
+        parts.setdefault(result.profile, Totals(result.profile)).add(result)
         if result.violation is not None:
-            _report_failure(result, options.profile)
-            _report_totals(totals, time.monotonic() - began)
-            return 1
+            _report_failure(result)
+            break
+        if options.story:
+            print("\n".join(result.story))
         if time.monotonic() - reported > _PROGRESS_S:
             reported = time.monotonic()
-            print(f"seed {seed}: {totals['seeds']} of {options.seeds} seeds, {totals['events']:,} events", flush=True)
-        if options.seeds == 1:
+            events = overall.counts["events"]
+            print(f"seed {seed} of {options.seed + options.seeds - 1} ({profile}): {events:,} events", flush=True)
+        if options.seeds == 1 and profile != ALL:
             print(f"trace {result.trace:016x}")
-    _report_totals(totals, time.monotonic() - began)
-    return 0
+    if len(parts) > 1:
+        for name in sorted(parts):
+            print(parts[name].line())
+    print(overall.line())
+    print(overall.sentence())
+    return 1 if overall.violations else 0
+
+
+def _runs(options: argparse.Namespace, overall: Totals) -> Iterator[tuple[int, str]]:
+    """Yield the runs that were asked for, every profile of a seed before the next seed."""
+    for seed in range(options.seed, options.seed + options.seeds):
+        for profile in ALL_PROFILES if options.profile == ALL else (options.profile,):
+            if options.events and overall.counts["events"] >= options.events:
+                return
+            yield seed, profile
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
+    known = [ALL, DEFAULT, *ALL_PROFILES]
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=None, help="how many seeds to run (default 100; 1 with --seed)")
     parser.add_argument("--seed", type=int, default=None, help="first seed (default 1)")
-    parser.add_argument("--profile", default=DEFAULT, choices=[DEFAULT, *sorted(PROFILES)])
+    parser.add_argument("--profile", default=DEFAULT, help=f"one of {', '.join(known)}")
+    parser.add_argument("--events", type=int, default=0, help="stop before the next run after so many events")
     parser.add_argument("--story", action="store_true", help="print the last steps of every run")
     parser.add_argument("--planted", action="store_true", help="plant bugs and report which profile catches each")
     options = parser.parse_args(arguments)
+    if options.profile not in known:
+        parser.error(f"{did_you_mean('profile', options.profile, known)} All profiles: {', '.join(known)}.")
     if options.seeds is None:
         options.seeds = 100 if options.seed is None else 1
     if options.seeds < 1:
@@ -60,39 +123,26 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 def _try_planted_bugs() -> int:
     """Print which seed and which invariant caught each planted bug; 1 when one was not caught in its budget."""
     caught = 0
-    print(f"{'planted bug':<66} {'profile':<11} {'caught by':<11} seed  of")
-    for planted in PLANTED + TOO_DEEP:
+    print(f"{'planted bug':<66} {'profile':<15} {'caught by':<11} seed  of")
+    for planted in EVERY_BUG:
         seed, violation = catch(planted)
         right = violation is not None and violation.rule in planted.rules
         caught += right
         rule = violation.rule if violation is not None else "NOTHING"
-        print(f"{planted.name:<66} {planted.profile:<11} {rule:<11} {seed:>4} {planted.seeds:>3}", flush=True)
-    print(f"{caught} of {len(PLANTED + TOO_DEEP)} planted bugs were caught by a checker that has to notice them")
-    return 0 if caught == len(PLANTED + TOO_DEEP) else 1
+        print(f"{planted.name:<66} {planted.profile:<15} {rule:<11} {seed:>4} {planted.seeds:>3}", flush=True)
+    stories = sum(planted.profile == STORY for planted in EVERY_BUG)
+    print(
+        f"{caught} of {len(EVERY_BUG)} planted bugs were caught by a checker that has to notice them, "
+        f"{stories} of them in stories"
+    )
+    return 0 if caught == len(EVERY_BUG) else 1
 
 
-def _counts(result: Result) -> dict[str, int]:
-    return {
-        "seeds": 1,
-        "events": result.events,
-        "machine steps": result.steps,
-        "elections": result.elections,
-        "acks": result.acks,
-        "committed": result.committed,
-        "lost on purpose": int(result.lost),
-    }
-
-
-def _report_failure(result: Result, profile: str) -> None:
+def _report_failure(result: Result) -> None:
     print(f"FAILED: seed {result.seed}, profile {result.profile}")
     print("\n".join(result.story))
     print(f"{result.violation}")
-    print(f"again: python -m tests.simulation --profile {profile} --seed {result.seed}")
-
-
-def _report_totals(totals: dict[str, int], seconds: float) -> None:
-    counts = ", ".join(f"{count:,} {name}" for name, count in totals.items())
-    print(f"{counts}; {seconds:.1f} s, {totals['events'] / max(seconds, 0.001):,.0f} events/s")
+    print(f"again: python -m tests.simulation --profile {result.profile} --seed {result.seed}")
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ class MetadataLine:
     def changed(self, before: PartitionState, after: PartitionState) -> None:
         """The durable state changed."""
         places_only = after.partition_epoch == before.partition_epoch
-        same = (after.leader, after.leader_epoch, after.isr) == (before.leader, before.leader_epoch, before.isr)
+        same = _decided(after) == _decided(before)
         if places_only and not same:
             raise Violation(self.RULE, f"the state changed within partition epoch {after.partition_epoch}")
         if not places_only and after.partition_epoch != before.partition_epoch + 1:
@@ -266,6 +266,8 @@ class MetadataLine:
             raise Violation(self.RULE, f"leader epoch {before.leader_epoch} is followed by {after.leader_epoch}")
         if not after.isr or not set(after.isr) <= set(after.replicas):
             raise Violation(self.RULE, f"the ISR {after.isr} is not a part of the replicas {after.replicas}")
+        if not set(after.elr) <= set(after.replicas) - set(after.isr):
+            raise Violation(self.RULE, f"the eligible replicas {after.elr} are not outside the ISR {after.isr}")
         if after.leader != NO_LEADER and after.leader not in after.isr:
             raise Violation(self.RULE, f"leader {after.leader} is not in its ISR {after.isr}")
 
@@ -282,3 +284,17 @@ class MetadataLine:
         if (leader_epoch, partition_epoch) < known:
             raise Violation(self.RULE, f"broker {broker} acts on {(leader_epoch, partition_epoch)} after {known}")
         self._applied[broker] = (leader_epoch, partition_epoch)
+
+
+def _decided(state: PartitionState) -> tuple[object, ...]:
+    """Everything that a partition epoch stands for; places come and go within one."""
+    return (
+        state.leader,
+        state.leader_epoch,
+        state.isr,
+        state.elr,
+        state.unclean_leader_epoch,
+        state.replicas,
+        state.adding,
+        state.removing,
+    )

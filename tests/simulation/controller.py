@@ -26,7 +26,7 @@ from raylog.core.controller.events import (
     WriteRecords,
 )
 from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import ClusterCreated, MetadataRecord, TopicCreated
+from raylog.core.controller.records import BrokerRegistered, ClusterCreated, MetadataRecord, TopicCreated
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
@@ -43,6 +43,7 @@ PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = "t" * 32
 _TICK_US = 50_000
 _RECONNECT_MS = (5, 60)
+_IMBALANCE_CHECK_MS = 3000
 
 
 class ControllerNode:
@@ -65,13 +66,16 @@ class ControllerNode:
         """Somebody was told that a partition's only in-sync copy is lost."""
         self._links: dict[int, ReplicaLink] = {}
         self._sessions: dict[int, Session] = {}
-        self._requests: dict[int, tuple[ReplicaLink, int]] = {}
+        self._requests: dict[int, tuple[ReplicaLink | None, int]] = {}
         self._last_number = 0
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._syncing = False
         replicas = tuple(BrokerId(broker) for broker in simulation.brokers)
-        config = {"min.insync.replicas": str(simulation.faults.min_insync_replicas)}
+        minimum = simulation.faults.topic_min_insync_replicas or simulation.faults.min_insync_replicas
+        config = {"min.insync.replicas": str(minimum)}
         self.records.append(ClusterCreated(cluster_id="c" * 32, config={}))
+        for broker in replicas:
+            self.records.append(_registered(broker))
         self.records.append(
             TopicCreated(topic_id=TOPIC_ID, topic=PARTITION.topic, config=config, partitions=(replicas,))
         )
@@ -103,6 +107,8 @@ class ControllerNode:
             session_timeout_ms=faults.session_timeout_ms,
             registration_grace_ms=faults.registration_grace_ms,
             initial_leader_wait_ms=faults.initial_leader_wait_ms,
+            auto_leader_rebalance=faults.elect_rate > 0,
+            leader_imbalance_check_ms=_IMBALANCE_CHECK_MS,
         )
         self.machine = ControllerMachine(image, settings=settings, now_ms=self.world.now_ms, cluster_config={})
         self.world.tell("controller life {} starts on {} records", self.life, len(self.records))
@@ -233,7 +239,10 @@ class ControllerNode:
             link.session_of_controller(effect.session, link.told, effect.incarnation, effect.state)
         self.simulation.maybe_late_state(effect)
 
-    def _answer(self, link: ReplicaLink, number: int, code: int, result: object) -> None:
+    def _answer(self, link: ReplicaLink | None, number: int, code: int, result: object) -> None:
+        if link is None:
+            self.world.tell("a command is answered with error {}", code)
+            return
         link.session_of_controller(link.number, link.answered, number, code, result)
 
     # ------------------------------------------------------------ what sessions bring
@@ -314,10 +323,27 @@ class ControllerNode:
         if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
             self.simulation.checks.metadata.accepted(before, effect.partition_epoch)
 
-    def _request(self, link: ReplicaLink, number: int) -> int:
+    def command(self, make: Callable[[int, int], Event]) -> None:
+        """An administrator's command arrives; ``make`` takes the time and the request's number."""
+        if self.machine is not None and not self._asleep(self.command, make):
+            self._step(make(self.world.now_ms, self._request(None, 0)))
+
+    def _request(self, link: ReplicaLink | None, number: int) -> int:
         self._last_number += 1
         self._requests[self._last_number] = (link, number)
         return self._last_number
+
+
+def _registered(broker: BrokerId) -> BrokerRegistered:
+    """The broker has a place in the metadata; its process plays no part here, its replica has a session of its own."""
+    return BrokerRegistered(
+        broker=broker,
+        incarnation=Incarnation(1),
+        node_id=f"node{broker}",
+        host="host",
+        port=1,
+        directory_id=f"directory{broker}",
+    )
 
 
 class ReplicaLink:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raylog.core.controller.events import ElectLeadersReceived, ResumeBrokerReceived, StopBrokerReceived
+from raylog.core.ids import BrokerId
 from tests.simulation.network import CONTROLLER
 
 if TYPE_CHECKING:
@@ -37,14 +39,19 @@ class Nemesis:
             (faults.wipe_rate, self._wipe),
             (faults.full_rate, self._fill),
             (faults.controller_pause_rate, self._pause_controller),
+            (faults.elect_rate, self._elect),
+            (faults.stop_rate, self._stop),
         )
         for rate, strike in kinds:
             if rate > 0:
                 self.world.after(_QUIET_START_MS * 1000, self._next, rate, strike)
 
     def stop(self) -> None:
-        """Do no more harm."""
+        """Do no more harm, and take every broker up again that was stopped."""
         self._stopped = True
+        for broker in self.simulation.brokers:
+            if self.simulation.faults.stop_rate > 0:
+                self._resume(broker)
 
     def _next(self, rate: float, strike: Callable[[], None]) -> None:
         self.world.after(int(self.world.random.expovariate(rate) * 1e6), self._strike, rate, strike)
@@ -87,6 +94,40 @@ class Nemesis:
             ms = self.world.random.uniform(0.1, 1.5) * self.simulation.faults.controller_pause_ms
             self.world.tell("the controller is paused for {:.0f} ms", ms)
             controller.paused_until_us = self.world.now_us + int(ms * 1000)
+
+    def _elect(self) -> None:
+        self.world.tell("somebody wants the preferred replica to lead")
+        self.simulation.controller.command(
+            lambda now, request: ElectLeadersReceived(cause="elect", now_ms=now, request=request)
+        )
+
+    def _stop(self) -> None:
+        broker, force = self._victim(), self.world.chance(0.3)
+        self.world.tell("broker {} is to be stopped, force {}", broker, force)
+        self.simulation.controller.command(
+            lambda now, request: StopBrokerReceived(
+                cause="stop", now_ms=now, request=request, broker=BrokerId(broker), force=force
+            )
+        )
+        if self.world.chance(0.5):
+            self.world.after(self.world.between_us(50, 500), self._end_stopped, broker)
+        self.world.after(self.world.between_us(100, 3000), self._resume, broker)
+
+    def _end_stopped(self, broker: int) -> None:
+        """Its processes end as asked for, if the controller has agreed."""
+        if not self._stopped and self.simulation.controller.public.is_stopped(BrokerId(broker)):
+            self.simulation.crash(broker, "stopped on purpose")
+
+    def _resume(self, broker: int) -> None:
+        controller = self.simulation.controller
+        if not controller.running:
+            self.world.after(200_000, self._resume, broker)
+            return
+        controller.command(
+            lambda now, request: ResumeBrokerReceived(
+                cause="resume", now_ms=now, request=request, broker=BrokerId(broker)
+            )
+        )
 
     def _wipe(self) -> None:
         broker = self._victim()

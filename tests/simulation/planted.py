@@ -5,12 +5,6 @@ A checker that has never fired, or a profile that finds none of these, proves no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-from unittest.mock import patch
-
 from raylog.core.controller import election, membership
 from raylog.core.replication import leader as leader_module
 from raylog.core.replication import watermark as watermark_module
@@ -20,32 +14,11 @@ from raylog.core.replication.leader import Leader
 from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation import sabotage
+from tests.simulation.bugs import STORY, Planted
 from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
+from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.replica import ReplicaProcess
-
-STORY = "story"
-"""In place of a profile: the bug is caught by a story."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """One bug: what is replaced by what, the profile that catches it, within how many seeds, and by which rules."""
-
-    name: str
-    profile: str
-    seeds: int
-    rules: tuple[str, ...]
-    target: Any
-    attribute: str
-    substitute: Any
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Have the bug while the block runs."""
-        with patch.object(self.target, self.attribute, self.substitute):
-            yield
-
 
 PLANTED = (
     Planted(
@@ -271,6 +244,9 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
+EVERY_BUG = PLANTED + GROUP_BUGS + TOO_DEEP
+
+
 def bug(name: str) -> Planted:
     """Return the planted bug of that name; raises KeyError."""
-    return {planted.name: planted for planted in PLANTED + TOO_DEEP}[name]
+    return {planted.name: planted for planted in EVERY_BUG}[name]

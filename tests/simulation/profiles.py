@@ -70,6 +70,13 @@ class Faults:
     acks_one: float = 0
     """Share of producers that only ask for acks=1."""
 
+    elect_rate: float = 0
+    """Somebody, or the controller's clock, has the preferred replica lead."""
+    stop_rate: float = 0
+    """A broker is stopped on purpose, with or without force, and taken up again later."""
+    topic_min_insync_replicas: int = 0
+    """What the topic says, where its change has not reached the replicas yet; 0 = the same as they know."""
+
 
 def _calm(draw: random.Random) -> Faults:
     brokers = draw.choice((3, 3, 3, 2, 4, 5, 1))
@@ -117,6 +124,8 @@ def _swarm(draw: random.Random) -> Faults:
         wipe_rate=sometimes(0.2),
         full_rate=sometimes(0.4),
         controller_pause_rate=sometimes(0.4),
+        elect_rate=sometimes(1.0),
+        stop_rate=sometimes(0.4),
     )
 
 
@@ -172,6 +181,30 @@ def _last_man(draw: random.Random) -> Faults:
         down_ms=draw.choice((50, 1500)),
         sync_ms=draw.choice((0.5, 20)),
         slow_sync=0.2,
+        unsynced_survives=0.2,
+    )
+
+
+def _eligible(draw: random.Random) -> Faults:
+    """The ISR falls below the minimum again and again, and those who left it lead: with their logs, and without."""
+    return replace(
+        _three(draw),
+        min_insync_replicas=draw.choice((2, 2, 1)),
+        topic_min_insync_replicas=2,
+        producers=3,
+        produce_pause_ms=8,
+        cut_rate=draw.choice((1.0, 2.5)),
+        cut_ms=draw.choice((500, 2000)),
+        lag_max_ms=200,
+        session_timeout_ms=300,
+        crash_rate=draw.choice((0.8, 2.0)),
+        crash_leader=draw.choice((0.3, 0.9)),
+        down_ms=draw.choice((50, 1500)),
+        wipe_rate=draw.choice((0.0, 0.4)),
+        elect_rate=draw.choice((0.0, 1.0)),
+        stop_rate=draw.choice((0.0, 0.5)),
+        controller_crash_rate=draw.choice((0.0, 0.4)),
+        slow_sync=0.1,
         unsynced_survives=0.2,
     )
 
@@ -266,11 +299,12 @@ PROFILES: dict[str, Callable[[random.Random], Faults]] = {
     "sticky-lag": _sticky_lag,
     "retention": _retention,
     "disk": _disk,
+    "eligible": _eligible,
     "quiet": _quiet,
 }
 DEFAULT = "default"
 _ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
-_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk")
+_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk", "swarm", "eligible")
 
 
 def profile_of(name: str, seed: int) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
-from dataclasses import dataclass
-
 from raylog.core.controller.events import SendPartitionState
 from raylog.core.ids import NO_LEADER
 from raylog.core.replication.replica import ReplicaMachine
@@ -15,28 +11,9 @@ from tests.simulation.controller import ControllerNode, ReplicaLink
 from tests.simulation.disk import VirtualLog
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
-from tests.simulation.profiles import Faults, draw_faults, profile_of
+from tests.simulation.profiles import Faults
 from tests.simulation.replica import ProduceRequest, ReplicaProcess
 from tests.simulation.world import Violation, World
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one run did, and what it found."""
-
-    seed: int
-    profile: str
-    violation: Violation | None
-    story: list[str]
-    events: int
-    steps: int
-    elections: int
-    acks: int
-    committed: int
-    lost: bool
-    """The only in-sync copy was lost on purpose, and the partition ended without a leader, as it should."""
-    trace: int
-    seconds: float
 
 
 class Simulation:
@@ -101,10 +78,11 @@ class Simulation:
         self.world.tell("heal")
         self.healed = True
         self.network.heal()
-        self.nemesis.stop()
         self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.controller.crash_after_effects = None
+        self.controller.paused_until_us = 0
         self.controller.start()
+        self.nemesis.stop()
         for broker in self.brokers:
             process = self.processes.get(broker)
             if process is None or not process.alive:
@@ -130,6 +108,16 @@ class Simulation:
         if unsettled is not None:
             raise Violation("L2", f"{self.faults.converge_s} s after heal, {unsettled}")
         self.checks.finish()
+
+    @property
+    def elections(self) -> int:
+        """How often somebody began to lead."""
+        return self.checks.elections
+
+    @property
+    def committed(self) -> int:
+        """How many batches are committed."""
+        return self.checks.committed.end
 
     @property
     def known_as_lost(self) -> bool:
@@ -266,46 +254,3 @@ class Simulation:
         if not self.healed and self.world.chance(self.faults.slow_sync):
             return self.world.between_us(1, self.faults.slow_sync_ms)
         return self.world.between_us(0.1, self.faults.sync_ms)
-
-
-def run_seed(
-    seed: int,
-    profile: str,
-    *,
-    machine_class: type[ReplicaMachine] = ReplicaMachine,
-    faults: Faults | None = None,
-    validate: bool = True,
-) -> Result:
-    """Run one seed of a profile to its end or to the first violation.
-
-    Without ``validate`` the machines do not check themselves at each step, and the checkers outside are on their own.
-    """
-    began = time.perf_counter()
-    simulation = Simulation(seed, faults or draw_faults(profile, seed), machine_class=machine_class, validate=validate)
-    violation: Violation | None = None
-    # The collector would walk over the growing logs again and again; a run makes few cycles, and is soon over.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        simulation.run()
-    except Violation as found:
-        violation = found
-        simulation.world.tell("VIOLATION {}", found)
-    finally:
-        if collecting:
-            gc.enable()
-    world = simulation.world
-    return Result(
-        seed=seed,
-        profile=profile_of(profile, seed),
-        violation=violation,
-        story=world.story(),
-        events=world.events,
-        steps=simulation.machine_steps,
-        elections=simulation.checks.elections,
-        acks=simulation.acks,
-        committed=simulation.checks.committed.end,
-        lost=violation is None and simulation.known_as_lost,
-        trace=world.trace,
-        seconds=time.perf_counter() - began,
-    )

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.simulation.bugs import STORY, Planted
 from tests.simulation.network import CONTROLLER
-from tests.simulation.planted import STORY, Planted, bug
+from tests.simulation.planted import bug
 from tests.simulation.profiles import Faults
-from tests.simulation.simulation import Simulation, run_seed
+from tests.simulation.runs import run_seed
+from tests.simulation.simulation import Simulation
 from tests.simulation.world import Violation
 
 Script = Callable[[Simulation], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,23 +14,23 @@ import pytest
 import tests.simulation.__main__ as command
 from tests.simulation.__main__ import main
 from tests.simulation.planted import PLANTED
-from tests.simulation.simulation import run_seed
+from tests.simulation.runs import ALL_PROFILES, run_seed
 
 pytestmark = pytest.mark.sim
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def trace_under(hash_seed: str, seed: int) -> str:
+def trace_under(hash_seed: str, profile: str, seed: int) -> str:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-m", "tests.simulation", "--profile", "swarm", "--seed", str(seed)]
+    command = [sys.executable, "-m", "tests.simulation", "--profile", profile, "--seed", str(seed)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return next(line for line in done.stdout.splitlines() if line.startswith("trace "))
 
 
-@pytest.mark.parametrize("seed", [3, 8])
-def test_the_trace_of_a_seed_does_not_depend_on_the_hash_seed(seed: int) -> None:
-    assert trace_under("1", seed) == trace_under("2", seed)
+@pytest.mark.parametrize(("profile", "seed"), [("swarm", 3), ("disk", 8), ("rebalance-storm", 5), ("voters", 4)])
+def test_the_trace_of_a_seed_does_not_depend_on_the_hash_seed(profile: str, seed: int) -> None:
+    assert trace_under("1", profile, seed) == trace_under("2", profile, seed)
 
 
 def test_the_same_seed_is_the_same_run_and_another_seed_is_not() -> None:
@@ -52,8 +53,7 @@ def test_a_failing_seed_is_printed_with_its_story(capsys: pytest.CaptureFixture[
 def test_the_command_says_what_caught_each_planted_bug(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "PLANTED", PLANTED[:2])
-    monkeypatch.setattr(command, "TOO_DEEP", ())
+    monkeypatch.setattr(command, "EVERY_BUG", PLANTED[:2])
     assert main(["--planted"]) == 0
     printed = capsys.readouterr().out
     assert all(planted.name in printed for planted in PLANTED[:2])
@@ -65,7 +65,28 @@ def test_a_planted_bug_that_nobody_notices_fails_the_command(
 ) -> None:
     as_it_is = getattr(PLANTED[0].target, PLANTED[0].attribute)
     harmless = replace(PLANTED[0], profile="quiet", seeds=1, substitute=as_it_is)
-    monkeypatch.setattr(command, "PLANTED", (harmless,))
-    monkeypatch.setattr(command, "TOO_DEEP", ())
+    monkeypatch.setattr(command, "EVERY_BUG", (harmless,))
     assert main(["--planted"]) == 1
     assert "NOTHING" in capsys.readouterr().out
+
+
+def test_an_unknown_profile_is_refused_with_the_names_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--profile", "swram"])
+    said = capsys.readouterr().err
+    assert "'swarm'" in said
+    assert all(profile in said for profile in ALL_PROFILES)
+
+
+def test_all_profiles_are_run_with_a_line_of_totals_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--profile", "all", "--seeds", "1"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("total ")]
+    totals = [json.loads(line.removeprefix("total ")) for line in lines]
+    assert [each["profile"] for each in totals] == [*ALL_PROFILES, "all"]
+    assert all(each["runs"] == 1 and each["events"] > 0 and each["violations"] == 0 for each in totals[:-1])
+    assert totals[-1]["events"] == sum(each["events"] for each in totals[:-1])
+
+
+def test_a_run_ends_when_it_has_enough_events(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--profile", "quiet", "--seeds", "50", "--events", "1"]) == 0
+    assert '"runs": 1,' in capsys.readouterr().out

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.simulation.profiles import DEFAULT, PROFILES, draw_faults, profile_of
-from tests.simulation.simulation import run_seed
+from tests.simulation.profiles import DEFAULT, draw_faults, profile_of
+from tests.simulation.runs import ALL_PROFILES, run_seed
 
 pytestmark = pytest.mark.sim
 
 SEEDS = 3
 
 
-@pytest.mark.parametrize("profile", sorted(PROFILES))
+@pytest.mark.parametrize("profile", ALL_PROFILES)
 def test_a_profile_runs_without_a_violation(profile: str) -> None:
     committed = 0
     for seed in range(1, SEEDS + 1):
@@ -65,7 +65,7 @@ def test_a_seed_always_draws_the_same_faults() -> None:
 def test_the_command_reports_totals(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "3", "--profile", "quiet", "--story"]) == 0
     printed = capsys.readouterr().out
-    assert "1 seeds" in printed
+    assert "1 runs" in printed
     assert "events/s" in printed
     assert "trace " in printed
     assert "heal" in printed

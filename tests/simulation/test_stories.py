@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.planted import TOO_DEEP, Planted
+from tests.simulation.bugs import Planted
+from tests.simulation.planted import TOO_DEEP
 from tests.simulation.profiles import Faults
 from tests.simulation.stories import STORIES, STORY_OF, Script, a_registration_is_not_answered, faults, play
 

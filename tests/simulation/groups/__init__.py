@@ -1,0 +1,1 @@
+"""The simulator's world of consumer groups: real coordinators and members on a virtual offsets topic."""

@@ -1,0 +1,281 @@
+"""I15 as small books outside the system: what the offsets topic holds, who was told what, and who claims what.
+
+Told by ``coordinator.py``, ``topic.py`` and ``member.py`` what an observer of messages, the log and the clients could
+see; test_group_checkers.py tells it hand-made histories. None of it looks into a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from raylog.core.groups.records import (
+    GroupChanged,
+    GroupDeleted,
+    MemberRecord,
+    OffsetCommitted,
+    OffsetDeleted,
+    record_from_wire,
+)
+from raylog.core.groups.states import GroupState
+from tests.simulation.groups.topic import Row, Sender
+from tests.simulation.world import Violation
+
+RULE = "I15"
+
+Place = tuple[str, int]
+"""Group and partition."""
+
+
+class Claim(NamedTuple):
+    """What a member process reads by its own word."""
+
+    group: str
+    member_id: str
+    generation: int
+    partitions: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Offset:
+    """The commits of one partition as the log has them: (offset in the log, committed offset, who)."""
+
+    commits: list[tuple[int, int, Sender]] = field(default_factory=list)
+    processed: int = 0
+    """Everything below was read by some member."""
+
+
+class GroupBooks:
+    """Everything that I15 is about."""
+
+    def __init__(self) -> None:
+        """Begin with an empty log and no member."""
+        self.images: dict[str, GroupChanged] = {}
+        self.generations = 0
+        self.commits = 0
+        self.acknowledged = 0
+        self._begun_ms: dict[str, int] = {}
+        self._stable_ms: dict[str, int] = {}
+        self._synced: set[tuple[str, str, int]] = set()
+        self._claims: dict[int, Claim] = {}
+        self._offsets: dict[Place, _Offset] = {}
+        self._stored_requests: set[tuple[int, int]] = set()
+        self._heard_ms: dict[tuple[int, str, str], int] = {}
+        self._loaded_ms: dict[int, int] = {}
+        self._gone: set[tuple[str, str]] = set()
+        self._told: dict[int, int] = {}
+        self._given: dict[str, int] = {}
+
+    # ------------------------------------------------------------ the log
+
+    def stored(self, offset: int, row: Row) -> None:
+        """A row is in the log for good."""
+        if row.key[0] == "fence":
+            return
+        self._stored_requests.add((row.life, row.request))
+        match record_from_wire(row.key, row.value):
+            case GroupChanged() as image:
+                self._group_changed(image, row)
+            case OffsetCommitted() as commit:
+                self._committed(offset, commit, row)
+            case OffsetDeleted(key=key):
+                raise Violation(RULE, f"the offset of {key} is forgotten, and nobody asked for it")
+            case GroupDeleted(group=group):
+                raise Violation(RULE, f"group {group!r} is deleted, and nobody asked for it")
+
+    def _group_changed(self, image: GroupChanged, row: Row) -> None:
+        before = self.images.get(image.group)
+        if before is not None:
+            if image.generation < before.generation:
+                raise Violation(RULE, f"generation {before.generation} is followed by {image.generation}")
+            if image.generation == before.generation and before.state is GroupState.STABLE:
+                self._same_assignments(before, image)
+            if image.generation > before.generation:
+                self._nobody_is_dropped(before, image, row)
+        owners: dict[int, str] = {}
+        for member in image.members:
+            for partition in _partitions(member.assignment):
+                if partition in owners:
+                    raise Violation(
+                        RULE,
+                        f"generation {image.generation} gives partition {partition} to {owners[partition]} "
+                        f"and to {member.member_id}",
+                    )
+                owners[partition] = member.member_id
+        if before is None or image.generation > before.generation:
+            self.generations += 1
+            self._begun_ms[image.group] = row.decided_ms
+        if before is None or image.state is not before.state:
+            self._stable_ms[image.group] = row.decided_ms
+        self.images[image.group] = image
+        self._one_owner(image.group)
+
+    def _same_assignments(self, before: GroupChanged, image: GroupChanged) -> None:
+        """Within a stable generation only a static member's id may change."""
+        if [_row(member) for member in before.members] != [_row(member) for member in image.members]:
+            raise Violation(RULE, f"the assignments of generation {image.generation} were changed once given")
+
+    def _nobody_is_dropped(self, before: GroupChanged, image: GroupChanged, row: Row) -> None:
+        """A member that left nothing to be desired is in the next generation too.
+
+        A round waits for everybody who lives, up to the rebalance timeout: so each gives its partitions back before
+        others get them. Whoever does not ask for its assignment has as long as that too.
+        """
+        now_ms, group = row.decided_ms, image.group
+        stay = {member.member_id for member in image.members}
+        instances = {member.instance_id for member in image.members if member.instance_id is not None}
+        for member in before.members:
+            if member.member_id in stay or member.instance_id in instances or (group, member.member_id) in self._gone:
+                continue
+            synced = (group, member.member_id, before.generation) in self._synced
+            since_ms = self._stable_ms[group] if synced else self._begun_ms[group]
+            since_ms = max(since_ms, self._loaded_ms.get(row.life, 0))
+            heard_ms = self._heard_ms.get((row.life, group, member.member_id), self._loaded_ms.get(row.life, 0))
+            if now_ms - heard_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms:
+                raise Violation(
+                    RULE,
+                    f"member {member.member_id} was heard {now_ms - heard_ms} ms ago and did not leave, "
+                    f"and generation {image.generation} is made without it",
+                )
+
+    def _committed(self, offset: int, commit: OffsetCommitted, row: Row) -> None:
+        sender, group = row.sender, commit.key.group
+        if sender is None:
+            raise Violation(RULE, f"{commit} is stored, and nobody sent it")
+        image = self.images.get(group)
+        if sender.generation >= 0:
+            known = image is not None and image.generation == sender.generation
+            if image is None or not known or all(member.member_id != sender.member_id for member in image.members):
+                raise Violation(
+                    RULE,
+                    f"a commit of member {sender.member_id!r} of generation {sender.generation} is stored, it is "
+                    f"in generation {image.generation if image is not None else 0} or does not know the member",
+                )
+        elif image is not None and image.members:
+            raise Violation(RULE, f"a commit from outside is stored while group {group!r} has members")
+        self.commits += 1
+        books = self._offsets.setdefault((group, commit.key.partition), _Offset())
+        if books.commits and not sender.asked_back:
+            _, known_offset, earlier = books.commits[-1]
+            # A commit whose outcome its sender did not learn may still come behind that sender's later ones.
+            if commit.offset < known_offset and earlier[:3] != sender[:3]:
+                raise Violation(
+                    RULE,
+                    f"the committed offset of partition {commit.key.partition} went from {known_offset} back to "
+                    f"{commit.offset}, and no client asked for that",
+                )
+        books.commits.append((offset, commit.offset, sender))
+
+    # ------------------------------------------------------------ what coordinators do
+
+    def loaded(self, life: int, now_ms: int) -> None:
+        """A life of the coordinator begins to serve: everybody has a fresh session timeout."""
+        self._loaded_ms[life] = now_ms
+
+    def heard(self, life: int, group: str, member_id: str, now_ms: int) -> None:
+        """A coordinator took a member's request for a sign of life."""
+        self._heard_ms[life, group, member_id] = now_ms
+
+    def synced(self, group: str, member_id: str, generation: int) -> None:
+        """A coordinator decided to tell a member its assignment."""
+        self._synced.add((group, member_id, generation))
+
+    def asked_to_leave(self, group: str, member_id: str) -> None:
+        """A coordinator got a member's goodbye."""
+        self._gone.add((group, member_id))
+
+    def gave_id(self, member_id: str, process: int) -> None:
+        """A coordinator gave a new id to a process."""
+        known = self._given.setdefault(member_id, process)
+        if known != process:
+            raise Violation(RULE, f"member id {member_id!r} was given to two processes")
+
+    def commit_answered(self, life: int, request: int) -> None:
+        """A coordinator tells a client that its commit is stored."""
+        if (life, request) not in self._stored_requests:
+            raise Violation(RULE, "a commit was acknowledged before it was stored")
+        self.acknowledged += 1
+
+    def offsets_answered(self, group: str, log_end_then: int, rows: Iterable[Sequence[object]]) -> None:
+        """The coordinator told somebody the group's offsets; ``log_end_then``: where the log ended at the question."""
+        for row in rows:
+            partition, offset = row[2], row[3]
+            assert isinstance(partition, int)
+            books = self._offsets.get((group, partition))
+            commits = books.commits if books is not None else []
+            late = [value for at, value, _ in commits if at >= log_end_then]
+            early = [value for at, value, _ in commits if at < log_end_then]
+            if offset not in late and offset != (early[-1] if early else -1):
+                raise Violation(
+                    RULE,
+                    f"partition {partition} is said to be at {offset}, committed is {early[-1] if early else -1}",
+                )
+
+    # ------------------------------------------------------------ what members do
+
+    def joined(self, process: int, generation: int) -> None:
+        """A member process was told of its generation."""
+        if generation < self._told.get(process, 0):
+            raise Violation(RULE, f"a member of generation {self._told[process]} was told of generation {generation}")
+        self._told[process] = generation
+
+    def claims(self, process: int, claim: Claim) -> None:
+        """A member process holds these partitions from now on."""
+        self._claims[process] = claim
+        self._one_owner(claim.group)
+
+    def gives_back(self, process: int) -> None:
+        """A member process holds nothing any more."""
+        self._claims.pop(process, None)
+
+    def begins_at(self, group: str, partition: int, offset: int) -> None:
+        """A member reads on from a committed offset: everything below was read by somebody."""
+        books = self._offsets.setdefault((group, partition), _Offset())
+        if offset > books.processed:
+            raise Violation(
+                RULE, f"a member begins partition {partition} at {offset}, and [{books.processed}, {offset}) is unread"
+            )
+
+    def processed(self, group: str, partition: int, offset: int) -> None:
+        """A member has read everything below ``offset``."""
+        books = self._offsets[group, partition]
+        books.processed = max(books.processed, offset)
+
+    def committed(self, group: str, partition: int) -> int:
+        """Return the offset that the log says is committed, -1 = none."""
+        books = self._offsets.get((group, partition))
+        return books.commits[-1][1] if books is not None and books.commits else -1
+
+    def owners(self, group: str) -> dict[int, int]:
+        """Return the member process of each partition that somebody holds in the current generation."""
+        image = self.images.get(group)
+        members = {member.member_id for member in image.members} if image is not None else set()
+        found: dict[int, int] = {}
+        for process, claim in self._claims.items():
+            if image is None or claim.group != group or claim.generation != image.generation:
+                continue
+            if claim.member_id not in members:
+                continue
+            for partition in sorted(claim.partitions):
+                if partition in found:
+                    raise Violation(
+                        RULE,
+                        f"processes {found[partition]} and {process} both hold partition {partition} "
+                        f"in generation {claim.generation}",
+                    )
+                found[partition] = process
+        return found
+
+    def _one_owner(self, group: str) -> None:
+        self.owners(group)
+
+
+def _row(member: MemberRecord) -> tuple[object, bytes]:
+    return (member.instance_id or member.member_id, member.assignment)
+
+
+def _partitions(assignment: bytes) -> list[int]:
+    return [number for _, numbers in msgspec.msgpack.decode(assignment)[1] for number in numbers] if assignment else []

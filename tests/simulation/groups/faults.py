@@ -1,0 +1,101 @@
+"""What a seed decides about one run of the group world: how many members, how impatient they are, and what goes wrong.
+
+Rates are events per virtual second. Drawn by ``draw``, the profile ``rebalance-storm``.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFaults:
+    """Everything that a seed decides about one run."""
+
+    slots: int = 3
+    """Places for members; in each one lives one member after another."""
+    static_share: float = 0.3
+    """Share of places whose members have a static instance id."""
+    shared_client_id: bool = False
+    partitions: int = 4
+    assignor: str = "range"
+    session_timeout_ms: int = 600
+    rebalance_timeout_ms: int = 1200
+    initial_rebalance_delay_ms: int = 100
+    poll_ms: float = 40
+    commit_ms: float = 150
+    chaos_s: float = 10
+    converge_s: float = 15
+
+    delay_ms: float = 3
+    delay_tail: float = 0
+    delay_tail_ms: float = 1000
+    break_rate: float = 0
+    """A connection breaks; what is under way may still arrive, and is not answered."""
+    duplicate: float = 0
+    """Share of requests, commits aside, that arrive twice."""
+    cut_rate: float = 0
+    cut_ms: float = 600
+    crash_rate: float = 0
+    pause_rate: float = 0
+    pause_ms: float = 1000
+    leave_rate: float = 0
+    double_rate: float = 0
+    """A second process starts in a place while the first one lives: with a static id, it takes over."""
+    rejoin_rate: float = 0
+    reset_rate: float = 0
+    """Somebody outside the group sets its offsets back, which is accepted only while it is empty."""
+    down_ms: float = 300
+    coordinator_crash_rate: float = 0
+    coordinator_move_rate: float = 0
+    """A new coordinator starts while the old one lives on."""
+    coordinator_pause_rate: float = 0
+    coordinator_pause_ms: float = 800
+    coordinator_down_ms: float = 300
+    zombie_ms: float = 500
+    """How long a superseded coordinator does not know it."""
+    append_ms: float = 5
+    append_timeout: float = 0
+    """Share of appends whose outcome the coordinator does not learn."""
+    compact: float = 0.05
+    """How often an append is followed by compaction of the log."""
+
+
+def draw(seed: int) -> GroupFaults:
+    """Return the options of one run of ``rebalance-storm``."""
+    source = random.Random(seed * 1_000_003 + 71)
+
+    def sometimes(strength: float) -> float:
+        return source.random() * strength if source.random() < 0.6 else 0.0
+
+    return GroupFaults(
+        slots=source.choice((1, 2, 3, 3, 4, 5)),
+        static_share=source.choice((0.0, 0.3, 1.0)),
+        shared_client_id=source.random() < 0.5,
+        partitions=source.choice((1, 3, 4, 6)),
+        assignor=source.choice(("range", "roundrobin", "sticky")),
+        session_timeout_ms=source.choice((300, 600, 1200)),
+        rebalance_timeout_ms=source.choice((500, 1200, 2500)),
+        initial_rebalance_delay_ms=source.choice((0, 50, 300)),
+        delay_ms=source.choice((1, 3, 20)),
+        delay_tail=sometimes(0.1),
+        break_rate=sometimes(2.0),
+        duplicate=sometimes(0.2),
+        cut_rate=sometimes(1.0),
+        crash_rate=sometimes(2.0),
+        pause_rate=sometimes(1.5),
+        pause_ms=source.choice((400, 1500)),
+        leave_rate=sometimes(2.0),
+        double_rate=sometimes(1.0),
+        rejoin_rate=sometimes(1.0),
+        reset_rate=sometimes(1.0),
+        down_ms=source.choice((50, 500)),
+        coordinator_crash_rate=sometimes(0.8),
+        coordinator_move_rate=sometimes(0.8),
+        coordinator_pause_rate=sometimes(0.6),
+        coordinator_down_ms=source.choice((50, 500)),
+        zombie_ms=source.choice((50, 1500)),
+        append_ms=source.choice((1, 5, 40)),
+        append_timeout=sometimes(0.02),
+    )

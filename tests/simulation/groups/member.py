@@ -1,0 +1,362 @@
+"""A member process of the group world: the client's real Membership, driven the way ``client/consuming/group.py`` does.
+
+It polls, reads, commits now and then, beats, and goes through rebalances step by step: commit, give back, join, sync,
+fetch offsets. All waiting is on the virtual clock; a paused process does everything late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from raylog.client.consuming.membership import Call, Membership
+from raylog.core.errors import (
+    ConnectionFailed,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    MemberIdRequired,
+    RaylogError,
+    RequestTimedOut,
+)
+from raylog.core.ids import TopicPartition
+from tests.simulation.groups.books import Claim
+from tests.simulation.groups.wire import Wire
+
+if TYPE_CHECKING:
+    from tests.simulation.groups.simulation import GroupSimulation
+
+TOPIC = "orders"
+TOPIC_ID = "t" * 32
+JOIN_EXTRA_MS = 500
+REQUEST_MS = 600
+
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.decode
+Then = Callable[[Any, RaylogError | None], None]
+
+
+class _Pending:
+    """One request and all its tries, until it is answered or its time is up."""
+
+    __slots__ = ("args", "call", "deadline_us", "then", "wire")
+
+    def __init__(self, call: str, args: list[object], deadline_us: int, then: Then) -> None:
+        self.call = call
+        self.args = args
+        self.deadline_us = deadline_us
+        self.then = then
+        self.wire: Wire | None = None
+
+
+class Member:
+    """One process with one consumer in it."""
+
+    def __init__(
+        self, simulation: GroupSimulation, slot: int, process: int, *, group: str, client_id: str, instance: str | None
+    ) -> None:
+        """``process`` is a number that no other process ever has."""
+        faults = simulation.faults
+        self.simulation = simulation
+        self.world = simulation.world
+        self.slot = slot
+        self.process = process
+        self.group = group
+        self.alive = True
+        self.paused_until_us = 0
+        self.membership = Membership(
+            group,
+            client_id=client_id,
+            instance_id=instance,
+            assignors=(faults.assignor, "range"),
+            session_timeout_ms=faults.session_timeout_ms,
+            rebalance_timeout_ms=faults.rebalance_timeout_ms,
+        )
+        self.positions: dict[int, int] = {}
+        self.fetched = False
+        self.asked_back: set[int] = set()
+        """Numbers of commits with which the client goes back of its own will."""
+        self._wire: Wire | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._last_number = 0
+        self._busy = False
+        """A rebalance is going on."""
+        self._assignments = 0
+        self._committing = False
+        self._beating = False
+        self._leaving = False
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Begin to poll and to beat."""
+        self._poll()
+        self._beat()
+        self._autocommit()
+
+    def _asleep(self, call: Callable[..., None], *args: object) -> bool:
+        if self.alive and self.paused_until_us > self.world.now_us:
+            self.world.at(self.paused_until_us, call, *args)
+            return True
+        return not self.alive
+
+    def end(self, why: str) -> None:
+        """End the process at once; nobody is told but by its broken connection."""
+        if self.alive:
+            self.alive = False
+            self.world.tell("member {} ends: {}", self.process, why)
+            self.simulation.books.gives_back(self.process)
+            if self._wire is not None:
+                self._wire.break_off()
+
+    def leave(self) -> None:
+        """Commit, give back, say goodbye, end."""
+        if self._leaving:
+            return
+        self._leaving = True
+        args = self.membership.leave_args()
+        self.world.tell("member {} leaves", self.process)
+
+        def goodbye(_: Any, __: RaylogError | None) -> None:
+            self._give_back()
+            self.membership.left()
+            if args is None:
+                self.end("it is closed")
+            else:
+                self._call("leave_group", args, REQUEST_MS, lambda _, __: self.end("it has left"))
+
+        self._commit(goodbye)
+
+    @property
+    def is_steady(self) -> bool:
+        """True when it reads the partitions of a generation that it believes to stand."""
+        return self.alive and self.fetched and self.membership.is_stable and not self._busy
+
+    # ------------------------------------------------------------ polls
+
+    def _poll(self) -> None:
+        if self._asleep(self._poll):
+            return
+        self.world.after(self.world.between_us(0.5, 1.5 * self.simulation.faults.poll_ms), self._poll)
+        if self._busy or self._leaving:
+            return
+        if self.membership.rejoin_reason is not None:
+            self._busy = True
+            if self.positions and not self.membership.lost:
+                self._commit(lambda _, __: self._rejoin())
+            else:
+                self._rejoin()
+        elif self.fetched:
+            self._read()
+
+    def _read(self) -> None:
+        books = self.simulation.books
+        for partition in self.positions:
+            self.positions[partition] += self.world.random.randint(0, 3)
+            books.processed(self.group, partition, self.positions[partition])
+
+    def _rejoin(self) -> None:
+        self._give_back()
+        self._join()
+
+    def _give_back(self) -> None:
+        self._assignments += 1
+        self.positions = {}
+        self.fetched = False
+        self.simulation.books.gives_back(self.process)
+
+    # ------------------------------------------------------------ joining
+
+    def _join(self) -> None:
+        if self._leaving or not self.alive:
+            return
+        args = self.membership.join_args([TOPIC], _pack)
+        timeout_ms = self.membership.rebalance_timeout_ms + JOIN_EXTRA_MS
+        self._call(Call.JOIN.value, args, timeout_ms, self._joined)
+
+    def _joined(self, result: Any, error: RaylogError | None) -> None:
+        if self._leaving:
+            return
+        if error is not None:
+            self._join_failed(Call.JOIN, error)
+            return
+        member = self.membership
+        rows = member.joined(result)
+        self.simulation.books.joined(self.process, member.generation)
+        subscriptions = member.subscriptions(rows, _unpack)
+        counts = {TOPIC: self.simulation.faults.partitions}
+        self._call(Call.SYNC.value, member.sync_args(subscriptions, counts, _pack), REQUEST_MS, self._synced)
+
+    def _synced(self, result: Any, error: RaylogError | None) -> None:
+        if self._leaving:
+            return
+        if error is not None:
+            self._join_failed(Call.SYNC, error)
+            return
+        member = self.membership
+        partitions = frozenset(number for _, number in member.synced(bytes(result[0]), _unpack))
+        self.world.tell("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
+        self.simulation.books.claims(self.process, Claim(self.group, member.member_id, member.generation, partitions))
+        self._busy = False
+        self._assignments += 1
+        self._fetch_offsets(partitions, self._assignments)
+
+    def _join_failed(self, call: Call, error: RaylogError) -> None:
+        member = self.membership
+        reaction = member.failed(call, error, generation=member.generation)
+        if reaction.fatal:
+            self.end(f"{type(error).__name__}: {error}")
+            return
+        if reaction.retry:
+            self._forget_coordinator()
+        member.need_rejoin(error.message)
+        if isinstance(error, MemberIdRequired):
+            self._join()
+        else:
+            self.world.after(self.world.between_us(5, 60), self._join_again)
+
+    def _join_again(self) -> None:
+        if not self._asleep(self._join_again):
+            self._join()
+
+    def _fetch_offsets(self, partitions: frozenset[int], assignment: int) -> None:
+        rows: list[object] = [[TOPIC_ID, *TopicPartition(TOPIC, number)] for number in sorted(partitions)]
+
+        def answered(result: Any, error: RaylogError | None) -> None:
+            if self._assignments != assignment:
+                return
+            if error is not None:
+                self.world.after(self.world.between_us(5, 60), self._fetch_offsets, partitions, assignment)
+                return
+            for row in result:
+                self.positions[row[2]] = max(row[3], 0)
+                self.simulation.books.begins_at(self.group, row[2], max(row[3], 0))
+            self.fetched = True
+
+        if self.alive and self._assignments == assignment:
+            self._call("offset_fetch", [self.group, rows], REQUEST_MS, answered)
+
+    # ------------------------------------------------------------ commits and heartbeats
+
+    def _autocommit(self) -> None:
+        if self._asleep(self._autocommit):
+            return
+        self.world.after(self.world.between_us(0.5, 1.5 * self.simulation.faults.commit_ms), self._autocommit)
+        if self.is_steady and not self._committing and not self._leaving:
+            self._commit(lambda _, __: None)
+
+    def _commit(self, then: Then) -> None:
+        member = self.membership
+        generation, member_id = member.commit_identity
+        if generation < 0 or not self.positions:
+            then(None, None)
+            return
+        self._committing = True
+        rows: list[object] = [
+            [TOPIC_ID, TOPIC, partition, position, -1, ""] for partition, position in sorted(self.positions.items())
+        ]
+
+        def answered(result: Any, error: RaylogError | None) -> None:
+            self._committing = False
+            if error is not None:
+                member.failed(Call.COMMIT, error, generation=generation)
+            then(result, error)
+
+        self._call(Call.COMMIT.value, [self.group, generation, member_id, rows], REQUEST_MS, answered)
+
+    def _beat(self) -> None:
+        if self._asleep(self._beat):
+            return
+        member = self.membership
+        self.world.after(member.session_timeout_ms * 250, self._beat)
+        if not member.is_stable or self._beating:
+            return
+        generation = member.generation
+        self._beating = True
+
+        def answered(_: Any, error: RaylogError | None) -> None:
+            self._beating = False
+            if error is not None:
+                reaction = member.failed(Call.HEARTBEAT, error, generation=generation)
+                if reaction.retry:
+                    self._forget_coordinator()
+                elif reaction.fatal:
+                    self.end(f"{type(error).__name__}: {error}")
+
+        self._call(Call.HEARTBEAT.value, member.heartbeat_args(), member.session_timeout_ms // 3, answered)
+
+    # ------------------------------------------------------------ requests
+
+    def _call(self, call: str, args: list[object], timeout_ms: int, then: Then) -> None:
+        """Ask the coordinator, wherever it is by then, until answered or out of time."""
+        self._last_number += 1
+        number = self._last_number
+        self._pending[number] = _Pending(call, args, self.world.now_us + timeout_ms * 1000, then)
+        self.world.after(timeout_ms * 1000, self._timed_out, number)
+        self._try(number)
+
+    def _try(self, number: int) -> None:
+        pending = self._pending.get(number)
+        if pending is None or self._asleep(self._try, number):
+            return
+        if self._wire is None or self._wire.broken:
+            found = self.simulation.find_coordinator()
+            if found is None:
+                self._failed(number, CoordinatorNotAvailable())
+                return
+            if not found.alive:
+                self._failed(number, ConnectionFailed())
+                return
+            self._wire = Wire(self.simulation, self, found)
+        pending.wire = self._wire
+        self._wire.call(number, pending.call, pending.args, lambda result, error: self._answered(number, result, error))
+
+    def _answered(self, number: int, result: object, error: RaylogError | None) -> None:
+        if self._asleep(self._answered, number, result, error):
+            return
+        if error is not None and (error.refresh_metadata or isinstance(error, CoordinatorLoadInProgress)):
+            self._failed(number, error)
+            return
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            pending.then(result, error)
+
+    def connection_lost(self, number: int) -> None:
+        """The connection broke before the answer came."""
+        if not self._asleep(self.connection_lost, number):
+            self._failed(number, ConnectionFailed())
+
+    def _failed(self, number: int, error: RaylogError) -> None:
+        pending = self._pending.get(number)
+        if pending is None:
+            return
+        if error.refresh_metadata:
+            self._forget_coordinator()
+        pause_us = self.world.between_us(2, 80)
+        if self.world.now_us + pause_us >= pending.deadline_us:
+            del self._pending[number]
+            pending.then(None, error)
+        else:
+            self.world.after(pause_us, self._try, number)
+
+    def _timed_out(self, number: int) -> None:
+        if number not in self._pending or self._asleep(self._timed_out, number):
+            return
+        pending = self._pending.pop(number)
+        if pending.wire is not None:
+            pending.wire.forget(number)
+        pending.then(None, RequestTimedOut())
+
+    def _forget_coordinator(self) -> None:
+        self._wire = None
+
+
+class Outsider(Member):
+    """An administrator who sets a group's offsets back; only an empty group lets it."""
+
+    def reset(self, to: dict[int, int]) -> None:
+        """Commit in nobody's name."""
+        rows: list[object] = [[TOPIC_ID, TOPIC, partition, offset, -1, ""] for partition, offset in to.items()]
+        self.asked_back.add(self._last_number + 1)
+        self._call(Call.COMMIT.value, [self.group, -1, "", rows], REQUEST_MS, lambda _, __: None)

@@ -1,0 +1,112 @@
+"""The patches behind the planted bugs of the group world; ``planted.py`` says what each breaks and who notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from raylog.core.errors import RaylogError
+from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.decision import Decision
+from raylog.core.groups.events import Effect, OffsetCommitReceived
+from raylog.core.groups.group import Group
+from raylog.core.groups.records import GroupChanged
+from raylog.core.groups.states import GroupState
+from raylog.core.outbox import Outbox
+from tests.simulation.groups.topic import OffsetsTopic, Row
+
+
+def load_half_the_log(original: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    """The coordinator serves before it has read its log to the end."""
+
+    def read(self: OffsetsTopic, end: int) -> list[Row]:
+        rows = original(self, end)
+        return rows[: len(rows) // 2]
+
+    return read
+
+
+def commits_of_any_generation(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
+    def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
+        return original(group, replace(event, generation=group.generation) if event.generation >= 0 else event)
+
+    return commit_error
+
+
+def commits_of_anybody(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
+    """Whoever knows the generation may commit, member or not."""
+
+    def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
+        error = original(group, event)
+        return None if event.generation == group.generation and group.state is GroupState.STABLE else error
+
+    return commit_error
+
+
+def somebody_joined(self: Group) -> bool:
+    """The round ends with the first join: others get partitions that their owners have not given back."""
+    return any(member.join_request is not None for member in self.members.values())
+
+
+def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
+    """The generation counts from one again after a failover."""
+
+    def replay(self: Group, image: GroupChanged) -> None:
+        original(self, replace(image, generation=1))
+
+    return replay
+
+
+def generation_unwritten(original: Callable[..., None]) -> Callable[..., None]:
+    """As in Kafka: a generation is written with its assignments only, and given again after a failover."""
+
+    def apply(self: CoordinatorMachine, record: object) -> None:
+        if isinstance(record, GroupChanged) and not self._loaded and record.state is GroupState.COMPLETING_REBALANCE:
+            return
+        original(self, record)
+
+    return apply
+
+
+def answer_at_once(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
+    """Answers do not wait for the records that they rest on."""
+
+    def outbox(self: Decision) -> Outbox[Effect]:
+        out = original(self)
+        out.now.extend(out.after_sync)
+        out.after_sync.clear()
+        return out
+
+    return outbox
+
+
+def sessions_end_with_the_coordinator(original: Callable[..., None]) -> Callable[..., None]:
+    """A new coordinator gives nobody time to be heard."""
+
+    def restore(self: Group, now_ms: int) -> None:
+        original(self, now_ms)
+        for member in self.members.values():
+            member.session_deadline_ms = now_ms
+
+    return restore
+
+
+def assign_twice(original: Callable[..., bytes]) -> Callable[..., bytes]:
+    """Who has no assignment gets the leader's."""
+
+    def assignment(self: Group, member_id: str) -> bytes:
+        given = original(self, member_id)
+        return given if len(given) > 8 else original(self, self.leader)
+
+    return assignment
+
+
+def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
+    """An empty group loses its offsets with its last member."""
+
+    def apply(self: CoordinatorMachine, record: object) -> None:
+        original(self, record)
+        if isinstance(record, GroupChanged) and record.state is GroupState.EMPTY:
+            self._offsets._by_group.pop(record.group, None)
+
+    return apply

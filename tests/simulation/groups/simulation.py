@@ -1,0 +1,310 @@
+"""One run of the group world: coordinators, members and their troubles until T, then heal, and a group that settles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylog.core.groups.states import GroupState
+from tests.simulation.groups.books import GroupBooks
+from tests.simulation.groups.coordinator import Coordinator
+from tests.simulation.groups.faults import GroupFaults
+from tests.simulation.groups.member import Member, Outsider
+from tests.simulation.groups.topic import OffsetsTopic
+from tests.simulation.groups.wire import Wire
+from tests.simulation.world import Violation, World
+
+GROUP = "readers"
+_EFFECTS_UNTIL_CRASH_MAX = 5
+_WIRES_KEPT = 200
+_LATE_US = 2_500_000
+
+
+class GroupSimulation:
+    """One partition of the offsets topic, its coordinators, and one group with all its members."""
+
+    known_as_lost = False
+    """Nothing can be lost here on purpose; runs of partitions know such an end."""
+
+    def __init__(self, seed: int, faults: GroupFaults, *, validate: bool = True) -> None:
+        """Set up everything; :meth:`run` carries it through."""
+        self.faults = faults
+        self.validate = validate
+        self.world = World(seed)
+        self.healed = False
+        self.machine_steps = 0
+        self.books = GroupBooks()
+        self.wires: list[Wire] = []
+        self.cut_until_us: dict[int, int] = {}
+        self.topic = OffsetsTopic(self)
+        self.members: dict[int, Member] = {}
+        self._lives = 0
+        self._epochs = 0
+        self._registered: list[tuple[int, Coordinator]] = []
+        """When each registration happened: a client may be told of an older one for a while."""
+        self._processes = 0
+        self._outsider = Outsider(self, -1, 0, group=GROUP, client_id="admin", instance=None)
+        self._static = [self.world.chance(faults.static_share) for _ in range(faults.slots)]
+
+    @property
+    def elections(self) -> int:
+        """Generations that came about."""
+        return self.books.generations
+
+    @property
+    def acks(self) -> int:
+        """Commits that were answered."""
+        return self.books.acknowledged
+
+    @property
+    def committed(self) -> int:
+        """Commits in the log."""
+        return self.books.commits
+
+    # ------------------------------------------------------------ the run
+
+    def run(self) -> None:
+        """Carry the run through; raises Violation."""
+        world = self.world
+        self.start_coordinator()
+        for slot in range(self.faults.slots):
+            world.after(world.between_us(1, 400), self.start_member, slot)
+        self._begin_troubles()
+        world.run_until(world.now_us + int(self.faults.chaos_s * 1e6))
+        self._heal()
+        deadline_us = world.now_us + int(self.faults.converge_s * 1e6)
+        # What is still under way from the time of trouble comes first: answers, and joins of processes that are gone.
+        world.run_until(world.now_us + _LATE_US)
+        while world.now_us < deadline_us and self.unsettled() is not None:
+            for slot in range(self.faults.slots):
+                self._start_again(slot)
+            world.run_until(world.now_us + 200_000)
+        self._must_settle()
+        # What has settled stays so, and offsets go on.
+        marks = {partition: self.books.committed(GROUP, partition) for partition in range(self.faults.partitions)}
+        generation = self.books.images[GROUP].generation
+        world.run_until(world.now_us + 3_000_000)
+        self._must_settle()
+        if self.books.images[GROUP].generation != generation:
+            raise Violation("L2", f"generation {generation} did not last, though nothing happened")
+        for partition, mark in marks.items():
+            if self.books.committed(GROUP, partition) <= mark:
+                raise Violation("L2", f"nothing is committed for partition {partition} since it is at {mark}")
+
+    def _must_settle(self) -> None:
+        unsettled = self.unsettled()
+        if unsettled is not None:
+            raise Violation("L2", f"{self.faults.converge_s} s after heal, {unsettled}")
+
+    def unsettled(self) -> str | None:
+        """Return what is not yet as it should be in a healthy group, or None."""
+        image = self.books.images.get(GROUP)
+        living = sorted(member.process for member in self.members.values() if member.alive)
+        if image is None or image.state is not GroupState.STABLE or len(image.members) != len(living):
+            return f"the group is {image.state if image else 'not there'}, {len(living)} processes live"
+        for member in self.members.values():
+            if member.alive and not member.is_steady:
+                return f"member process {member.process} does not read ({member.membership.rejoin_reason})"
+        owners = self.books.owners(GROUP)
+        if sorted(owners) != list(range(self.faults.partitions)):
+            return f"partitions {sorted(owners)} have an owner"
+        return None
+
+    def _heal(self) -> None:
+        self.world.tell("heal")
+        self.healed = True
+        self.cut_until_us.clear()
+        coordinator = self.current
+        if coordinator is None:
+            self.start_coordinator()
+        else:
+            coordinator.paused_until_us = 0
+            coordinator.crash_after_effects = None
+        for slot in range(self.faults.slots):
+            member = self.members.get(slot)
+            if member is None or not member.alive:
+                self.start_member(slot)
+            else:
+                member.paused_until_us = 0
+
+    # ------------------------------------------------------------ coordinators
+
+    @property
+    def current(self) -> Coordinator | None:
+        """The coordinator that registered last, if it lives."""
+        found = self._registered[-1][1] if self._registered else None
+        return found if found is not None and found.alive else None
+
+    def start_coordinator(self) -> None:
+        """Begin a life; one that is still there is superseded, and learns of it in its own time."""
+        self._lives += 1
+        life = Coordinator(self, self._lives)
+        self.world.tell("coordinator {} starts", life.life)
+        life.start()
+
+    def register(self, coordinator: Coordinator) -> int:
+        """Give a life the next epoch, and have clients told of it."""
+        before = self.current
+        self._registered.append((self.world.now_us, coordinator))
+        del self._registered[:-8]
+        if before is not None and before is not coordinator:
+            self._supersede(before, self.world.between_us(1, self.faults.zombie_ms))
+        self._epochs += 1
+        return self._epochs
+
+    def _supersede(self, coordinator: Coordinator, delay_us: int) -> None:
+        self.world.after(max(delay_us, coordinator.paused_until_us - self.world.now_us), self._superseded, coordinator)
+
+    def _superseded(self, coordinator: Coordinator) -> None:
+        if self.current is not coordinator:
+            coordinator.end("it heard of its successor")
+
+    def ended(self, coordinator: Coordinator) -> None:
+        """A life is over: another one begins, unless one has begun already."""
+        if self._registered and self._registered[-1][1] is coordinator:
+            down_ms = 50 if self.healed else self.faults.coordinator_down_ms
+            self.world.after(self.world.between_us(0.2 * down_ms, 2 * down_ms), self._restart_coordinator)
+
+    def _restart_coordinator(self) -> None:
+        if self.current is None:
+            self.start_coordinator()
+
+    def find_coordinator(self) -> Coordinator | None:
+        """What a client is told when it asks some broker, which may know an older registration only."""
+        horizon = self.world.now_us - (0 if self.healed else self.world.between_us(0, 300))
+        for when, coordinator in reversed(self._registered):
+            if when <= horizon:
+                return coordinator
+        return None
+
+    # ------------------------------------------------------------ members
+
+    def start_member(self, slot: int) -> None:
+        """Begin a process in a slot, whatever is there already."""
+        self._processes += 1
+        instance = f"instance-{slot}" if self._static[slot] else None
+        client_id = "reader" if self.faults.shared_client_id else f"reader-{slot}"
+        member = Member(self, slot, self._processes, group=GROUP, client_id=client_id, instance=instance)
+        self.members[slot] = member
+        self.world.tell("member {} starts in slot {} as {}", member.process, slot, instance)
+        member.start()
+
+    def _start_again(self, slot: int) -> None:
+        member = self.members.get(slot)
+        if member is None or not member.alive:
+            self.start_member(slot)
+
+    def delay_us(self) -> int:
+        """Draw how long a message takes."""
+        world, faults = self.world, self.faults
+        delay = 100 + int(world.random.random() * 1000 * faults.delay_ms)
+        if not self.healed and world.chance(faults.delay_tail):
+            delay += world.between_us(0, faults.delay_tail_ms)
+        return delay
+
+    # ------------------------------------------------------------ troubles
+
+    def _begin_troubles(self) -> None:
+        faults = self.faults
+        kinds: tuple[tuple[float, Callable[[], None]], ...] = (
+            (faults.crash_rate, self._crash_member),
+            (faults.pause_rate, self._pause_member),
+            (faults.leave_rate, self._leave),
+            (faults.double_rate, self._double),
+            (faults.rejoin_rate, self._rejoin),
+            (faults.break_rate, self._break),
+            (faults.cut_rate, self._cut),
+            (faults.reset_rate, self._reset),
+            (faults.coordinator_crash_rate, self._crash_coordinator),
+            (faults.coordinator_move_rate, self._move_coordinator),
+            (faults.coordinator_pause_rate, self._pause_coordinator),
+            # Processes end by themselves too, for instance when they are fenced.
+            (5.0, self._fill_slots),
+        )
+        for rate, strike in kinds:
+            if rate > 0:
+                self._next(rate, strike)
+
+    def _next(self, rate: float, strike: Callable[[], None]) -> None:
+        self.world.after(int(self.world.random.expovariate(rate) * 1e6), self._strike, rate, strike)
+
+    def _strike(self, rate: float, strike: Callable[[], None]) -> None:
+        if not self.healed:
+            strike()
+            self.wires = [wire for wire in self.wires if not wire.broken][-_WIRES_KEPT:]
+            self._next(rate, strike)
+
+    def _victim(self) -> Member | None:
+        living = [member for member in self.members.values() if member.alive]
+        return self.world.random.choice(living) if living else None
+
+    def _fill_slots(self) -> None:
+        down_ms = self.faults.down_ms
+        for slot, member in self.members.items():
+            if not member.alive:
+                self.world.after(self.world.between_us(0.2 * down_ms, 2 * down_ms), self._start_again, slot)
+
+    def _crash_member(self) -> None:
+        member = self._victim()
+        if member is not None:
+            member.end("it crashes")
+
+    def _pause_member(self) -> None:
+        member = self._victim()
+        if member is not None and member.paused_until_us <= self.world.now_us:
+            ms = self.world.random.uniform(0.3, 1.5) * self.faults.pause_ms
+            self.world.tell("member {} is paused for {:.0f} ms", member.process, ms)
+            member.paused_until_us = self.world.now_us + int(ms * 1000)
+
+    def _leave(self) -> None:
+        member = self._victim()
+        if member is not None and member.paused_until_us <= self.world.now_us:
+            member.leave()
+
+    def _double(self) -> None:
+        member = self._victim()
+        if member is not None:
+            # The former process lives on: fenced if it is static, and gone from the slot's books in any case.
+            self.world.after(self.world.between_us(100, 3000), member.end, "its double has taken over")
+            self.start_member(member.slot)
+
+    def _rejoin(self) -> None:
+        member = self._victim()
+        if member is not None:
+            member.membership.need_rejoin("its subscription was changed")
+
+    def _break(self) -> None:
+        wires = [wire for wire in self.wires if not wire.broken]
+        if wires:
+            self.world.random.choice(wires).break_off()
+
+    def _cut(self) -> None:
+        slot = self.world.random.randrange(self.faults.slots)
+        ms = self.world.random.uniform(0.2, 1.5) * self.faults.cut_ms
+        self.world.tell("slot {} is cut off for {:.0f} ms", slot, ms)
+        self.cut_until_us[slot] = self.world.now_us + int(ms * 1000)
+
+    def _reset(self) -> None:
+        partition = self.world.random.randrange(self.faults.partitions)
+        committed = self.books.committed(GROUP, partition)
+        if committed > 0:
+            self._outsider.reset({partition: self.world.random.randint(0, committed)})
+
+    def _crash_coordinator(self) -> None:
+        coordinator = self.current
+        if coordinator is None:
+            return
+        if self.world.chance(0.4):
+            coordinator.end("it crashes")
+        else:
+            coordinator.crash_after_effects = self.world.random.randint(1, _EFFECTS_UNTIL_CRASH_MAX)
+
+    def _move_coordinator(self) -> None:
+        if self.current is not None:
+            self.start_coordinator()
+
+    def _pause_coordinator(self) -> None:
+        coordinator = self.current
+        if coordinator is not None and coordinator.paused_until_us <= self.world.now_us:
+            ms = self.world.random.uniform(0.1, 1.5) * self.faults.coordinator_pause_ms
+            self.world.tell("coordinator {} is paused for {:.0f} ms", coordinator.life, ms)
+            coordinator.paused_until_us = self.world.now_us + int(ms * 1000)

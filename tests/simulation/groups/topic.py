@@ -1,0 +1,88 @@
+"""The virtual partition of the offsets topic: a fenced, durable log that several lives of a coordinator write to.
+
+It stands for a replicated partition whose own faults the partition world plays out: what it has said to be stored stays
+so. What a coordinator sees of it may come late, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tests.simulation.groups.simulation import GroupSimulation
+
+APPEND_TIMEOUT_MS = 900
+
+
+class Sender(NamedTuple):
+    """On whose behalf a commit was written; kept beside the log for the checkers, no reader sees it."""
+
+    process: int
+    """Number of the member's process; 0 = somebody outside the group."""
+    member_id: str
+    generation: int
+    asked_back: bool
+    """The client went back of its own will."""
+
+
+class Row(NamedTuple):
+    """One record, with what an observer knows about it."""
+
+    key: list[object]
+    value: list[object] | None
+    decided_ms: int
+    life: int
+    request: int
+    sender: Sender | None
+
+
+class OffsetsTopic:
+    """One partition, fenced by producer epochs."""
+
+    def __init__(self, simulation: GroupSimulation) -> None:
+        """Start empty."""
+        self.simulation = simulation
+        self.world = simulation.world
+        self.end = 0
+        self.epoch = -1
+        self._rows: list[tuple[int, Row]] = []
+
+    def append(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None]) -> None:
+        """Append after a while; ``done`` gets "ok" and the end, "fenced", or "timeout" with the outcome unknown."""
+        world, faults = self.world, self.simulation.faults
+        delay = world.between_us(0.2, faults.append_ms)
+        if not self.simulation.healed and world.chance(faults.append_timeout):
+            if world.chance(0.7):
+                world.after(world.between_us(1, 2 * APPEND_TIMEOUT_MS), self._store, epoch, rows, None)
+            world.after(APPEND_TIMEOUT_MS * 1000, done, "timeout", 0)
+            return
+        world.after(delay, self._store, epoch, rows, done)
+
+    def _store(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None] | None) -> None:
+        if self._is_fenced(epoch):
+            if done is not None:
+                self.world.after(self.world.between_us(0.1, 2), done, "fenced", 0)
+            return
+        self.epoch = max(self.epoch, epoch)
+        for row in rows:
+            self._rows.append((self.end, row))
+            self.end += 1
+            self.simulation.books.stored(self.end - 1, row)
+        self.world.note(epoch, self.end)
+        if self.world.chance(self.simulation.faults.compact):
+            self._compact()
+        if done is not None:
+            self.world.after(self.world.between_us(0.1, 2), done, "ok", self.end)
+
+    def _is_fenced(self, epoch: int) -> bool:
+        return epoch < self.epoch
+
+    def read(self, end: int) -> list[Row]:
+        """Return what is left of the rows below ``end``."""
+        return [row for offset, row in self._rows if offset < end]
+
+    def _compact(self) -> None:
+        """Keep the last row of each key; tombstones stay, as they do for a day in life."""
+        last = {tuple(map(str, row.key)): offset for offset, row in self._rows}
+        self._rows = [(offset, row) for offset, row in self._rows if last[tuple(map(str, row.key))] == offset]

@@ -1,0 +1,136 @@
+"""One seed of one profile, in whichever world the profile belongs to, and what came of it.
+
+Three worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), and the
+metadata's voters (``quorum.py``). Called by the command, the stories and the tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from raylog.core.invariants import InvariantBroken
+from raylog.core.replication.replica import ReplicaMachine
+from tests.simulation.groups import faults as group_faults
+from tests.simulation.groups.simulation import GroupSimulation
+from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
+from tests.simulation.quorum import Broken
+from tests.simulation.quorum_play import play as play_quorum
+from tests.simulation.simulation import Simulation
+from tests.simulation.world import Violation
+
+REBALANCE_STORM = "rebalance-storm"
+VOTERS = "voters"
+ALL = "all"
+ALL_PROFILES = tuple(sorted((*PROFILES, REBALANCE_STORM, VOTERS)))
+"""Every profile of every world; ``all`` runs them one after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run did, and what it found."""
+
+    seed: int
+    profile: str
+    violation: Violation | None
+    story: list[str]
+    events: int
+    steps: int
+    elections: int
+    """Leaders of partitions, generations of groups, or controllers that came about."""
+    acks: int
+    committed: int
+    lost: bool
+    """The only in-sync copy was lost on purpose, and the partition ended without a leader, as it should."""
+    trace: int
+    seconds: float
+    """Processor time, which does not count what else the machine does meanwhile."""
+
+
+def run_seed(
+    seed: int,
+    profile: str,
+    *,
+    machine_class: type[ReplicaMachine] = ReplicaMachine,
+    faults: Faults | None = None,
+    validate: bool = True,
+) -> Result:
+    """Run one seed of a profile to its end or to the first violation.
+
+    Without ``validate`` the machines do not check themselves at each step, and the checkers outside are on their own.
+    ``machine_class`` and ``faults`` (in place of those the seed draws) are for partitions only.
+    """
+    if profile == VOTERS:
+        return _run_voters(seed)
+    began = time.process_time()
+    simulation: Simulation | GroupSimulation
+    if profile == REBALANCE_STORM:
+        simulation = GroupSimulation(seed, group_faults.draw(seed), validate=validate)
+    else:
+        options = faults or draw_faults(profile, seed)
+        simulation = Simulation(seed, options, machine_class=machine_class, validate=validate)
+    violation: Violation | None = None
+    with _collector_at_rest():
+        try:
+            simulation.run()
+        except Violation as found:
+            violation = found
+            simulation.world.tell("VIOLATION {}", found)
+    world = simulation.world
+    return Result(
+        seed=seed,
+        profile=profile_of(profile, seed),
+        violation=violation,
+        story=world.story(),
+        events=world.events,
+        steps=simulation.machine_steps,
+        elections=simulation.elections,
+        acks=simulation.acks,
+        committed=simulation.committed,
+        lost=violation is None and simulation.known_as_lost,
+        trace=world.trace,
+        seconds=time.process_time() - began,
+    )
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """The collector would walk over the growing logs again and again; a run makes few cycles, and is soon over."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run_voters(seed: int) -> Result:
+    """Every third seed is hasty: faults follow so closely that controllers are gone before they have done much."""
+    began = time.process_time()
+    violation: Violation | None = None
+    events = wins = decided = trace = 0
+    try:
+        world = play_quorum(seed, hasty=seed % 3 == 0)
+        events, wins, decided = world.count, world.wins, world.decided
+        trace = zlib.crc32(repr(world.committed).encode())
+    except (Broken, InvariantBroken) as found:
+        violation = Violation("I5 or I10", str(found))
+    return Result(
+        seed=seed,
+        profile=VOTERS,
+        violation=violation,
+        story=[] if violation is None else [f"VIOLATION {violation}"],
+        events=events,
+        steps=events,
+        elections=wins,
+        acks=decided,
+        committed=decided,
+        lost=False,
+        trace=trace,
+        seconds=time.process_time() - began,
+    )

@@ -83,6 +83,9 @@ class Arena(Protocol):
     def clients(self) -> dict[str, Any]:
         """Return the arguments by which a client finds the cluster."""
 
+    def secret(self) -> str:
+        """Return the cluster's secret in hexadecimal."""
+
     def status(self) -> dict[str, Any] | None:
         """Return the controller's view, None when it does not answer."""
 

@@ -208,17 +208,27 @@ class Cuts:
         return self._for_a_while(name, both(name, self._others(name)), rng, SLOW_S, bytes_per_s=rate)
 
     def lose_node(self, rng: random.Random) -> Injected:
-        """SIGKILL a leader's node; its address is silent, as that of a machine without power."""
-        leader = self._leader(rng)
-        self.take_down(leader)
-        hold_s = rng.uniform(*DOWN_S)
-        return Injected(leader, hold_s=hold_s, heal=lambda: self.let_up(leader), note=f"down for {hold_s:.1f} s")
+        """Have a leader's node lose its power: from one moment to the next it says nothing more, not even goodbye."""
+        return self._lose(self._leader(rng), rng.uniform(*DOWN_S))
 
     def lose_controller(self, rng: random.Random) -> Injected:
-        """SIGKILL the controller's node."""
-        self.take_down(CONTROLLER)
-        hold_s = rng.uniform(0.0, 2.0)
-        return Injected(CONTROLLER, hold_s=hold_s, heal=lambda: self.let_up(CONTROLLER), note=f"down for {hold_s:.1f} s")
+        """Have the controller's node lose its power."""
+        return self._lose(CONTROLLER, rng.uniform(0.0, 2.0))
+
+    def _lose(self, name: str, hold_s: float) -> Injected:
+        heal = self.power_off(name)
+        return Injected(name, hold_s=hold_s, heal=heal, note=f"down for {hold_s:.1f} s")
+
+    def power_off(self, name: str) -> Callable[[], None]:
+        """Cut a node's links, then SIGKILL it: nobody gets its kernel's farewells. Returns how to bring it back."""
+        between = self.cut(both(name, self._others(name)))
+        self.take_down(name)
+
+        def power_on() -> None:
+            self._mend(between)
+            self.let_up(name)
+
+        return power_on
 
     def hang_node(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader's node: its kernel still takes packets, and nobody answers."""

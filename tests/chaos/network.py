@@ -200,6 +200,10 @@ class Namespaces(Cuts):
                 places.append("{}:{}".format(*read_place(self._places, name)))
         return {"bootstrap": ",".join(places), "secret": self._secret}
 
+    def secret(self) -> str:
+        """Return the cluster's secret."""
+        return self._secret
+
     def status(self) -> dict[str, Any] | None:
         """Return the newest controller's view."""
         node = self._nodes.get("controller")

@@ -85,6 +85,12 @@ class RayNodes(RayActors):
             cluster, self._cluster = self._cluster, None
             cluster.stop()
 
+    def secret(self) -> str:
+        """Return the cluster's secret."""
+        if self._cluster is None:
+            raise NoTarget("the cluster does not run")
+        return self._cluster.secret()
+
     def close(self) -> None:
         """Stop the cluster and every raylet."""
         import ray
@@ -152,13 +158,14 @@ class RayNodes(RayActors):
 
     # What is done to them
 
-    def kill_node(self, name: str) -> None:
-        """SIGKILL a node's raylet, and collect it; its actors end with it."""
-        pid = self._raylet(name)
-        os.kill(pid, signal.SIGKILL)
-        node = self._nodes[name]
+    def kill_raylet(self, name: str) -> None:
+        """SIGKILL a node's raylet; its actors end with it."""
+        os.kill(self._raylet(name), signal.SIGKILL)
+
+    def collect(self, name: str) -> None:
+        """End what a killed raylet left; a dead child that nobody waits for would keep its workers alive."""
         with suppress(AssertionError):  # a process of the node needs a moment longer
-            self._ray.remove_node(node, allow_graceful=False)
+            self._ray.remove_node(self._nodes[name], allow_graceful=False)
 
     def bring_back(self, name: str) -> None:
         """Start a new raylet on the same disk."""
@@ -166,7 +173,9 @@ class RayNodes(RayActors):
 
     def _lose(self, names: list[str], rng: random.Random) -> Injected:
         for name in names:
-            self.kill_node(name)
+            self.kill_raylet(name)
+        for name in names:
+            self.collect(name)
         hold_s = rng.uniform(*AWAY_S)
 
         def heal() -> None:

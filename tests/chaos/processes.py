@@ -59,6 +59,12 @@ class OneNode(RayActors):
             cluster, self._cluster = self._cluster, None
             cluster.stop()
 
+    def secret(self) -> str:
+        """Return the cluster's secret."""
+        if self._cluster is None:
+            raise NoTarget("the cluster does not run")
+        return self._cluster.secret()
+
     def close(self) -> None:
         """Stop the cluster and Ray."""
         import ray

@@ -23,6 +23,9 @@ FindController = Callable[[], Awaitable[tuple[str, int]]]
 
 RETRY_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 2.0
+SILENT_BEATS: Final = 3
+"""After so many heartbeats' time without an answer, the controller is looked for anew."""
+ANSWER_TIMEOUT_S: Final = 10.0
 STALE: Final = StaleBrokerEpoch.code
 
 
@@ -137,8 +140,48 @@ class ControllerLink:
             self._early.append(request)
 
     async def _beat_until(self, connection: Connection, closed: asyncio.Event) -> None:
-        while not closed.is_set():
-            connection.notify("heartbeat")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
-                    await closed.wait()
+        """Greet the controller until the connection breaks, or until another is known to serve in its place.
+
+        A controller that vanished with its node, or a network that was cut, breaks no connection for a long time: the
+        system goes on to repeat what was sent. So whoever gets no answers asks where the controller is, and tries it.
+        """
+        loop = asyncio.get_running_loop()
+        heard_s = loop.time()
+        search: asyncio.Task[bool] | None = None
+
+        def answered(answer: asyncio.Future[Reply]) -> None:
+            nonlocal heard_s
+            if not answer.cancelled() and answer.exception() is None:
+                heard_s = loop.time()
+
+        try:
+            while not closed.is_set():
+                connection.call_nowait("heartbeat", timeout_s=ANSWER_TIMEOUT_S).add_done_callback(answered)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
+                        await closed.wait()
+                is_silent = loop.time() - heard_s > SILENT_BEATS * self.heartbeat_s
+                if search is None and is_silent:
+                    search = asyncio.create_task(self._serves_anew(), name=f"search of {self._name}")
+                elif search is not None and search.done():
+                    if is_silent and search.result():
+                        logger.info("%s: the controller is silent on this connection, and serves on another", self._name)
+                        return
+                    search = None
+        finally:
+            if search is not None:
+                search.cancel()
+                await asyncio.gather(search, return_exceptions=True)
+
+    async def _serves_anew(self) -> bool:
+        """Return whether a controller can be found that answers; one that is paused, or still cut off, does not.
+
+        A connection to a paused controller is kept: on waking it goes on with those that it still has.
+        """
+        try:
+            host, port = await self._find()
+            connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
+        except (RpcError, ConnectionFailed, OSError):
+            return False
+        connection.close("found")
+        return True

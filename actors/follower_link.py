@@ -9,7 +9,7 @@ from typing import Final
 from raylog.actors.transport import dial
 from raylog.core.ids import NO_EPOCH
 from raylog.core.replication.events import SendFetch
-from raylog.rpc import Connection, RemoteError, Reply, RpcError
+from raylog.rpc import Connection, RemoteError, Reply, RpcError, RpcTimeout
 
 CONNECT_TIMEOUT_S: Final = 1.0
 MAX_WAIT_MS: Final = 500
@@ -115,7 +115,15 @@ class FollowerLink:
             start = error.details.get("log_start_offset", 0)
             self._on_failure(fetch, error.code, start if isinstance(start, int) else 0)
         else:
+            if isinstance(error, RpcTimeout):
+                self._give_up("a fetch was not answered in time")
             self._on_failure(fetch, LINK_BROKEN, 0)
+
+    def _give_up(self, reason: str) -> None:
+        """Close a silent connection: after a cut of the network, a new one works long before the old one does."""
+        if self._connection is not None:
+            self._connection.abort(reason)
+            self._connection = None
 
     async def _connected(self, endpoint: tuple[str, int]) -> Connection:
         standing = self._connection

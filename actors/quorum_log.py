@@ -31,7 +31,7 @@ from raylog.core.ids import ControllerEpoch
 from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
-from raylog.rpc import Connection, Reply, RpcError
+from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
 from raylog.storage.directory import partition_folder
 from raylog.storage.records import iter_headers
 
@@ -292,6 +292,9 @@ class QuorumLog:
                 reply = await connection.call(method, args, payload, timeout_s=timeout_s)
         except (RpcError, ConnectionFailed, OSError, TimeoutError) as error:
             logger.debug("voter %d did not answer %s: %s", voter, method, error)
+            silent = self._connections.pop(voter, None) if isinstance(error, RpcTimeout | TimeoutError) else None
+            if silent is not None:  # after a cut of the network, a new connection works long before the old one does
+                silent.abort(f"{method} was not answered in time")
             return None
         self._heard.add(voter)
         return reply

@@ -186,7 +186,7 @@ CLUSTER_KEYS: Final = _keys(
     ),
     _int(
         "broker.session.timeout.ms",
-        3_000,
+        2_500,
         100,
         "Silence after which the controller counts a process as gone (Kafka's default is 9000; a broken connection "
         "counts at once).",

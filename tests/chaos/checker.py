@@ -58,7 +58,7 @@ class Analysis:
 
 
 class _View:
-    """The history in the shapes that the checks ask for."""
+    """The history in the shapes that the checks ask for: what is as it should be is kept once and in few bytes."""
 
     def __init__(self, history: History, readers: Readers) -> None:
         self.readers = readers
@@ -66,9 +66,13 @@ class _View:
         self.polls = history.of(Poll)
         self.operations = list(history.operations)
         self.by_value = {send.value: send for send in self.sends}
-        self.at: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
-        """(partition, offset) -> value -> who says so."""
-        self.places: dict[str, set[tuple[int, int]]] = defaultdict(set)
+        self.at: dict[int, dict[int, str]] = defaultdict(dict)
+        """partition -> offset -> the value that was first said to be there."""
+        self.others_at: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
+        """(partition, offset) -> another value -> who says so."""
+        self.place: dict[str, tuple[int, int]] = {}
+        """value -> the place where it was first said to be."""
+        self.other_places: dict[str, set[tuple[int, int]]] = defaultdict(set)
         self.read_by: dict[str, set[str]] = {reader: set() for reader in readers}
         self.highest_read: dict[tuple[str, int], int] = {}
         self.readers_of: dict[str, str] = {}
@@ -81,15 +85,32 @@ class _View:
                 values.add(value)
                 self.readers_of.setdefault(value, poll.client)
                 place = (poll.reader, partition)
-                self.highest_read[place] = max(self.highest_read.get(place, -1), offset)
+                if offset > self.highest_read.get(place, -1):
+                    self.highest_read[place] = offset
                 self._note(partition, offset, value, poll.client)
-        self.offsets: dict[int, list[int]] = defaultdict(list)
-        for partition, offset in sorted(self.at):
-            self.offsets[partition].append(offset)
+        self.offsets = {partition: sorted(known) for partition, known in sorted(self.at.items())}
 
     def _note(self, partition: int, offset: int, value: str, who: str) -> None:
-        self.at[partition, offset].setdefault(value, who)
-        self.places[value].add((partition, offset))
+        if self.at[partition].setdefault(offset, value) != value:
+            self.others_at[partition, offset].setdefault(value, who)
+        place = self.place.get(value)
+        if place is None:
+            self.place[value] = (partition, offset)
+        elif place != (partition, offset):
+            self.other_places[value].add((partition, offset))
+
+    def places(self, value: str) -> list[tuple[int, int]]:
+        """Everywhere that a value was said to be: nowhere, one place, or several by mistake."""
+        first = self.place.get(value)
+        return [] if first is None else [first, *self.other_places.get(value, ())]
+
+    def who_says(self, partition: int, offset: int) -> str:
+        """Who saw the first value at this place: whoever sent it, or read it."""
+        value = self.at[partition][offset]
+        send = self.by_value.get(value)
+        if send is not None and (send.outcome, send.partition, send.offset) == ("ok", partition, offset):
+            return f"the answer to {send.process}"
+        return self.readers_of.get(value, "nobody")
 
     def those_to_have(self, send: Send) -> Iterator[tuple[str, set[str], int]]:
         """Who has to get this record: the reader, the values it got, and how far it came in the record's partition."""
@@ -100,7 +121,7 @@ class _View:
 
     def next_known(self, partition: int, offset: int) -> int | None:
         """The first offset behind this one that holds a record, as far as anybody has seen."""
-        offsets = self.offsets[partition]
+        offsets = self.offsets.get(partition, [])
         index = bisect_right(offsets, offset)
         return offsets[index] if index < len(offsets) else None
 
@@ -150,17 +171,16 @@ def judge(
 
 
 def _inconsistent_offsets(view: _View) -> Iterator[Anomaly]:
-    for (partition, offset), values in view.at.items():
-        if len(values) > 1:
-            said = ", ".join(f"{value!r} by {who}" for value, who in values.items())
-            yield Anomaly("inconsistent offsets", f"partition {partition}, offset {offset}: {said}")
+    for (partition, offset), others in view.others_at.items():
+        values = {view.at[partition][offset]: view.who_says(partition, offset), **others}
+        said = ", ".join(f"{value!r} by {who}" for value, who in values.items())
+        yield Anomaly("inconsistent offsets", f"partition {partition}, offset {offset}: {said}")
 
 
 def _duplicates(view: _View) -> Iterator[Anomaly]:
-    for value, places in view.places.items():
-        if len(places) > 1:
-            where = ", ".join(f"{partition}@{offset}" for partition, offset in sorted(places))
-            yield Anomaly("duplicate", f"{value!r} is stored at {where}")
+    for value in view.other_places:
+        where = ", ".join(f"{partition}@{offset}" for partition, offset in sorted(view.places(value)))
+        yield Anomaly("duplicate", f"{value!r} is stored at {where}")
 
 
 def _aborted_reads(view: _View) -> Iterator[Anomaly]:
@@ -216,7 +236,7 @@ def _poll_order(view: _View) -> Iterator[Anomaly]:
             for partition, offset, _ in operation.records:
                 before = positions.get(partition)
                 positions[partition] = offset
-                if before is None:
+                if before is None or offset == before + 1:
                     continue
                 where = f"{operation.client} got {partition}@{offset} after {partition}@{before}"
                 if offset <= before:
@@ -232,7 +252,7 @@ def _send_order(view: _View) -> Iterator[Anomaly]:
     last: dict[tuple[str, int], tuple[int, str]] = {}
     for send in sorted(view.sends, key=lambda one: (one.process, one.number)):
         first: dict[int, int] = {}
-        for partition, offset in view.places.get(send.value, ()):  # a duplicate is an anomaly of its own
+        for partition, offset in view.places(send.value):  # a duplicate is an anomaly of its own
             first[partition] = min(offset, first.get(partition, offset))
         for partition, offset in first.items():
             before = last.get((send.process, partition))

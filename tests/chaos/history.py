@@ -22,7 +22,7 @@ Seen: TypeAlias = tuple[int, int, str]
 """Partition, offset and value of one record."""
 
 
-class Send(msgspec.Struct, tag="send", frozen=True):
+class Send(msgspec.Struct, tag="send", frozen=True, gc=False):
     """One record that a producer sent. ``number`` orders the sends of a process as they were begun."""
 
     process: str
@@ -37,7 +37,7 @@ class Send(msgspec.Struct, tag="send", frozen=True):
     error: str = ""
 
 
-class Poll(msgspec.Struct, tag="poll", frozen=True):
+class Poll(msgspec.Struct, tag="poll", frozen=True, gc=False):
     """Records that one client got. ``reader`` is who reads: a group, or a client that reads by itself."""
 
     client: str
@@ -49,7 +49,7 @@ class Poll(msgspec.Struct, tag="poll", frozen=True):
     error: str = ""
 
 
-class Moved(msgspec.Struct, tag="moved", frozen=True):
+class Moved(msgspec.Struct, tag="moved", frozen=True, gc=False):
     """A client's partitions or positions changed, by a rebalance or a seek: its next records may begin anywhere."""
 
     client: str
@@ -59,7 +59,7 @@ class Moved(msgspec.Struct, tag="moved", frozen=True):
     at_s: float = 0.0
 
 
-class Commit(msgspec.Struct, tag="commit", frozen=True):
+class Commit(msgspec.Struct, tag="commit", frozen=True, gc=False):
     """Offsets that a client committed for its group."""
 
     client: str
@@ -71,7 +71,7 @@ class Commit(msgspec.Struct, tag="commit", frozen=True):
     error: str = ""
 
 
-class Fault(msgspec.Struct, tag="fault", frozen=True):
+class Fault(msgspec.Struct, tag="fault", frozen=True, gc=False):
     """One fault: what was done to whom, and when the cluster was whole again."""
 
     kind: str
@@ -102,8 +102,13 @@ class History:
         self.records_read = 0
         self.reached: dict[tuple[str, int], int] = {}
         """Next offset behind all that a reader has got of a partition."""
+        self._values: dict[str, str] = {}
         for operation in operations:
             self.add(operation)
+
+    def shared(self, value: str) -> str:
+        """The same value, kept once however often it is read: a run has millions."""
+        return self._values.setdefault(value, value)
 
     def now_s(self) -> float:
         """Seconds since the run began."""

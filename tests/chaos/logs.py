@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -51,12 +51,11 @@ class ReplicaLog:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
 
-def read_logs(root: Path, *, values_of: str) -> dict[Place, dict[int, ReplicaLog]]:
-    """Every partition of every broker below the data directory; values are kept for one topic only."""
+def read_logs(directories: Mapping[int, Path], *, values_of: str) -> dict[Place, dict[int, ReplicaLog]]:
+    """Every partition of every broker, by the brokers' directories; values are kept for one topic only."""
     found: dict[Place, dict[int, ReplicaLog]] = defaultdict(dict)
-    for broker_folder in sorted(root.glob("broker-*")):
-        broker = int(broker_folder.name.rpartition("-")[2])
-        for folder in sorted(broker_folder.iterdir()):
+    for broker, directory in sorted(directories.items()):
+        for folder in sorted(directory.iterdir()):
             place = parse_partition_folder(folder.name)
             if place is not None and folder.is_dir():
                 found[place][broker] = _read(folder, with_values=place[0] == values_of)
@@ -110,9 +109,15 @@ def _differences(name: str, below: Mapping[int, list[Batch]]) -> Iterable[Anomal
 
 
 def as_reads(
-    logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place, End], topic: str
+    logs: Mapping[Place, Mapping[int, ReplicaLog]],
+    ends: Mapping[Place, End],
+    topic: str,
+    shared: Callable[[str], str] = str,
 ) -> tuple[list[Poll], dict[str, set[int]]]:
-    """Each broker's logs below the high watermark as reads of all there is; and what each has to hold."""
+    """Each broker's logs below the high watermark as reads of all there is; and what each has to hold.
+
+    ``shared`` returns the one copy of a value that was seen before.
+    """
     reads = []
     readers: dict[str, set[int]] = defaultdict(set)
     for (name, partition), replicas in sorted(logs.items()):
@@ -123,7 +128,7 @@ def as_reads(
             if broker in end.in_sync:
                 reader = f"the log of broker {broker}"
                 seen: list[Seen] = [
-                    (partition, offset, value.split(b" ", 1)[0].decode(errors="replace"))
+                    (partition, offset, shared(value.split(b" ", 1)[0].decode(errors="replace")))
                     for offset, value in log.records
                     if offset < end.high_watermark
                 ]

@@ -1,11 +1,10 @@
 """One run: start a cluster, load it, injure it by a seeded schedule, heal it, read everything, judge.
 
-Called by the command (``__main__``). May touch: Ray, the disk below its own folder, processes of its own cluster.
+Called by the command (``__main__``), for one part at a time. What kind of cluster it is, is the arena's matter.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -16,41 +15,43 @@ from pathlib import Path
 from typing import Final
 
 import raylog
-from tests.chaos import logs, sight, small_disk
+from tests.chaos import logs
+from tests.chaos.arena import PARTS, Arena, LeftOut, Setup
 from tests.chaos.checker import Analysis, Anomaly, Verdict, analyse, judge
-from tests.chaos.faults import FAULTS, Nemesis, Schedule
+from tests.chaos.faults import Nemesis, Schedule
 from tests.chaos.history import Fault, History
 from tests.chaos.report import Result
+from tests.chaos.sight import wait_until
 from tests.chaos.workload import DELIVERY_TIMEOUT_MS, GROUP, MAX_MESSAGE_BYTES, READER, TOPIC, Workload
 
 PROGRESS_S: Final = 5.0
 WARM_UP_S: Final = 3.0
-DRAIN_S: Final = 90.0
+DRAIN_S: Final = 120.0
 END_S: Final = 30.0
 START_S: Final = 180.0
 """Fifteen processes have to start, on a machine that may be busy with other things."""
 ENOUGH: Final = 100
 """Acknowledged sends, and records read, below which a run proves nothing."""
-SMALL_BROKER: Final = 1
-CALM_PAUSE_S: Final = (1.0, 4.0)
+CALM_PAUSE_S: Final = (0.5, 2.0)
 STORM_PAUSE_S: Final = (0.2, 2.0)
-CLUSTER_CONFIG: Final = {"default.replication.factor": 3, "group.initial.rebalance.delay.ms": 100}
-OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
+SEGMENT_BYTES: Final = 262_144
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What to do."""
 
+    part: str = PARTS[0]
     minutes: float = 1.0
     seed: int = 1
     brokers: int = 3
     partitions: int = 3
     producers: int = 2
     members: int = 3
-    rate: float = 60.0
+    rate: float = 600.0
     """Records a second of each producer."""
-    faults: tuple[str, ...] = tuple(FAULTS)
+    faults: tuple[str, ...] = ()
+    """Kinds to draw from; none = all that the part has."""
     each_once: bool = False
     """Do each of the faults once, in the order given, instead of drawing for so many minutes."""
     storm: bool = False
@@ -61,42 +62,52 @@ class Options:
     """Keep what a run that passed leaves behind, too."""
 
 
+def arena_for(part: str, setup: Setup, *, full_disk: bool = True) -> Arena:
+    """Return the arena of a part; raises :class:`LeftOut` where it cannot run."""
+    if part == "network":
+        from tests.chaos.network import Namespaces
+
+        return Namespaces(setup)
+    if part == "nodes":
+        from tests.chaos.nodes import RayNodes
+
+        return RayNodes(setup)
+    from tests.chaos.processes import OneNode
+
+    return OneNode(setup, full_disk=full_disk)
+
+
 class Run:
     """State of one run."""
 
     def __init__(self, options: Options) -> None:
-        """Make the folder; nothing is started yet."""
+        """Make the folder; nothing is started yet. Raises :class:`LeftOut` where this part cannot run."""
         self._options = options
         self._folder = options.out or Path(tempfile.mkdtemp(prefix=f"raylog-chaos-{options.seed}-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._root = self._folder / "data"
+        setup = Setup(
+            root=self._folder / "data",
+            topic=TOPIC,
+            partitions=options.partitions,
+            brokers=options.brokers,
+            start_s=START_S,
+        )
+        full_disk = not options.faults or "full-disk" in options.faults
+        try:
+            self._arena = arena_for(options.part, setup, full_disk=full_disk)
+        except LeftOut:
+            shutil.rmtree(self._folder)
+            raise
         self._history = History(self._folder / "history.jsonl")
         self._phase = "starting"
-        self._cluster: raylog.Cluster | None = None
         self._hangs: list[str] = []
         self._doubts: list[str] = []
         self._remarks: list[str] = []
         self._over = threading.Event()
-        self._has_small_disk = False
 
     def run(self) -> Result:
         """Do all of it. Whatever happens, everything that was started is ended, and nobody stays paused."""
-        import ray
-
-        print(f"seed {self._options.seed}, folder {self._folder}", flush=True)
-        if "full-disk" in self._options.faults:
-            remark = small_disk.mount(self._root / f"broker-{SMALL_BROKER}")
-            self._has_small_disk = not remark
-            self._remarks += [remark] if remark else []
-        ray.init(
-            address="local",
-            num_cpus=2,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-        )
-        session = ray.get_runtime_context().get_session_name()
-        logs_folder = Path(os.environ["RAY_TMPDIR"]) / "ray" / session / "logs"
+        print(f"{self._options.part}: seed {self._options.seed}, folder {self._folder}", flush=True)
         reporter = threading.Thread(target=self._report_progress, name="progress", daemon=True)
         try:
             reporter.start()
@@ -105,23 +116,21 @@ class Run:
             self._over.set()
             reporter.join(PROGRESS_S)
             self._history.close()
-            if self._cluster is not None:
-                self._cluster.stop()
-            ray.shutdown()
-        self._clean_up(result, logs_folder)
+            self._arena.close()
+        self._clean_up(result)
         return result
 
     # The course of a run
 
     def _load_and_injure(self) -> Result:
         options = self._options
-        self._start_cluster()
-        with raylog.Admin() as admin:
+        self._arena.start()
+        with raylog.Admin(**self._arena.clients()) as admin:
             admin.create_topic(
                 TOPIC,
                 partitions=options.partitions,
                 replication_factor=min(3, options.brokers),
-                config={"segment.bytes": 131_072, "max.message.bytes": MAX_MESSAGE_BYTES},
+                config={"segment.bytes": SEGMENT_BYTES, "max.message.bytes": MAX_MESSAGE_BYTES},
                 timeout_s=START_S,
             )
         workload = Workload(
@@ -131,16 +140,9 @@ class Run:
             producers=options.producers,
             members=options.members,
             rate=options.rate,
+            clients=self._arena.clients,
         )
-        nemesis = Nemesis(
-            self._history,
-            root=self._root,
-            topic=TOPIC,
-            partitions=options.partitions,
-            brokers=options.brokers,
-            restart=self._restart_cluster,
-            small_broker=SMALL_BROKER if self._has_small_disk else None,
-        )
+        nemesis = Nemesis(self._history, self._arena)
         workload.start()
         try:
             self._injure(nemesis)
@@ -148,23 +150,27 @@ class Run:
             nemesis.close()
         self._phase = "healing"
         if not nemesis.wait_whole():
-            self._hangs.append(f"the cluster did not become whole: {sight.missing(options.brokers)}")
+            self._hangs.append(f"the cluster did not become whole: {self._arena.missing()}")
         drained = self._drain(workload)
         ends = self._ends(workload)
         self._phase = "stopping"
-        if self._cluster is not None:
-            self._cluster.stop()
+        self._arena.stop()
         return self._judge(workload, ends, drained=drained)
+
+    def _kinds(self) -> list[str]:
+        known = self._arena.faults
+        self._remarks += [f"{kind} cannot be done here" for kind in self._options.faults if kind not in known]
+        return [kind for kind in self._options.faults or known if kind in known]
 
     def _injure(self, nemesis: Nemesis) -> None:
         options = self._options
-        warm = sight.wait_until(lambda: self._history.outcomes["ok"] > 0, END_S)
+        warm = wait_until(lambda: self._history.outcomes["ok"] > 0, END_S)
         if not warm:
             self._hangs.append("no record was acknowledged before the first fault")
             return
         self._phase = "warming up"
         self._over.wait(WARM_UP_S)
-        kinds = [kind for kind in options.faults if kind != "full-disk" or self._has_small_disk]
+        kinds = self._kinds()
         targets = random.Random(f"{options.seed}-targets")
         schedule = Schedule(kinds, random.Random(f"{options.seed}-kinds"))
         planned = [[kind] for kind in kinds] if options.each_once else None
@@ -192,22 +198,6 @@ class Run:
                 self._hangs.append(f"{fault.kind} of {fault.target} at {fault.at_s:.1f} s: {fault.note}")
         return all(fault.whole_s is not None for fault in faults)
 
-    def _start_cluster(self) -> None:
-        self._cluster = raylog.start(
-            self._root, brokers=self._options.brokers, config=CLUSTER_CONFIG, address="local", timeout_s=START_S
-        )
-
-    def _restart_cluster(self) -> None:
-        began_s = time.monotonic()
-        if self._cluster is not None:
-            self._cluster.stop()
-        stopped_s = time.monotonic()
-        self._start_cluster()
-        print(
-            f"        stopped in {stopped_s - began_s:.1f} s, started in {time.monotonic() - stopped_s:.1f} s",
-            flush=True,
-        )
-
     def _drain(self, workload: Workload) -> bool:
         """End the producers, and wait until the group and the reader have got everything; whether they have."""
         self._phase = "draining"
@@ -217,30 +207,25 @@ class Run:
         ends = self._high_watermarks()
         reached = self._history.reached
 
-        def everything_read() -> bool:
-            return all(
-                reached.get((reader, partition), 0) >= end
-                for reader in (GROUP, READER)
-                for partition, end in ends.items()
-            )
-
-        if len(ends) < self._options.partitions:
-            self._hangs.append("the high watermarks could not be asked for")
-            return False
-        if not sight.wait_until(everything_read, DRAIN_S):
-            behind = [
+        def behind() -> list[str]:
+            return [
                 f"{reader} is at {reached.get((reader, partition), 0)} of {end} in partition {partition}"
                 for reader in (GROUP, READER)
                 for partition, end in ends.items()
                 if reached.get((reader, partition), 0) < end
             ]
-            self._hangs += behind
+
+        if len(ends) < self._options.partitions:
+            self._hangs.append("the high watermarks could not be asked for")
+            return False
+        if not wait_until(lambda: not behind(), DRAIN_S):
+            self._hangs += behind()
             return False
         return True
 
     def _high_watermarks(self) -> dict[int, int]:
         found: dict[int, int] = {}
-        for one in sight.replica_states().values():
+        for one in self._arena.replica_states():
             if one["topic"] == TOPIC:
                 found[one["partition"]] = max(found.get(one["partition"], 0), one["high_watermark"])
         return found
@@ -248,10 +233,10 @@ class Run:
     def _ends(self, workload: Workload) -> dict[logs.Place, logs.End]:
         """End the readers; then what the cluster says of its partitions, now that nobody writes."""
         self._hangs += [f"{name} did not end" for name in workload.end_readers(2 * END_S)]
-        if not sight.wait_until(lambda: not sight.missing(self._options.brokers), END_S):
-            self._doubts.append(f"at the end, {sight.missing(self._options.brokers)}")
-        view = sight.status()
-        states = sight.replica_states().values()
+        if not wait_until(lambda: not self._arena.missing(), END_S):
+            self._doubts.append(f"at the end, {self._arena.missing()}")
+        view = self._arena.status()
+        states = self._arena.replica_states()
         if view is None:
             self._doubts.append("at the end, the controller did not answer")
             return {}
@@ -268,14 +253,12 @@ class Run:
 
     def _judge(self, workload: Workload, ends: dict[logs.Place, logs.End], *, drained: bool) -> Result:
         self._phase = "judging"
-        found = logs.read_logs(self._root, values_of=TOPIC)
-        reads, holders = logs.as_reads(found, ends, TOPIC)
+        history = self._history
+        found = logs.read_logs(self._arena.directories(), values_of=TOPIC)
+        reads, holders = logs.as_reads(found, ends, TOPIC, history.shared)
         if not holders:
             self._doubts.append("no log on disk could be compared")
-        before = self._history.operations
-        seen = History(operations=[*before, *reads])
-        seen.outcomes = dict(self._history.outcomes)
-        seen.records_read = self._history.records_read
+        seen = History(operations=[*history.operations, *reads])
         analysis: Analysis = analyse(seen, readers={GROUP: None, READER: None, **holders}, drained=drained)
         for anomaly in logs.compare(found, ends):
             analysis.add(anomaly)
@@ -285,13 +268,22 @@ class Run:
             analysis,
             hangs=self._hangs,
             doubts=self._doubts,
-            sent=self._history.outcomes["ok"],
-            read=self._history.records_read,
+            sent=history.outcomes["ok"],
+            read=history.records_read,
             enough=ENOUGH,
         )
         batches = sum(len(log.batches) for place in ends for log in found.get(place, {}).values())
-        compared = f"{batches:,} batches of {sum(len(found.get(place, {})) for place in ends)} replicas compared"
-        return Result(verdict, analysis, self._history, self._hangs, self._doubts, self._remarks, compared)
+        return Result(
+            verdict,
+            analysis,
+            history,
+            self._hangs,
+            self._doubts,
+            [*self._arena.remarks, *self._remarks],
+            f"{batches:,} batches of {sum(len(found.get(place, {})) for place in ends)} replicas compared",
+            part=self._options.part,
+            seed=self._options.seed,
+        )
 
     # Around it
 
@@ -305,32 +297,21 @@ class Run:
                 flush=True,
             )
 
-    def _clean_up(self, result: Result, logs_folder: Path) -> None:
-        keeps = self._options.keep or result.verdict is not Verdict.PASSED
-        if keeps:
+    def _clean_up(self, result: Result) -> None:
+        if self._options.keep or result.verdict is not Verdict.PASSED:
             kept = self._folder / "logs"
             kept.mkdir(exist_ok=True)
-            for file in sorted(
-                [*logs_folder.glob("worker-*"), *logs_folder.glob("raylet*"), *logs_folder.glob("gcs*")]
-            ):
-                if file.is_file() and file.stat().st_size:
-                    shutil.copy(file, kept / file.name)
-            if self._has_small_disk:
-                small = self._root / f"broker-{SMALL_BROKER}"
-                copy = small.with_name(f"{small.name}-kept")
-                shutil.copytree(small, copy)
-                small_disk.unmount(small)
-                small.rmdir()
-                copy.rename(small)
+            self._arena.keep(kept)
             result.remarks.append(f"history, logs and data are kept in {self._folder}")
             return
-        if self._has_small_disk:
-            small_disk.unmount(self._root / f"broker-{SMALL_BROKER}")
+        forget = getattr(self._arena, "unmount", None)
+        if forget is not None:
+            forget()
         shutil.rmtree(self._folder)
 
 
 def run(options: Options) -> Result:
-    """Do one run."""
+    """Do one run; raises :class:`LeftOut` where the part cannot run."""
     began_s = time.monotonic()
     result = Run(options).run()
     result.remarks.append(f"seed {options.seed}, {time.monotonic() - began_s:.0f} s")

@@ -7,11 +7,12 @@ answer is a normal sight here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.actors.naming import CONTROLLER, NAMESPACE, broker_name
+from raylog.actors.naming import CONTROLLER, NAMESPACE
+from tests.chaos.arena import incomplete
 
 ASK_S: Final = 3.0
 LOOK_S: Final = 0.2
@@ -87,24 +88,11 @@ def replica_states() -> dict[str, dict[str, Any]]:
 
 def missing(brokers: int) -> str:
     """What keeps the cluster from being whole, in words; "" when nothing does."""
-    view = status()
-    if view is None:
-        return "the controller does not answer"
-    online = {one["broker"] for one in view["brokers"] if one["online"]}
-    for broker in range(1, brokers + 1):
-        if broker not in online:
-            return f"broker {broker} is offline"
-        if pid_of(broker_name(broker)) is None:
-            return f"broker {broker} does not answer"
-    for topic, partitions in view["topics"].items():
-        for one in partitions:
-            if one["leader"] < 0:
-                return f"{topic}-{one['partition']} has no leader"
-            if set(one["isr"]) != set(one["replicas"]):
-                return f"{topic}-{one['partition']} has in sync {sorted(one['isr'])} of {sorted(one['replicas'])}"
-    replicas = actor_names("replica:")
-    silent = set(replicas) - set(replica_states())
-    silent |= {name for name in actor_names("group-coordinator-") if pid_of(name) is None}
+    lacking = incomplete(status(), brokers)
+    if lacking:
+        return lacking
+    silent = set(actor_names("replica:")) - set(replica_states())
+    silent |= {name for name in actor_names("broker-", "group-coordinator-") if pid_of(name) is None}
     return f"{', '.join(sorted(silent))} does not answer" if silent else ""
 
 
@@ -116,16 +104,3 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(LOOK_S)
     return True
-
-
-def wait_replaced(old: Iterable[tuple[str, int]], timeout_s: float) -> bool:
-    """Whether every actor answers from another process than the one it had."""
-    waiting = dict(old)
-
-    def replaced() -> bool:
-        for name, pid in list(waiting.items()):
-            if pid_of(name) not in (None, pid):
-                del waiting[name]
-        return not waiting
-
-    return wait_until(replaced, timeout_s)

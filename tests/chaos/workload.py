@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import raylog
 from raylog.client.batch import SendFuture
@@ -37,6 +37,11 @@ POLL_MS: Final = 300
 CALL_TIMEOUT_MS: Final = 15_000
 POLL_PAUSE_S: Final = 0.02
 RETRY_S: Final = 0.3
+BURSTS_PER_S: Final = 50
+CATCH_UP_S: Final = 2.0
+"""How much of a delay a producer makes up for by sending faster."""
+REFUSED_SHARE: Final = 0.001
+"""Sends that are too large for the topic, and certain to be refused."""
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
@@ -54,8 +59,12 @@ def in_words(error: BaseException) -> str:
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, history: History, *, seed: int, partitions: int, producers: int, members: int, rate: float):
-        """``rate``: records a second of each producer."""
+    def __init__(
+        self, history: History, *, seed: int, partitions: int, producers: int, members: int, rate: float,
+        clients: Callable[[], dict[str, Any]],
+    ) -> None:
+        """``rate``: records a second of each producer; ``clients``: arguments by which a client finds the cluster."""
+        self._clients = clients
         self._history = history
         self._seed = seed
         self._partitions = partitions
@@ -106,7 +115,7 @@ class Workload:
             try:
                 producer = raylog.Producer(
                     client_id=name, delivery_timeout_ms=DELIVERY_TIMEOUT_MS, linger_ms=rng.choice((0, 5, 20)),
-                    request_timeout_ms=CALL_TIMEOUT_MS, max_block_ms=CALL_TIMEOUT_MS,
+                    request_timeout_ms=CALL_TIMEOUT_MS, max_block_ms=CALL_TIMEOUT_MS, **self._clients(),
                 )  # fmt: skip
             except RaylogError:
                 self.no_more_sends.wait(RETRY_S)  # nobody is there at the moment; nothing was sent
@@ -121,17 +130,20 @@ class Workload:
     def _send_until(self, producer: raylog.Producer, process: str, rng: random.Random, ends_s: float) -> None:
         number = 0
         next_s = time.monotonic()
+        burst_max = max(1, round(2 * self._rate / BURSTS_PER_S) - 1)
         while time.monotonic() < ends_s and not self.no_more_sends.is_set():
-            self._send(producer, process, number, rng)
-            number += 1
-            next_s = max(next_s + rng.uniform(0.2, 1.8) / self._rate, time.monotonic() - 0.5)
+            burst = rng.randint(1, burst_max)
+            for _ in range(burst):
+                self._send(producer, process, number, rng)
+                number += 1
+            next_s = max(next_s + burst * rng.uniform(0.2, 1.8) / self._rate, time.monotonic() - CATCH_UP_S)
             self.no_more_sends.wait(max(0.0, next_s - time.monotonic()))
 
     def _send(self, producer: raylog.Producer, process: str, number: int, rng: random.Random) -> None:
         history = self._history
-        value = f"{process}-{number}"
+        value = history.shared(f"{process}-{number}")
         key = b"%d" % rng.randrange(KEYS)
-        is_refused = rng.random() < 0.01
+        is_refused = rng.random() < REFUSED_SHARE
         content = value.encode() + (b" " + TOO_LARGE if is_refused else b"")
         invoked_s = history.now_s()
 
@@ -180,7 +192,7 @@ class Workload:
         consumer = raylog.Consumer(
             client_id=client, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False,
             session_timeout_ms=6_000, heartbeat_interval_ms=500, request_timeout_ms=CALL_TIMEOUT_MS,
-            default_api_timeout_ms=CALL_TIMEOUT_MS,
+            default_api_timeout_ms=CALL_TIMEOUT_MS, **self._clients(),
         )  # fmt: skip
         consumer.subscribe(
             [TOPIC],
@@ -200,7 +212,7 @@ class Workload:
         places = [raylog.TopicPartition(TOPIC, number) for number in range(self._partitions)]
         with raylog.Consumer(
             client_id=name, auto_offset_reset="none", request_timeout_ms=CALL_TIMEOUT_MS,
-            default_api_timeout_ms=CALL_TIMEOUT_MS,
+            default_api_timeout_ms=CALL_TIMEOUT_MS, **self._clients(),
         ) as consumer:  # fmt: skip
             consumer.assign(places)
             for place in places:
@@ -224,7 +236,7 @@ class Workload:
             return error
         if polled:
             seen: list[Seen] = [
-                (place.partition, record.offset, bytes(record.value).split(b" ", 1)[0].decode())
+                (place.partition, record.offset, history.shared(bytes(record.value).split(b" ", 1)[0].decode()))
                 for place, records in polled.items()
                 for record in records
             ]

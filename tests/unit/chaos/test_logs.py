@@ -24,8 +24,12 @@ def write(root: Path, broker: int, batches: list[list[bytes]], *, segment_bytes:
     return folder
 
 
+def directories(root: Path) -> dict[int, Path]:
+    return {int(folder.name.removeprefix("broker-")): folder for folder in root.glob("broker-*")}
+
+
 def kinds(root: Path, high_watermark: int, in_sync: set[int]) -> list[str]:
-    found = compare(read_logs(root, values_of="t"), {PLACE: End(high_watermark, frozenset(in_sync))})
+    found = compare(read_logs(directories(root), values_of="t"), {PLACE: End(high_watermark, frozenset(in_sync))})
     return [anomaly.kind for anomaly in found]
 
 
@@ -67,6 +71,6 @@ def test_a_flipped_bit_is_damage(tmp_path: Path) -> None:
 def test_the_log_of_each_broker_in_sync_is_a_read_of_all_below_the_high_watermark(tmp_path: Path) -> None:
     for broker in (1, 2):
         write(tmp_path, broker, [[b"a", b"b  padding"], [b"c"]])
-    reads, holders = as_reads(read_logs(tmp_path, values_of="t"), {PLACE: End(2, frozenset({1}))}, "t")
+    reads, holders = as_reads(read_logs(directories(tmp_path), values_of="t"), {PLACE: End(2, frozenset({1}))}, "t")
     assert [poll.records for poll in reads] == [((0, 0, "a"), (0, 1, "b"))]
     assert holders == {"the log of broker 1": {0}}

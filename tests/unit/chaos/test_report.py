@@ -8,9 +8,10 @@ from itertools import islice
 import pytest
 
 from tests.chaos.checker import Analysis, Anomaly, Verdict
-from tests.chaos.faults import FAULTS, Schedule
+from tests.chaos.faults import Schedule
 from tests.chaos.history import Fault, History, Send
-from tests.chaos.report import Result, longest_gap, table, unavailable
+from tests.chaos.processes import PROCESS_FAULTS
+from tests.chaos.report import Result, as_plain, longest_gap, percentile, summary, table, unavailable
 
 
 @pytest.mark.parametrize(
@@ -43,24 +44,41 @@ def test_the_report_names_faults_outcomes_anomalies_and_the_verdict() -> None:
             Fault("kill-controller", "controller", 20.0, 20.0, None),
         ]
     )
-    text = table(Result(Verdict.FAILED, analysis, history, hangs=["a thread"]))
+    text = table(as_plain(Result(Verdict.FAILED, analysis, history, hangs=["a thread"])))
     for part in ("kill-leader", "never", "1 ok, 0 fail, 1 unknown", "1 x duplicate", "stored twice", "a thread"):
         assert part in text
     assert text.endswith("FAILED")
 
 
 def drawn(seed: int, count: int = 60) -> list[list[str]]:
-    schedule = Schedule(list(FAULTS), random.Random(seed))
+    schedule = Schedule(list(PROCESS_FAULTS), random.Random(seed))
     return list(islice(iter(schedule.next, None), count))
 
 
 def test_a_schedule_is_the_same_for_the_same_seed_and_every_kind_comes_before_any_comes_again() -> None:
     assert drawn(7) == drawn(7) != drawn(8)
     kinds = [kind for together in drawn(7) for kind in together]
-    assert set(kinds[: len(FAULTS) + 2]) == set(FAULTS)
+    assert set(kinds[: len(PROCESS_FAULTS) + 2]) == set(PROCESS_FAULTS)
 
 
 def test_nothing_else_happens_while_all_is_stopped() -> None:
     assert all(
         together == ["restart-all"] for seed in range(5) for together in drawn(seed) if "restart-all" in together
     )
+
+
+def test_the_worst_part_decides_and_everything_is_counted_together() -> None:
+    history = History(operations=[Send("p", 0, "a", "ok", 0, 0, 0.0, 9.0), Fault("cut", "1", 1.0, 2.0, 3.0)])
+    parts = [
+        as_plain(Result(verdict, Analysis(), history, part=part))
+        for part, verdict in (("processes", Verdict.PASSED), ("network", Verdict.HANG))
+    ]
+    text, worst = summary(parts)
+    assert worst is Verdict.HANG
+    assert "2 records acknowledged" in text
+    assert "2 faults of 2 kinds" in text
+
+
+def test_a_percentile_is_a_value_that_was_measured() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+    assert percentile(list(map(float, range(1, 201))), 0.99) == 198.0

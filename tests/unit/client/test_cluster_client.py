@@ -1,6 +1,7 @@
 """Calls that find their way to brokers and leaders."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -73,6 +74,20 @@ def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
             return await client.topic("a", timeout_s=5)
 
     assert asyncio.run(scenario()).name == "a"
+
+
+def test_a_broker_that_went_silent_does_not_hold_up_metadata(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> float:
+        async with client_of(cluster) as client:
+            cluster.silent_brokers.add(0)
+            began_s = time.monotonic()
+            while not cluster.unanswered:  # whichever broker comes first
+                await client.refresh(("a",), timeout_s=20)
+            return time.monotonic() - began_s
+
+    assert asyncio.run(scenario()) < 10
 
 
 def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:

@@ -134,6 +134,9 @@ class ToyCluster:
         self.runtime = Runtime()
         self.broker_ids = list(range(brokers))
         self.brokers: dict[int, ToyEndpoint] = {}
+        self.silent_brokers: set[int] = set()
+        """Brokers that take requests and never answer, as one whose machine has lost its power."""
+        self.unanswered: list[Request] = []
         self.replicas: dict[tuple[str, int, int], ToyEndpoint] = {}
         self.partitions: dict[tuple[str, int], ToyPartition] = {}
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -291,6 +294,9 @@ class ToyCluster:
 
     def _serve_broker(self, request: Request) -> None:
         self.requests_seen.append(request.method)
+        if any(request.connection in self.brokers[broker].server.connections for broker in self.silent_brokers):
+            self.unanswered.append(request)
+            return
         method: Callable[[Request], None] | None = getattr(self, f"_on_{request.method}", None)
         method = method or self.extra_methods.get(request.method)
         if method is None:

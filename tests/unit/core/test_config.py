@@ -110,4 +110,4 @@ def test_two_majorities_always_meet() -> None:
 
 def test_a_cluster_without_settings_has_the_defaults() -> None:
     config = ClusterConfig.from_dict({"num.partitions": "4"})
-    assert (config.num_partitions, config.broker_session_timeout_ms) == (4, 3_000)
+    assert (config.num_partitions, config.broker_session_timeout_ms) == (4, 2_500)

@@ -1,0 +1,239 @@
+"""A cluster in Ray with a process for every replica, broker, coordinator and the controller; what is done to them.
+
+Signals go to processes of Ray workers only, whose ids the actors told themselves. Every paused process is continued by
+:meth:`RayActors.release`, whatever happened. ``processes.py`` and ``nodes.py`` add what is their own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from raylog.actors.naming import CONTROLLER, NAMESPACE
+from tests.chaos import sight
+from tests.chaos.arena import Injected, NoTarget, Setup, Strike
+
+TARGET_WITHIN_S: Final = 10.0
+PAUSE_S: Final = (1.0, 5.0)
+STRANDED_S: Final = (0.5, 2.0)
+"""Below the session timeout, so that the followers are still in sync, as far as anybody knows."""
+LONG_PAUSE_S: Final = (8.0, 10.0)
+
+
+class RayActors:
+    """Faults that meet single processes of a cluster in Ray, wherever they run."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Nothing is started yet."""
+        self._setup = setup
+        self._topic = setup.topic
+        self._partitions = setup.partitions
+        self._brokers = setup.brokers
+        self._paused: set[int] = set()
+        self.remarks: list[str] = []
+        self.faults: Mapping[str, Strike] = {kind: partial(strike, self) for kind, strike in ACTOR_FAULTS.items()}
+
+    def release(self) -> None:
+        """Continue whatever is paused."""
+        for pid in list(self._paused):
+            self._continue(pid)
+
+    def clients(self) -> dict[str, Any]:
+        """Return nothing: clients find the cluster through Ray."""
+        return {}
+
+    def status(self) -> dict[str, Any] | None:
+        """Return the controller's view."""
+        return sight.status()
+
+    def replica_states(self) -> list[dict[str, Any]]:
+        """Return the status of every replica that answers."""
+        return list(sight.replica_states().values())
+
+    def missing(self) -> str:
+        """Return what keeps the cluster from being whole."""
+        return sight.missing(self._brokers)
+
+    # Targets
+
+    def _replica(self, rng: random.Random, role: str) -> tuple[str, int]:
+        """Actor name and process id of a leader or of a follower of the topic."""
+        deadline_s = time.monotonic() + TARGET_WITHIN_S
+        while time.monotonic() < deadline_s:
+            view = sight.status()
+            partitions = [] if view is None else view["topics"].get(self._topic, [])
+            if partitions:
+                one = partitions[rng.randrange(len(partitions))]
+                leads = [one["leader"]] if one["leader"] >= 0 else []
+                brokers = leads if role == "leader" else [b for b in one["replicas"] if b != one["leader"]]
+                name = sight.replica_of(self._topic, one["partition"], rng.choice(brokers)) if brokers else None
+                pid = sight.pid_of(name) if name is not None else None
+                if name is not None and pid is not None:
+                    return name, pid
+            time.sleep(sight.LOOK_S)
+        raise NoTarget(role)
+
+    def _actor(self, name: str) -> tuple[str, int]:
+        deadline_s = time.monotonic() + TARGET_WITHIN_S
+        while time.monotonic() < deadline_s:
+            pid = sight.pid_of(name)
+            if pid is not None:
+                return name, pid
+            time.sleep(sight.LOOK_S)
+        raise NoTarget(name)
+
+    def _coordinator(self) -> tuple[str, int]:
+        names = sight.actor_names("group-coordinator-")
+        if not names:
+            raise NoTarget("no group coordinator runs")
+        return self._actor(names[0])
+
+    def _broker(self, rng: random.Random) -> tuple[str, int]:
+        names = sight.actor_names("broker-")
+        if not names:
+            raise NoTarget("no broker runs")
+        return self._actor(rng.choice(names))
+
+    # What is done to them
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        if not sight.is_actor_process(pid):
+            raise NoTarget(f"process {pid} is gone")
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            raise NoTarget(f"process {pid} is gone") from None
+
+    def _kill(self, *targets: tuple[str, int]) -> Injected:
+        for _, pid in targets:
+            self._signal(pid, signal.SIGKILL)
+        return Injected(" + ".join(name for name, _ in targets), _replaced(*targets))
+
+    def _pause(self, target: tuple[str, int], hold_s: float) -> Injected:
+        name, pid = target
+        self._signal(pid, signal.SIGSTOP)
+        self._paused.add(pid)
+        return Injected(name, hold_s=hold_s, heal=lambda: self._continue(pid), note=f"paused for {hold_s:.1f} s")
+
+    def _continue(self, pid: int) -> None:
+        self._paused.discard(pid)
+        try:
+            self._signal(pid, signal.SIGCONT)
+        except NoTarget:
+            pass  # it was killed while it was paused
+
+    def kill_leader(self, rng: random.Random) -> Injected:
+        """SIGKILL the process of a leader."""
+        return self._kill(self._replica(rng, "leader"))
+
+    def kill_follower(self, rng: random.Random) -> Injected:
+        """SIGKILL the process of a follower."""
+        return self._kill(self._replica(rng, "follower"))
+
+    def kill_partition(self, rng: random.Random) -> Injected:
+        """SIGKILL all replicas of a partition at once: what was acknowledged is on disk."""
+        partition = rng.randrange(self._partitions)
+        targets = [
+            (name, pid)
+            for name in sight.actor_names(f"replica:{self._topic}-{partition}:")
+            if (pid := sight.pid_of(name)) is not None
+        ]
+        if not targets:
+            raise NoTarget("no replica answers")
+        return self._kill(*targets)
+
+    def kill_controller(self, _: random.Random) -> Injected:
+        """SIGKILL the controller's process."""
+        return self._kill(self._actor(CONTROLLER))
+
+    def kill_coordinator(self, _: random.Random) -> Injected:
+        """SIGKILL a group coordinator's process."""
+        return self._kill(self._coordinator())
+
+    def kill_broker(self, rng: random.Random) -> Injected:
+        """SIGKILL a broker actor's process; its replicas go on."""
+        return self._kill(self._broker(rng))
+
+    def pause_leader(self, rng: random.Random) -> Injected:
+        """SIGSTOP a leader for 1 to 5 s: it wakes as a zombie if another was elected meanwhile."""
+        return self._pause(self._replica(rng, "leader"), rng.uniform(*PAUSE_S))
+
+    def hang_leader(self, rng: random.Random) -> Injected:
+        """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients go on with its successor."""
+        return self._pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
+
+    def strand_leader(self, rng: random.Random) -> Injected:
+        """SIGSTOP all followers of a partition, a little later SIGKILL its leader, and have the followers go on.
+
+        What the leader took meanwhile is on its disk alone: it must neither have acknowledged it nor shown it.
+        """
+        leader, pid = self._replica(rng, "leader")
+        partition_prefix = leader[: leader.index(":broker-") + 1]
+        others = [name for name in sight.actor_names(partition_prefix) if name != leader]
+        followers = [follower for name in others if (follower := sight.pid_of(name)) is not None]
+        for follower in followers:
+            self._signal(follower, signal.SIGSTOP)
+            self._paused.add(follower)
+
+        def heal() -> None:
+            try:
+                self._signal(pid, signal.SIGKILL)
+            finally:
+                for follower in followers:
+                    self._continue(follower)
+
+        hold_s = rng.uniform(*STRANDED_S)
+        return Injected(leader, _replaced((leader, pid)), hold_s, heal, f"alone for {hold_s:.1f} s")
+
+    def pause_follower(self, rng: random.Random) -> Injected:
+        """SIGSTOP a follower for 1 to 5 s."""
+        return self._pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
+
+    def pause_controller(self, rng: random.Random) -> Injected:
+        """SIGSTOP the controller for 1 to 5 s."""
+        return self._pause(self._actor(CONTROLLER), rng.uniform(*PAUSE_S))
+
+    def ray_kill(self, rng: random.Random) -> Injected:
+        """Have Ray kill an actor of any role and start it again."""
+        import ray
+
+        names = sight.actor_names(f"replica:{self._topic}-", "group-coordinator-", "broker-", CONTROLLER)
+        target = self._actor(rng.choice(names)) if names else None
+        if target is None:
+            raise NoTarget("no actor runs")
+        ray.kill(ray.get_actor(target[0], namespace=NAMESPACE), no_restart=False)
+        return Injected(target[0], _replaced(target))
+
+
+def _replaced(*targets: tuple[str, int]) -> Callable[[], bool]:
+    """Whether every actor answers from another process than the one it had."""
+    waiting = dict(targets)
+
+    def back() -> bool:
+        for name, pid in list(waiting.items()):
+            if sight.pid_of(name) not in (None, pid):
+                del waiting[name]
+        return not waiting
+
+    return back
+
+
+ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] = {
+    "kill-leader": RayActors.kill_leader,
+    "kill-follower": RayActors.kill_follower,
+    "kill-partition": RayActors.kill_partition,
+    "kill-controller": RayActors.kill_controller,
+    "kill-coordinator": RayActors.kill_coordinator,
+    "kill-broker": RayActors.kill_broker,
+    "pause-leader": RayActors.pause_leader,
+    "hang-leader": RayActors.hang_leader,
+    "strand-leader": RayActors.strand_leader,
+    "pause-follower": RayActors.pause_follower,
+    "pause-controller": RayActors.pause_controller,
+    "ray-kill": RayActors.ray_kill,
+}

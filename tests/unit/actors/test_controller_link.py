@@ -1,0 +1,126 @@
+"""How the link to the controller deals with silence: a vanished controller is replaced, a paused one is kept."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+from raylog.actors.controller_link import ControllerLink
+from raylog.rpc import Connection, Request, RpcServer
+
+SECRET = b"a secret for tests"
+BEAT_S = 0.02
+
+
+class Controller:
+    """Counts registrations; greets back only if it is not ``silent``."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self.silent = silent
+        self.registered = 0
+        self._unanswered: list[Request] = []
+        self.server = RpcServer(self._handle, secret=SECRET)
+
+    def _handle(self, request: Request) -> None:
+        if request.method == "register":
+            self.registered += 1
+            request.reply([])
+        elif self.silent:
+            self._unanswered.append(request)  # an answer that never comes, as from a machine without power
+        else:
+            request.reply()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def link_to(find: Callable[[], Awaitable[tuple[str, int]]]) -> ControllerLink:
+    async def register(connection: Connection) -> None:
+        await connection.call("register", [], timeout_s=5)
+
+    return ControllerLink(
+        find,
+        name="test",
+        secret=SECRET,
+        register=register,
+        handler=lambda request: None,
+        heartbeat_s=BEAT_S,
+        on_superseded=lambda reason: None,
+    )
+
+
+def test_a_controller_that_went_silent_is_left_for_one_that_serves() -> None:
+    async def scenario() -> None:
+        first, second = Controller(silent=True), Controller(silent=False)
+        places = [await first.server.start(), await second.server.start()]
+        place = places[0]
+
+        async def find() -> tuple[str, int]:
+            return place
+
+        link = link_to(find)
+        link.start()
+        try:
+            await link.wait_connected(5)
+            assert (first.registered, second.registered) == (1, 0)
+            place = places[1]
+            await eventually(lambda: second.registered == 1 and link.is_connected)
+        finally:
+            await link.stop()
+            await first.server.close()
+            await second.server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_is_paused_keeps_its_connections() -> None:
+    async def scenario() -> None:
+        controller = Controller(silent=True)
+        place = await controller.server.start()
+        looked = 0
+        # The kernel of a paused process still takes connections; nobody speaks on them.
+        with socket.create_server(("127.0.0.1", 0)) as paused:
+
+            async def find() -> tuple[str, int]:
+                nonlocal looked
+                looked += 1
+                return place if looked == 1 else paused.getsockname()[:2]
+
+            link = link_to(find)
+            link.start()
+            try:
+                await link.wait_connected(5)
+                await eventually(lambda: looked >= 3)
+                assert link.is_connected
+                assert controller.registered == 1
+            finally:
+                await link.stop()
+                await controller.server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_answers_is_never_looked_for_again() -> None:
+    async def scenario() -> None:
+        controller = Controller(silent=False)
+        place = await controller.server.start()
+        looked = 0
+
+        async def find() -> tuple[str, int]:
+            nonlocal looked
+            looked += 1
+            return place
+
+        link = link_to(find)
+        link.start()
+        try:
+            await link.wait_connected(5)
+            await asyncio.sleep(20 * BEAT_S)  # nothing is to happen in this time
+            assert (looked, controller.registered) == (1, 1)
+        finally:
+            await link.stop()
+            await controller.server.close()
+
+    asyncio.run(scenario())

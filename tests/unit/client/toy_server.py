@@ -418,6 +418,8 @@ class ToyCluster:
                 self._own(asyncio.ensure_future(self._fetch(one, request)))
             elif request.method == "list_offsets":
                 request.reply(self._list_offsets(one, request.args[3]))
+            elif request.method == "delete_records":
+                request.reply([self._delete_records(one, request.args[3])])
             else:
                 raise errors.InvalidRequest(f"There is no method {request.method!r}.")
 
@@ -472,6 +474,12 @@ class ToyCluster:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             one.waiters.append(waiter)
             await asyncio.wait([waiter], timeout=left_s)
+
+    def _delete_records(self, one: ToyPartition, before: int) -> int:
+        if before > one.high_watermark:
+            raise errors.OffsetOutOfRange(f"Offsets {one.log_start} to `{one.high_watermark}` can be deleted.")
+        one.log_start = max(one.log_start, one.high_watermark if before == -1 else before)
+        return one.log_start
 
     def _list_offsets(self, one: ToyPartition, timestamp_ms: int) -> list[int]:
         if timestamp_ms == -1:

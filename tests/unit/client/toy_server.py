@@ -252,20 +252,15 @@ class ToyCluster:
         request.reply([])
 
     def _on_elect_leaders(self, request: Request) -> None:
-        """Elect nobody: every partition of a toy is led as it should be, save those of the topic "strayed"."""
         wanted, unclean = request.args
         if wanted is None and unclean:
             raise errors.InvalidRequest("Name the partition.")
         rows = []
         for one in self.partitions.values():
-            asked = [one.topic, one.partition]
-            if wanted is not None and asked not in wanted:
-                continue
-            if one.topic == "strayed":
-                rows.append([*asked, 0, "", one.leader, one.leader_epoch])
-            elif wanted is not None:
-                needless = errors.ElectionNotNeeded(f"{one.topic}-{one.partition} is led as it should be.")
-                rows.append([*asked, needless.code, needless.message, one.leader, one.leader_epoch])
+            asked, strayed = [one.topic, one.partition], one.topic == "strayed"
+            needless = [84, f"{one.topic}-{one.partition} is led as it should be."]
+            if strayed if wanted is None else asked in wanted:
+                rows.append([*asked, *([0, ""] if strayed else needless), one.leader, one.leader_epoch])
         request.reply(rows)
 
     def _on_stop_broker(self, request: Request) -> None:

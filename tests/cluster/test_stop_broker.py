@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 import time
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -18,8 +18,8 @@ __all__ = ["shell"]
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def status(shell: Shell, expect: int = 0) -> dict[str, object]:
-    found: dict[str, object] = json.loads(shell.run("status", "--json", expect=expect))
+def status(shell: Shell, expect: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shell.run("status", "--json", expect=expect))
     return found
 
 
@@ -48,7 +48,7 @@ def actors(shell: Shell) -> list[str]:
 class Load:
     """Produces and consumes in threads until it is told to end; notes the slowest acknowledgement."""
 
-    def __init__(self, **reach: object) -> None:
+    def __init__(self, **reach: Any) -> None:
         self.reach = reach
         self.sent: list[bytes] = []
         self.read: list[bytes] = []
@@ -94,9 +94,9 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
     shell.run("topic", "create", "flights", "--partitions", "3", "--replication-factor", "3")
     shell.run("topic", "create", "single", "--partitions", "1", "--replication-factor", "1")
     before = status(shell)
-    [alone] = before["topics"]["single"]  # type: ignore[index]
+    [alone] = before["topics"]["single"]
     victim = alone["leader"] % 3 + 1
-    brokers = {one["broker"]: one for one in before["brokers"]}  # type: ignore[attr-defined]
+    brokers = {one["broker"]: one for one in before["brokers"]}
     reach = ",".join(f"{one['host']}:{one['port']}" for number, one in brokers.items() if number != victim)
     secret = (shell.folder / "raylog-data" / "secret").read_text().strip()
 
@@ -118,15 +118,14 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
         assert f"Broker {victim} runs." in shell.run("start", "--broker", str(victim))
         after = status(shell)
         assert after["stopped_brokers"] == []
-        assert all(victim in one["isr"] for one in after["topics"]["flights"])  # type: ignore[index]
+        assert all(victim in one["isr"] for one in after["topics"]["flights"])
     assert load.failures == []
     assert sorted(load.read) == sorted(load.sent)
     print(f"stop took {took_s:.1f} s; slowest acknowledgement {load.slowest_s * 1000:.0f} ms of {len(load.sent)}")
 
     shell.run("topic", "elect", "--all")
-    assert [one["leader"] for one in status(shell)["topics"]["flights"]] == [  # type: ignore[index]
-        one["replicas"][0]
-        for one in after["topics"]["flights"]  # type: ignore[index]
+    assert [one["leader"] for one in status(shell)["topics"]["flights"]] == [
+        one["replicas"][0] for one in after["topics"]["flights"]
     ]
 
     refused = shell.run("stop", "--broker", str(alone["leader"]), expect=1)

@@ -119,6 +119,22 @@ def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluste
     refusal(at(cluster, "topic", "delete", "tests"), 1)
 
 
+def test_records_are_deleted_up_to_an_offset(cluster: ToyCluster) -> None:
+    at(cluster, "produce", "--topic", "flights", "--partition", "1", stdin="a\nb\nc\n")
+    words = ["topic", "delete-records", "flights", "--partition", "1", "--before"]
+    assert at(cluster, *words, "2").out == "flights-1 begins at offset 2 on every replica.\n"
+    read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--max-messages", "1")
+    assert read.out == "c\n"
+    assert "to `3` can be deleted" in refusal(at(cluster, *words, "4"), 1)
+    assert json.loads(at(cluster, *words, "-1", "--json").out) == {
+        "topic": "flights",
+        "partition": 1,
+        "low_watermark": 3,
+    }
+    assert "Missing option '--before'" in refusal(at(cluster, *words[:-1]), 2)
+    assert "did you mean 'flights'?" in refusal(at(cluster, *words[:2], "flihgts", *words[3:], "1"), 1)
+
+
 def test_status_shows_brokers_and_partitions(cluster: ToyCluster) -> None:
     shown = at(cluster, "status")
     assert shown.code == 0

@@ -1,0 +1,113 @@
+"""Laws of deleting records: whatever followers say and when, an answer is true and the log start never falls."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import (
+    AdvanceLogStart,
+    AnswerDeleteRecords,
+    DeleteRecordsReceived,
+    Effect,
+    FetchReceived,
+    LogStartAdvanced,
+    RefuseRequest,
+)
+from tests.unit.core.replication.context import SECOND, THIRD, Context, partition_state, some
+
+RECORDS = 20
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("delete"), st.integers(-1, RECORDS), st.just(False)),
+        st.tuples(st.just("follow"), st.sampled_from([SECOND, THIRD]), st.booleans()),
+        st.tuples(st.just("retain"), st.integers(0, RECORDS), st.just(False)),
+        st.tuples(st.just("wait"), st.integers(1, 600), st.just(False)),
+    ),
+    max_size=30,
+)
+
+
+class Partition:
+    """A leader of twenty committed records, what its followers say, and who waits for an answer."""
+
+    def __init__(self) -> None:
+        self.context = Context()
+        self.context.told(partition_state())
+        self.context.produced(RECORDS)
+        self.followers = {SECOND: 0, THIRD: 0}
+        self.asked: dict[int, int] = {}
+        self.lowest = 0
+        for broker in self.followers:
+            self.follow(broker, fully=False)
+
+    def see(self, out: Outbox[Effect]) -> None:
+        """Judge what came out of a step, and do what the shell would do."""
+        start = self.context.machine.log_start_offset
+        assert start >= self.lowest, "the log start never falls"
+        self.lowest = start
+        for answer in some(AnswerDeleteRecords, out.now):
+            before = self.asked.pop(answer.request)
+            assert before <= answer.low_watermark <= min(start, *self.followers.values())
+        for refusal in some(RefuseRequest, out.now):
+            del self.asked[refusal.request]
+        for effect in some(AdvanceLogStart, out.now):
+            self.retain(effect.to)
+
+    def retain(self, to: int) -> None:
+        moved = LogStartAdvanced(cause="m", now_ms=self.context.now_ms, log_start_offset=Offset(to))
+        self.see(self.context.step(moved))
+
+    def follow(self, broker: BrokerId, *, fully: bool) -> None:
+        """A follower fetches, having taken our log start over or not."""
+        if fully:
+            self.followers[broker] = self.context.machine.log_start_offset
+        self.context.last_request += 1
+        fetch = FetchReceived(
+            cause="f",
+            now_ms=self.context.now_ms,
+            request=self.context.last_request,
+            follower=broker,
+            incarnation=Incarnation(broker * 10),
+            leader_epoch=LeaderEpoch(1),
+            fetch_offset=Offset(RECORDS),
+            last_fetched_epoch=LeaderEpoch(1),
+            deadline_ms=self.context.now_ms,
+            log_start_offset=Offset(self.followers[broker]),
+        )
+        self.see(self.context.step(fetch))
+
+    def delete(self, before: int) -> None:
+        """A client asks."""
+        self.context.last_request += 1
+        self.asked[self.context.last_request] = RECORDS if before == -1 else before
+        request = DeleteRecordsReceived(
+            cause="d",
+            now_ms=self.context.now_ms,
+            request=self.context.last_request,
+            leader_epoch=LeaderEpoch(-1),
+            before_offset=Offset(before),
+            deadline_ms=self.context.now_ms + 1_000,
+        )
+        self.see(self.context.step(request))
+
+
+@given(steps=STEPS)
+@settings(max_examples=100, deadline=None)
+def test_an_answer_is_true_of_every_replica_and_comes_once(steps: list[tuple[str, int, bool]]) -> None:
+    partition = Partition()
+    for kind, number, fully in steps:
+        match kind:
+            case "delete":
+                partition.delete(number)
+            case "follow":
+                partition.follow(BrokerId(number), fully=fully)
+            case "retain":
+                partition.retain(number)
+            case _:
+                partition.see(partition.context.ticked(number))
+    for broker in partition.followers:
+        partition.follow(broker, fully=True)
+    assert not partition.asked, "when all have followed, nobody waits any more"

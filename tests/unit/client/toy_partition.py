@@ -1,0 +1,114 @@
+"""One partition of the toy cluster (`toy_server`): its log, what waits at it, and the faults that tests have set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from raylog.core import errors
+from raylog.rpc import Request
+from raylog.storage.errors import StorageError
+from raylog.storage.producer_state import ProducerState
+from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch, iter_headers, parse_header, stamp
+
+Fault = str | int
+"""What happens to one produce request:
+
+- "store": nothing special;
+- "lose_reply": stored and replicated, but no answer is sent;
+- "duplicate_reply": answered twice;
+- "cut_before": the connection breaks before it is stored;
+- "cut_after": stored and replicated, then the connection breaks;
+- "cut_unreplicated": stored on the leader alone, then the connection breaks; a leader move forgets it;
+- "hold": stored, and answered when the test calls `release`;
+- a number: refused with this error and not stored, unless it was stored before.
+"""
+
+
+@dataclass
+class ToyPartition:
+    """One partition: its log (shared by the replicas), its leader, and the faults that wait for produce requests."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    replicas: list[int]
+    leader: int
+    leader_epoch: int = 0
+    batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    producers: ProducerState = field(default_factory=ProducerState)
+    log_start: int = 0
+    log_end: int = 0
+    high_watermark: int = 0
+    faults: deque[Fault] = field(default_factory=deque)
+    held: list[tuple[Request, list[int]]] = field(default_factory=list)
+    lost: list[Request] = field(default_factory=list)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    produce_requests: int = 0
+
+    def append(self, payload: memoryview) -> int:
+        """Check and store whole batches; the first offset. Raises the storage engine's errors."""
+        first = -1
+        for position, header in iter_headers(payload):
+            check_crc(payload, position, header)
+            known = self.producers.check(header)
+            if known is not None:
+                first = known.first_offset if first < 0 else first
+                continue
+            batch = bytearray(payload[position : position + header.size])
+            stamp(batch, 0, self.log_end, self.leader_epoch)
+            self._keep(bytes(batch))
+            first = self.batches[-1][0].base_offset if first < 0 else first
+        return first
+
+    def has(self, payload: memoryview) -> bool:
+        """Whether the first batch is stored already: a leader does not find fault with what it has accepted before."""
+        try:
+            return self.producers.check(parse_header(payload)) is not None
+        except StorageError:
+            return False
+
+    def advance(self) -> None:
+        """All that is stored is replicated now; fetches that wait see it."""
+        self.high_watermark = self.log_end
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+    def forget_unreplicated(self) -> None:
+        """What a new leader does not have is gone, in the log and in what is known of producers."""
+        kept = [batch for header, batch in self.batches if header.base_offset < self.high_watermark]
+        self.batches, self.producers, self.log_end = [], ProducerState(), self.log_start
+        for batch in kept:
+            self._keep(batch)
+
+    def read(self, offset: int, max_bytes: int) -> list[bytes]:
+        """Whole batches from the one that holds `offset`, below the high watermark; at least one if there is one."""
+        found: list[bytes] = []
+        size = 0
+        for header, batch in self.batches:
+            if header.next_offset > offset and header.next_offset <= self.high_watermark:
+                if found and size + len(batch) > max_bytes:
+                    break
+                found.append(batch)
+                size += len(batch)
+        return found
+
+    def columns(self) -> list[tuple[BatchHeader, Columns]]:
+        """Everything stored, opened."""
+        return [(header, decode_batch(batch, 0, header)) for header, batch in self.batches]
+
+    def _keep(self, batch: bytes) -> None:
+        header = parse_header(batch)
+        self.batches.append((header, batch))
+        self.producers.apply(header)
+        self.log_end = header.next_offset
+
+    def delete_records(self, before: int) -> int:
+        """Move the log start to an offset, or to the high watermark for -1; the low watermark."""
+        if before > self.high_watermark:
+            raise errors.OffsetOutOfRange(f"Offsets {self.log_start} to `{self.high_watermark}` can be deleted.")
+        self.log_start = max(self.log_start, self.high_watermark if before == -1 else before)
+        return self.log_start

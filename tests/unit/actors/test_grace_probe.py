@@ -66,8 +66,8 @@ def test_the_probe_ends_when_nobody_is_awaited_any_more() -> None:
         probe = GraceProbe(lambda: None, lambda _: None)
         probe.start()
         async with asyncio.timeout(5):
-            while probe._task is not None and not probe._task.done():
-                await asyncio.sleep(0.01)
+            assert probe._task is not None
+            await probe._task
         await probe.stop()
 
     asyncio.run(story())

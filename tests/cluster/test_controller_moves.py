@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,77 @@ SERVES_AGAIN_S = 15.0
 """From the moment in which Ray knows of the loss: a process is started, reads the log, and gives up who is gone."""
 
 
+def add_node(nodes: Any, folder: Path, **resources: float) -> Any:
+    return nodes.add_node(
+        num_cpus=1,
+        resources=resources,
+        env_vars={"RAYLOG_DATA_DIR": str(folder)},
+        object_store_memory=80 * 1024 * 1024,
+        include_dashboard=False,
+    )
+
+
+def when_known_as_dead(node_id: str) -> Callable[[], float]:
+    """Watch for it in a thread; the returned function waits for the moment and returns it."""
+    import ray
+
+    known: list[float] = []
+
+    def alive() -> bool:
+        return any(one["Alive"] for one in ray.nodes() if one["NodeID"] == node_id)  # type: ignore[no-untyped-call]
+
+    def watch() -> None:
+        wait_for(lambda: not alive(), "Ray knows that the node is lost")
+        known.append(time.monotonic())
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+
+    def moment() -> float:
+        watching.join(60)
+        return known[0]
+
+    return moment
+
+
+def lose(nodes: Any, lost: Any, running: list[int]) -> float:
+    """Take a node away with all that runs there, which would live on for a while without it; returns when."""
+    begun = time.monotonic()
+    lost.kill_raylet(check_alive=False)
+    for pid in running:
+        with suppress(ProcessLookupError):
+            kill(pid)
+    nodes.remove_node(lost, allow_graceful=False)
+    return begun
+
+
+def produce_over_the_loss(cluster: Any, nodes: Any, others: list[Any]) -> float:
+    """Lose the controller's node; returns seconds from Ray's knowing of it until its partitions take records."""
+    import raylog
+
+    home = ask("controller", "node_id")
+    dead = next(one["broker"] for one in cluster.status()["brokers"] if one["node_id"] == home)
+    with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
+        admin.create_topic("t", partitions=3, replication_factor=3)
+        wait_for(lambda: all(len(one["isr"]) == 3 for one in cluster.status()["topics"]["t"]), "all are in sync")
+        led = [one["partition"] for one in cluster.status()["topics"]["t"] if one["leader"] == dead]
+        assert led, "the lost broker leads nothing"
+        for partition in led:
+            producer.send("t", b"before", partition=partition).result(30)
+        running = [int(one["pid"]) for one in cluster.replicas() if one["broker"] == dead]
+        running += [ask("controller", "pid"), ask(node_broker_name(home), "pid")]
+        known = when_known_as_dead(home)
+        begun = lose(nodes, next(node for node in others if node.node_id == home), running)
+        for partition in led:
+            producer.send("t", b"after", partition=partition).result(60)
+        served = time.monotonic()
+        print(f"records are taken {served - begun:.1f} s after the loss; Ray knew of it after {known() - begun:.1f} s")
+        admin.create_topic("later", partitions=1, replication_factor=2)
+    assert ask("controller", "node_id") != home
+    assert all(one["leader"] != dead for one in cluster.status()["topics"]["t"])
+    return served - known()
+
+
 def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller(tmp_path: Path) -> None:
     import ray
     from ray.cluster_utils import Cluster as RayCluster
@@ -29,65 +101,12 @@ def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller
     import raylog
 
     nodes = RayCluster()
-
-    def add(name: str, **resources: float) -> Any:
-        return nodes.add_node(
-            num_cpus=1,
-            resources=resources,
-            env_vars={"RAYLOG_DATA_DIR": str(tmp_path / name)},
-            object_store_memory=80 * 1024 * 1024,
-            include_dashboard=False,
-        )
-
-    def alive(node_id: str) -> bool:
-        return any(one["Alive"] for one in ray.nodes() if one["NodeID"] == node_id)  # type: ignore[no-untyped-call]
-
     try:
-        add("head")
-        others = [add(name, raylog=1) for name in ("first", "second", "third")]
+        add_node(nodes, tmp_path / "head")
+        others = [add_node(nodes, tmp_path / name, raylog=1) for name in ("first", "second", "third")]
         ray.init(address=nodes.address, log_to_driver=False)
         cluster = raylog.start(tmp_path / "started-here", timeout_s=120)
-        home = ask("controller", "node_id")
-        lost = next(node for node in others if node.node_id == home)
-        dead = next(one["broker"] for one in cluster.status()["brokers"] if one["node_id"] == home)
-
-        def processes() -> list[int]:
-            """What runs on the node that is to be lost; its processes would live on for a while without it."""
-            there = [int(one["pid"]) for one in cluster.replicas() if one["broker"] == dead]
-            return [*there, ask("controller", "pid"), ask(node_broker_name(home), "pid")]
-
-        with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
-            admin.create_topic("t", partitions=3, replication_factor=3)
-            wait_for(lambda: all(len(one["isr"]) == 3 for one in cluster.status()["topics"]["t"]), "all are in sync")
-            led = [one["partition"] for one in cluster.status()["topics"]["t"] if one["leader"] == dead]
-            assert led, "the lost broker leads nothing"
-            for partition in led:
-                producer.send("t", b"before", partition=partition).result(30)
-            known: list[float] = []
-
-            def watch() -> None:
-                wait_for(lambda: not alive(home), "Ray knows that the node is lost")
-                known.append(time.monotonic())
-
-            watching = threading.Thread(target=watch)
-            watching.start()
-            running = processes()
-            begun = time.monotonic()
-            lost.kill_raylet(check_alive=False)
-            for pid in running:
-                with suppress(ProcessLookupError):
-                    kill(pid)
-            nodes.remove_node(lost, allow_graceful=False)
-            for partition in led:
-                producer.send("t", b"after", partition=partition).result(60)
-            served = time.monotonic()
-            watching.join(60)
-            took_s = served - known[0]
-            print(f"records are taken {served - begun:.1f} s after the loss, {took_s:.1f} s after Ray knew of it")
-            admin.create_topic("later", partitions=1, replication_factor=2)
-        assert ask("controller", "node_id") != home
-        assert all(one["leader"] != dead for one in cluster.status()["topics"]["t"])
-        assert took_s < SERVES_AGAIN_S
+        assert produce_over_the_loss(cluster, nodes, others) < SERVES_AGAIN_S
         cluster.stop()
     finally:
         ray.shutdown()

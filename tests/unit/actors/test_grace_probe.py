@@ -1,0 +1,73 @@
+"""Knocking at addresses: who refuses is gone, who listens or only stays silent is not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from raylog.actors.grace_probe import Endpoint, GraceProbe
+
+LOCAL = "127.0.0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOCAL, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def told_gone(awaited: dict[Endpoint, str], alive: set[str] | None = None) -> frozenset[Endpoint]:
+    """Return the first that the probe says."""
+    told: asyncio.Future[frozenset[Endpoint]] = asyncio.get_running_loop().create_future()
+
+    def on_gone(endpoints: frozenset[Endpoint]) -> None:
+        if not told.done():
+            told.set_result(endpoints)
+
+    async def nodes_alive() -> set[str]:
+        if alive is None:
+            raise RuntimeError("Ray does not answer")
+        return alive
+
+    probe = GraceProbe(lambda: None if told.done() else awaited, on_gone, nodes_alive=nodes_alive)
+    probe.start()
+    try:
+        async with asyncio.timeout(10):
+            return await told
+    finally:
+        await probe.stop()
+
+
+def test_an_address_that_refuses_is_given_up_and_one_that_answers_is_not() -> None:
+    async def story() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
+        async with server:
+            there: Endpoint = (LOCAL, server.sockets[0].getsockname()[1])
+            nobody: Endpoint = (LOCAL, free_port())
+            assert await told_gone({there: "n1", nobody: "n1"}, {"n1"}) == {nobody}
+            assert await told_gone({there: "n1", nobody: "n1"}) == {nobody}
+
+    asyncio.run(story())
+
+
+def test_whoever_was_on_a_dead_node_is_given_up_without_knocking() -> None:
+    async def story() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            assert await told_gone({(LOCAL, port): "dead", ("localhost", port): "n1"}, {"n1"}) == {(LOCAL, port)}
+
+    asyncio.run(story())
+
+
+def test_the_probe_ends_when_nobody_is_awaited_any_more() -> None:
+    async def story() -> None:
+        probe = GraceProbe(lambda: None, lambda _: None)
+        probe.start()
+        async with asyncio.timeout(5):
+            assert probe._task is not None
+            await probe._task
+        await probe.stop()
+
+    asyncio.run(story())

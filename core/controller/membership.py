@@ -225,8 +225,9 @@ class Membership:
         if (event.partition, event.broker) in ledger.image.lost_logs:
             warning = (
                 f"{event.partition} has no leader: broker {event.broker} held its only in-sync copy and came back "
-                "without it. Restore that data directory, or set unclean.leader.election.enable=true on the topic to "
-                "go on with what other replicas have."
+                "without it. Restore that data directory, or go on with what other replicas have: `raylog topic elect "
+                f"{event.partition.topic} --partition {event.partition.partition} --unclean` (or for good, with "
+                "unclean.leader.election.enable=true on the topic)."
             )
         if after is not None:
             ledger.reply(event.request, [incarnation, after.to_wire()], warning)

@@ -7,7 +7,7 @@ from raylog.core.controller.image import MetadataImage
 from raylog.core.replication.state import PartitionState
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 
-TWO = {"min.insync.replicas": 2}
+TWO: dict[str, object] = {"min.insync.replicas": 2}
 
 
 def alter(bench: Bench, **changed: object) -> None:

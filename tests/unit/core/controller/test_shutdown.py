@@ -24,7 +24,9 @@ def stopped(bench: Bench) -> list[int]:
     [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
     assert isinstance(reply, Reply)
     assert isinstance(reply.result, dict)
-    return [row["broker"] for row in reply.result["brokers"] if row["stopped"]]
+    rows = reply.result["brokers"]
+    assert isinstance(rows, list)
+    return [row["broker"] for row in rows if row["stopped"]]
 
 
 def test_the_leaders_of_a_broker_move_in_the_step_that_stops_it() -> None:

@@ -248,8 +248,9 @@ class MetadataLine:
 
     RULE = "I10"
 
-    def __init__(self) -> None:
-        """Begin with no replica told anything."""
+    def __init__(self, minimum: int = 0) -> None:
+        """Begin with no replica told anything; ``minimum`` is the topic's ``min.insync.replicas``, 0 = not known."""
+        self._minimum = minimum
         self._applied: dict[int, tuple[int, int]] = {}
 
     def changed(self, before: PartitionState, after: PartitionState) -> None:
@@ -266,6 +267,13 @@ class MetadataLine:
             raise Violation(self.RULE, f"leader epoch {before.leader_epoch} is followed by {after.leader_epoch}")
         if not after.isr or not set(after.isr) <= set(after.replicas):
             raise Violation(self.RULE, f"the ISR {after.isr} is not a part of the replicas {after.replicas}")
+        moved = before.adding != after.adding or before.removing != after.removing
+        if moved and not (after.adding or after.removing) and after.replicas == before.target:
+            missing = sorted(set(before.target) - set(before.isr))
+            if missing:
+                raise Violation(self.RULE, f"a move is complete, and {missing} of its target were not in the ISR")
+        if after.elr and 0 < self._minimum <= len(after.isr):
+            raise Violation("I7", f"{after.elr} stay eligible while the ISR {after.isr} commits without them")
         if not set(after.elr) <= set(after.replicas) - set(after.isr):
             raise Violation(self.RULE, f"the eligible replicas {after.elr} are not outside the ISR {after.isr}")
         if after.leader != NO_LEADER and after.leader not in after.isr:

@@ -39,7 +39,8 @@ class Checks:
         self.one_leader = OneLeader()
         self.matching = LogMatching()
         self.no_cut = NoCutBelow()
-        self.metadata = MetadataLine()
+        faults = simulation.faults
+        self.metadata = MetadataLine(faults.topic_min_insync_replicas or faults.min_insync_replicas)
         self.elections = 0
 
     # ------------------------------------------------------------ after every step of a replica

@@ -27,6 +27,7 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import BrokerRegistered, ClusterCreated, MetadataRecord, TopicCreated
+from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
@@ -44,6 +45,7 @@ TOPIC_ID = "t" * 32
 _TICK_US = 50_000
 _RECONNECT_MS = (5, 60)
 _IMBALANCE_CHECK_MS = 3000
+_REMOVED_PAUSE_US = 300_000
 
 
 class ControllerNode:
@@ -70,11 +72,12 @@ class ControllerNode:
         self._last_number = 0
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._syncing = False
-        replicas = tuple(BrokerId(broker) for broker in simulation.brokers)
+        brokers = tuple(BrokerId(broker) for broker in simulation.brokers)
+        replicas = brokers[: simulation.faults.brokers]
         minimum = simulation.faults.topic_min_insync_replicas or simulation.faults.min_insync_replicas
         config = {"min.insync.replicas": str(minimum)}
         self.records.append(ClusterCreated(cluster_id="c" * 32, config={}))
-        for broker in replicas:
+        for broker in brokers:
             self.records.append(_registered(broker))
         self.records.append(
             TopicCreated(topic_id=TOPIC_ID, topic=PARTITION.topic, config=config, partitions=(replicas,))
@@ -204,6 +207,8 @@ class ControllerNode:
                 self.world.note(after.leader, after.leader_epoch, after.partition_epoch)
                 if before is not None:
                     self.simulation.checks.metadata_changed(before, after)
+                    if before.replicas != after.replicas:
+                        self.simulation.placed(after)
         self.durable = max(self.durable, end)
 
     def _release(self) -> None:
@@ -338,7 +343,7 @@ def _registered(broker: BrokerId) -> BrokerRegistered:
     """The broker has a place in the metadata; its process plays no part here, its replica has a session of its own."""
     return BrokerRegistered(
         broker=broker,
-        incarnation=Incarnation(1),
+        incarnation=Incarnation(1 + broker),
         node_id=f"node{broker}",
         host="host",
         port=1,
@@ -411,8 +416,15 @@ class ReplicaLink:
         elif code == 0 and isinstance(result, list):
             self._registered = True
             self.process.registered(result[0], PartitionState.from_wire(result[1]))
+        elif code == UnknownTopicOrPartition.code:
+            # A reassignment took it away; its broker ends it once it hears of that, or it is added again.
+            self.world.after(_REMOVED_PAUSE_US, self._leave_and_connect, self.number)
         else:
             self.simulation.crash(self.process.broker, f"registration refused with {code}")
+
+    def _leave_and_connect(self, number: int) -> None:
+        if self._session is not None and self._session.number == number:
+            self._session.break_off()
 
     def lost(self, number: int) -> None:
         """Our end sees the session broken."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raylog.core.controller.events import ElectLeadersReceived, ResumeBrokerReceived, StopBrokerReceived
+from raylog.core.controller.events import (
+    AlterReassignmentsReceived,
+    ElectLeadersReceived,
+    ResumeBrokerReceived,
+    StopBrokerReceived,
+)
 from raylog.core.ids import BrokerId
 from tests.simulation.network import CONTROLLER
 
@@ -41,6 +46,7 @@ class Nemesis:
             (faults.controller_pause_rate, self._pause_controller),
             (faults.elect_rate, self._elect),
             (faults.stop_rate, self._stop),
+            (faults.reassign_rate, self._reassign),
         )
         for rate, strike in kinds:
             if rate > 0:
@@ -99,6 +105,33 @@ class Nemesis:
         self.world.tell("somebody wants the preferred replica to lead")
         self.simulation.controller.command(
             lambda now, request: ElectLeadersReceived(cause="elect", now_ms=now, request=request)
+        )
+
+    def _reassign(self) -> None:
+        """Move the partition to some brokers, or cancel, or take a replica away and add it again at once."""
+        state = self.simulation.controller.state
+        if state is None:
+            return
+        draw = self.world.random
+        if draw.random() < 0.2:
+            self._move(None)
+        elif draw.random() < 0.4 and len(state.replicas) > 1:
+            gone = draw.choice(state.replicas)
+            self._move([broker for broker in state.replicas if broker != gone])
+            self.world.after(self.world.between_us(1, 400), self._move, list(state.replicas))
+        else:
+            size = draw.choice((1, 2, 2, 3, 3))
+            self._move(draw.sample(self.simulation.brokers, min(size, len(self.simulation.brokers))))
+
+    def _move(self, target: list[int] | None) -> None:
+        if self._stopped:
+            return
+        self.world.tell("the partition is to move to {}", target)
+        brokers = None if target is None else [BrokerId(broker) for broker in target]
+        self.simulation.controller.command(
+            lambda now, request: AlterReassignmentsReceived(
+                cause="move", now_ms=now, request=request, changes=[("orders", 0, brokers)]
+            )
         )
 
     def _stop(self) -> None:

@@ -18,6 +18,7 @@ from tests.simulation.bugs import STORY, Planted
 from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.groups.planted import GROUP_BUGS
+from tests.simulation.planted_moves import MOVE_BUGS
 from tests.simulation.replica import ReplicaProcess
 
 PLANTED = (
@@ -244,7 +245,7 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
-EVERY_BUG = PLANTED + GROUP_BUGS + TOO_DEEP
+EVERY_BUG = PLANTED + MOVE_BUGS + GROUP_BUGS + TOO_DEEP
 
 
 def bug(name: str) -> Planted:

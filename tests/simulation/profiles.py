@@ -74,6 +74,12 @@ class Faults:
     """Somebody, or the controller's clock, has the preferred replica lead."""
     stop_rate: float = 0
     """A broker is stopped on purpose, with or without force, and taken up again later."""
+    spares: int = 0
+    """Brokers beside the ``brokers`` that hold the partition at first."""
+    reassign_rate: float = 0
+    """Somebody moves the partition, cancels the move, or takes a replica away and adds it again at once."""
+    metadata_ms: float = 20
+    """How late brokers learn of metadata, up to; each has a pace of its own."""
     topic_min_insync_replicas: int = 0
     """What the topic says, where its change has not reached the replicas yet; 0 = the same as they know."""
 
@@ -209,6 +215,31 @@ def _eligible(draw: random.Random) -> Faults:
     )
 
 
+def _reassign(draw: random.Random) -> Faults:
+    """Replicas are added, removed and added again, often before the brokers have heard of the first change."""
+    return replace(
+        _three(draw),
+        brokers=draw.choice((2, 3, 3)),
+        spares=draw.choice((1, 2)),
+        reassign_rate=draw.choice((1.0, 3.0)),
+        metadata_ms=draw.choice((20, 300, 1500)),
+        produce_pause_ms=8,
+        duplicate=draw.choice((0.0, 0.3)),
+        delay_tail=draw.choice((0.0, 0.2)),
+        delay_tail_ms=800,
+        crash_rate=draw.choice((0.0, 0.5)),
+        fence_rate=draw.choice((0.0, 0.5)),
+        cut_rate=draw.choice((0.0, 1.0)),
+        cut_ms=600,
+        pause_rate=draw.choice((0.0, 0.3)),
+        pause_ms=1000,
+        controller_crash_rate=draw.choice((0.0, 0.5)),
+        stop_rate=draw.choice((0.0, 0.2)),
+        elect_rate=draw.choice((0.0, 0.5)),
+        lag_max_ms=draw.choice((200, 800)),
+    )
+
+
 def _controller(draw: random.Random) -> Faults:
     return replace(
         _three(draw),
@@ -300,17 +331,19 @@ PROFILES: dict[str, Callable[[random.Random], Faults]] = {
     "retention": _retention,
     "disk": _disk,
     "eligible": _eligible,
+    "reassign": _reassign,
     "quiet": _quiet,
 }
 DEFAULT = "default"
 _ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
-_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk", "swarm", "eligible")
+_ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk")
+_ROTATION_END = ("swarm", "eligible", "swarm", "reassign")
 
 
 def profile_of(name: str, seed: int) -> str:
     """Return the profile of a seed: ``default`` gives half of the seeds to swarm and deals the rest out."""
     if name == DEFAULT:
-        rotation = _ROTATION + _ROTATION_TAIL
+        rotation = _ROTATION + _ROTATION_TAIL + _ROTATION_END
         return rotation[seed % len(rotation)]
     return name
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from raylog.core.controller.events import SendPartitionState
 from raylog.core.ids import NO_LEADER
 from raylog.core.replication.replica import ReplicaMachine
+from raylog.core.replication.state import PartitionState
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.controller import ControllerNode, ReplicaLink
 from tests.simulation.disk import VirtualLog
+from tests.simulation.hosts import Hosts
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.profiles import Faults
@@ -33,7 +35,8 @@ class Simulation:
         self.validate = validate
         self.world = World(seed)
         self.network = Network(self.world, faults)
-        self.brokers = tuple(range(1, faults.brokers + 1))
+        self.brokers = tuple(range(1, faults.brokers + faults.spares + 1))
+        self.hosts = Hosts(self)
         self._folders = 0
         self.logs = {broker: self._new_folder() for broker in self.brokers}
         self.full_until_us = dict.fromkeys(self.brokers, 0)
@@ -61,7 +64,7 @@ class Simulation:
         """Carry the run through; raises Violation."""
         faults, world = self.faults, self.world
         self.controller.start()
-        for broker in self.brokers:
+        for broker in self.brokers[: faults.brokers]:
             world.after(world.between_us(1, 100), self.start_replica, broker)
         for client in self.producers:
             world.after(world.between_us(300, 800), client.begin)
@@ -133,15 +136,18 @@ class Simulation:
         process = self.leader()
         if state is None or process is None or process.machine is None:
             return f"nobody leads: {state}"
-        if set(state.isr) != set(self.brokers):
-            return f"the ISR is {state.isr}"
+        if set(state.isr) != set(state.replicas) or state.adding or state.removing:
+            return f"the ISR is {state.isr} of {state.replicas}, adding {state.adding}, removing {state.removing}"
         for producer in self.producers:
             if not producer.idle:
                 return f"producer {producer.address} waits for batch {producer.sent}"
         if not any(producer.sent for producer in self.producers):
             return "nothing was produced"
         end = process.machine.high_watermark
-        for broker in self.brokers:
+        for broker in sorted(set(self.brokers) - set(state.replicas)):
+            if self.processes.get(broker) is not None and self.processes[broker].alive:
+                return f"the replica on broker {broker} runs on, though it was moved elsewhere"
+        for broker in state.replicas:
             log, other = self.logs[broker], self.processes[broker].machine
             if log.end != end or other is None or (log.entries and log.entries[-1] != process.log.entries[-1]):
                 return f"broker {broker} ends at {log.end}, committed is {end}"
@@ -164,6 +170,8 @@ class Simulation:
     def start_replica(self, broker: int) -> None:
         """Begin a life of a replica."""
         running = self.processes.get(broker)
+        if not self.hosts.wants(broker):
+            return
         if running is not None and running.alive:
             return
         self.lives[broker] += 1
@@ -196,7 +204,7 @@ class Simulation:
         """End a life of a replica and take its folder away, or damage it, which comes to the same."""
         self.crash(broker, "its disk is gone")
         self.world.tell("the folder of r{} with end {} is gone", broker, self.logs[broker].end)
-        self.logs[broker] = self._new_folder(self.logs[broker])
+        self.replace_folder(broker)
 
     def restore(self, broker: int) -> None:
         """An operator puts the folder back that was lost, in place of what is there now."""
@@ -208,6 +216,14 @@ class Simulation:
         self.world.tell("r{} gets {} back, with end {}", broker, again.identity, again.end)
         present.lost, again.lost, again.restored = again.lost, present, True
         self.logs[broker] = again
+
+    def replace_folder(self, broker: int) -> None:
+        """Put an empty folder in the place of a broker's."""
+        self.logs[broker] = self._new_folder(self.logs[broker])
+
+    def placed(self, state: PartitionState) -> None:
+        """The replicas are other ones now: the brokers hear of it, each in its own time."""
+        self.hosts.changed(state)
 
     def _new_folder(self, replaces: VirtualLog | None = None) -> VirtualLog:
         self._folders += 1

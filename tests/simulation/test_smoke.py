@@ -52,8 +52,8 @@ def test_a_profile_of_faults_brings_elections_about(profile: str) -> None:
 
 
 def test_half_of_the_default_seeds_are_swarm() -> None:
-    profiles = [profile_of(DEFAULT, seed) for seed in range(180)]
-    assert profiles.count("swarm") == 90
+    profiles = [profile_of(DEFAULT, seed) for seed in range(198)]
+    assert profiles.count("swarm") == 99
     assert {"zombie", "stale", "reboot", "last-man", "controller", "disk"} < set(profiles)
 
 

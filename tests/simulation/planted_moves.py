@@ -1,0 +1,150 @@
+"""Bugs on purpose in reassignments, eligible leader replicas and elections by command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from raylog.core.controller import election, membership, moves, reassignment
+from raylog.core.ids import BrokerId
+from raylog.core.replication import leader as leader_module
+from raylog.core.replication.isr import FollowerProgress
+from raylog.core.replication.leader import Leader
+from raylog.core.replication.state import PartitionState, ReplicaPlace
+from tests.simulation.bugs import Planted
+from tests.simulation.hosts import Hosts
+
+
+def complete_at_the_first(
+    state: PartitionState, ready: Collection[BrokerId], lost: Collection[BrokerId] = ()
+) -> PartitionState | None:
+    """The old replicas go as soon as one of the new ones is in sync."""
+    in_sync = [broker for broker in state.target if broker in state.isr and broker not in lost]
+    if not reassignment.is_moving(state) or not in_sync:
+        return None
+    return reassignment._reshaped(state, state.target, (), (), ready)
+
+
+def forget_the_isr(original: Callable[..., PartitionState | None]) -> Callable[..., PartitionState | None]:
+    """Whoever is to hold the partition counts as in sync."""
+
+    def reshaped(state: PartitionState, replicas: tuple[BrokerId, ...], *rest: Any) -> PartitionState | None:
+        after = original(replace(state, isr=replicas), replicas, *rest)
+        return state if after is not None and after.replicas == state.replicas and not rest[0] else after
+
+    return reshaped
+
+
+def same_epoch(original: Callable[..., PartitionState | None]) -> Callable[..., PartitionState | None]:
+    """A leader goes on in its epoch when replicas are taken away."""
+
+    def reshaped(state: PartitionState, *rest: Any) -> PartitionState | None:
+        after = original(state, *rest)
+        same = after is not None and after is not state and after.leader == state.leader
+        return replace(after, leader_epoch=state.leader_epoch) if after is not None and same else after
+
+    return reshaped
+
+
+def join_as_any_life(original: Callable[..., bool]) -> Callable[..., bool]:
+    """A replica that was added again joins with what its earlier life had."""
+
+    def may_join(progress: FollowerProgress, place: ReplicaPlace | None, *rest: Any) -> bool:
+        if place is not None and progress.durable_end is not None:
+            progress = replace(progress, incarnation=place.incarnation)
+        return original(progress, place, *rest)
+
+    return may_join
+
+
+def commit_beside_eligible(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The leader goes by the minimum that it knows alone, though others are trusted to lead."""
+
+    def advance(self: Leader, *rest: Any) -> Any:
+        state = self.isr.state
+        self.isr.state = replace(state, elr=())
+        try:
+            return original(self, *rest)
+        finally:
+            if self.isr.state.partition_epoch == state.partition_epoch:
+                self.isr.state = replace(self.isr.state, elr=state.elr)
+
+    return advance
+
+
+def always_eligible(original: Callable[..., tuple[BrokerId, ...]]) -> Callable[..., tuple[BrokerId, ...]]:
+    """Whoever leaves the ISR stays eligible, though records are committed without it."""
+
+    def eligible(state: PartitionState, isr: Any, min_isr: int, lost: Collection[BrokerId] = ()) -> Any:
+        return original(state, isr, 99, lost)
+
+    return eligible
+
+
+MOVE_BUGS = (
+    Planted(
+        "a move is complete before the whole target is in the ISR",
+        "reassign",
+        20,
+        ("I10",),
+        moves,
+        "completed",
+        complete_at_the_first,
+    ),
+    Planted(
+        "a replica that is added counts as in sync",
+        "reassign",
+        20,
+        ("I1", "I4", "I6", "I7", "I10"),
+        reassignment,
+        "_reshaped",
+        forget_the_isr(reassignment._reshaped),
+    ),
+    Planted(
+        "a folder is removed on the word of old metadata",
+        "reassign",
+        40,
+        ("I7",),
+        Hosts,
+        "_is_newer",
+        lambda self, broker, version: False,
+    ),
+    Planted(
+        "a replica that was added again is counted by its earlier life",
+        "reassign",
+        40,
+        ("I4", "I6", "I7"),
+        leader_module,
+        "may_join",
+        join_as_any_life(leader_module.may_join),
+        also=((reassignment, "_reshaped", same_epoch(reassignment._reshaped)),),
+    ),
+    Planted(
+        "an eligible replica leads though it lost its log",
+        "eligible",
+        40,
+        ("I1", "I2", "I6", "I7"),
+        membership,
+        "without_eligible",
+        lambda state, broker: state,
+    ),
+    Planted(
+        "a replica stays eligible while records are committed without it",
+        "eligible",
+        20,
+        ("I7",),
+        election,
+        "eligible",
+        always_eligible(election.eligible),
+    ),
+    Planted(
+        "records are committed beside eligible replicas",
+        "eligible",
+        40,
+        ("I1", "I2", "I6", "I7"),
+        Leader,
+        "advance",
+        commit_beside_eligible(Leader.advance),
+    ),
+)

@@ -4,7 +4,8 @@
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        the checks alone, without the tests
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
-#   make chaos       kill and pause processes of a cluster under load: make chaos MINUTES=2 SEED=1
+#   make chaos       injure clusters under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
+#   make chaos-figures     measure how long it takes until partitions are led again
 #   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
@@ -28,7 +29,7 @@ PYTEST_ARGS ?=
 # Folders that come and go with their first file are looked up.
 CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-.PHONY: demo test lint ruff types imports simulate chaos bench constraints import-tree wheel clean distclean
+.PHONY: demo test lint ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo
 	$(PY) -m examples.flights
@@ -57,6 +58,9 @@ simulate: $(VENV)/.installed-test
 
 chaos: $(VENV)/.installed-test
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+
+chaos-figures: $(VENV)/.installed-test
+	$(PY) -m tests.chaos.figures $(CHAOS_ARGS)
 
 simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted

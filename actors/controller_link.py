@@ -165,7 +165,9 @@ class ControllerLink:
                     search = asyncio.create_task(self._serves_anew(), name=f"search of {self._name}")
                 elif search is not None and search.done():
                     if is_silent and search.result():
-                        logger.info("%s: the controller is silent on this connection, and serves on another", self._name)
+                        logger.info(
+                            "%s: the controller is silent on this connection, and serves on another", self._name
+                        )
                         return
                     search = None
         finally:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 SEQUENCE_MASK = 2**31 - 1
 PRODUCER_EPOCH_MAX = 2**15 - 1
+LEADER_CONNECT_S = 2.0
 LEADER_REMEMBERS_S = 600.0
 """A leader forgets producers that have been silent for producer.id.expiration.ms, which is at least this."""
 
@@ -293,7 +294,8 @@ class Delivery:
         found = sender.cluster.metadata.partition(lane.topic, lane.partition)
         if topic is None or found is None or found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {lane.topic}-{lane.partition} has no leader at the moment.")
-        connection = await sender.cluster.connection(found.endpoint, timeout_s)
+        # A leader that is slow to connect to may be gone: the attempt goes on, and meanwhile metadata is asked again.
+        connection = await sender.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
         if sender.config.enable_idempotence:
             await self._renew_producer()
         self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch

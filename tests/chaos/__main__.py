@@ -1,6 +1,6 @@
 """The command behind ``make chaos``: injure clusters under load, and judge what their clients saw.
 
-Three parts, each in a process of its own: the processes of one Ray node, whole Ray nodes, and the network between nodes.
+Three parts, each in a process of its own: the processes of one Ray node, whole Ray nodes, the network between nodes.
 Exits with 0 only when every part that could run PASSED. A part that did not pass is kept, with its history, the
 processes' logs and the data.
 """

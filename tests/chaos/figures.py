@@ -91,9 +91,7 @@ class Watch:
         view = self.arena.status()
         if view is None:
             raise TimeoutError("the controller does not answer")
-        return [
-            (one["host"], one["port"]) for one in view["brokers"] if one["online"] and one["broker"] != without
-        ]
+        return [(one["host"], one["port"]) for one in view["brokers"] if one["online"] and one["broker"] != without]
 
     def _row(self, endpoints: Sequence[Endpoint], partition: int) -> list[Any]:
         for endpoint in endpoints:
@@ -101,7 +99,9 @@ class Watch:
                 return self.wire.run(self.wire.partition(endpoint, TOPIC, partition))
         raise TimeoutError("no broker answers")
 
-    def measure(self, figure: Figure, partition: int, endpoints: Sequence[Endpoint], injure: Callable[[], None]) -> None:
+    def measure(
+        self, figure: Figure, partition: int, endpoints: Sequence[Endpoint], injure: Callable[[], None]
+    ) -> None:
         """Injure, and note when the partition is led anew and when it takes a record again."""
         epoch = self._row(endpoints, partition)[2]
         injure()

@@ -27,6 +27,8 @@ from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, Rep
 from raylog.core.errors import ConnectionFailed, RaylogError
 from tests.chaos.namespace import end_with_parent, enter
 
+logger = logging.getLogger(__name__)
+
 AGAIN_S: Final = 0.3
 """After which a server that failed is started again, as Ray does."""
 FATAL_EXIT_CODE: Final = 70
@@ -160,7 +162,7 @@ class Host:
             return
 
         def failed(reason: str) -> None:
-            logging.error("%s: %s", name, reason)
+            logger.error("%s: %s", name, reason)
             self._spawn(self._again(name, spec))
 
         server = ReplicaServer(spec, find_controller=self._find_controller, on_fatal=failed)
@@ -198,13 +200,11 @@ class Host:
         place = (kind, index)
 
         def failed(reason: str) -> None:
-            logging.error("%s coordinator %d: %s", kind, index, reason)
+            logger.error("%s coordinator %d: %s", kind, index, reason)
             self._spawn(self._coordinator_again(kind, index))
 
         server = GroupCoordinatorServer(
-            CoordinatorSpec(
-                kind=kind, index=index, secret=self._secret, cluster_config=spec.config, host=spec.address
-            ),
+            CoordinatorSpec(kind=kind, index=index, secret=self._secret, cluster_config=spec.config, host=spec.address),
             find_controller=self._find_controller,
             on_fatal=failed,
         )
@@ -231,7 +231,7 @@ class Host:
 
 def end_process(reason: str) -> None:
     """End at once; the parent starts the next life."""
-    logging.error("%s", reason)
+    logger.error("%s", reason)
     os._exit(FATAL_EXIT_CODE)
 
 

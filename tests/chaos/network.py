@@ -105,7 +105,7 @@ class Namespaces(Cuts):
         self._nodes: dict[str, Node] = {}
         self._lock = threading.RLock()
         self._away: set[str] = set()
-        """Nodes that are to stay down for now."""
+        """Nodes that are to stay down until they are let up."""
         self._controller_life = 0
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep_running, name="keeper", daemon=True)

@@ -1,4 +1,4 @@
-"""The second arena: a Ray cluster of four raylets on this machine, a head and three nodes with a broker and a disk each.
+"""The second arena: a Ray cluster of four raylets on this machine: a head, and three nodes with a broker and a disk.
 
 The head runs the controller: Ray's own control store lives there, and losing it ends every Ray cluster. Each of the
 three others is a voter of the metadata, and any of them may lose its raylet, and with it every process on it, at any
@@ -219,7 +219,9 @@ class RayNodes(RayActors):
         hold_s = rng.uniform(1.0, 5.0)
         self._paused_raylets.add(pid)
         os.kill(pid, signal.SIGSTOP)
-        return Injected(f"raylet of {name}", hold_s=hold_s, heal=self._continue_raylets, note=f"paused for {hold_s:.1f} s")
+        return Injected(
+            f"raylet of {name}", hold_s=hold_s, heal=self._continue_raylets, note=f"paused for {hold_s:.1f} s"
+        )
 
 
 def _runs_on(pid: int, raylet: int) -> bool:

@@ -1,4 +1,7 @@
-"""The first arena: three embedded brokers on one Ray node, one of them on a small disk. May touch: Ray, its own folder."""
+"""The first arena: three embedded brokers on one Ray node, one of them on a small disk.
+
+May touch: Ray, its own folder, the mount namespace of this process.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +85,7 @@ class OneNode(RayActors):
 
     def directories(self) -> dict[int, Path]:
         """Return the data directory of each broker."""
-        return {
-            number: broker_folder(self._setup.root, number) for number in range(1, self._setup.brokers + 1)
-        }
+        return {number: broker_folder(self._setup.root, number) for number in range(1, self._setup.brokers + 1)}
 
     def keep(self, folder: Path) -> None:
         """Copy Ray's logs, and what lies on the small disk."""
@@ -132,7 +133,9 @@ class OneNode(RayActors):
 
 def copy_ray_logs(folder: Path) -> None:
     """Copy the newest Ray session's logs of workers, raylets and the control store."""
-    sessions = sorted((Path(os.environ["RAY_TMPDIR"]) / "ray").glob("session_2*"), key=lambda path: path.stat().st_mtime)
+    sessions = sorted(
+        (Path(os.environ["RAY_TMPDIR"]) / "ray").glob("session_2*"), key=lambda path: path.stat().st_mtime
+    )
     for session in sessions[-1:]:
         logs = session / "logs"
         for file in sorted([*logs.glob("worker-*"), *logs.glob("raylet*"), *logs.glob("gcs*")]):

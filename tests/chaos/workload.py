@@ -60,7 +60,14 @@ class Workload:
     """All clients of a run."""
 
     def __init__(
-        self, history: History, *, seed: int, partitions: int, producers: int, members: int, rate: float,
+        self,
+        history: History,
+        *,
+        seed: int,
+        partitions: int,
+        producers: int,
+        members: int,
+        rate: float,
         clients: Callable[[], dict[str, Any]],
     ) -> None:
         """``rate``: records a second of each producer; ``clients``: arguments by which a client finds the cluster."""

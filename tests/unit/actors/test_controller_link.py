@@ -32,7 +32,7 @@ class Controller:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # nobody could set an event: it is the network that is waited for
             await asyncio.sleep(0.005)
 
 

@@ -1,6 +1,6 @@
 """The shell of one partition replica: its endpoint, its links to controller and leader, its clock.
 
-Runs in a ``Replica`` actor (``ray_actors.py``). Requests, replies and time become events here, in arrival order; the
+Runs in a ``Replica`` actor (``ray_replica.py``). Requests, replies and time become events here, in arrival order; the
 runner (``replica_runner.py``) feeds them to the machine and carries out what follows.
 """
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig
-from raylog.core.controller.ledger import ControllerSettings
-from raylog.core.groups.settings import GroupSettings
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.storage.log import LogConfig
+
+if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
+    from raylog.core.controller.ledger import ControllerSettings
+    from raylog.core.groups.settings import GroupSettings
 
 INITIAL_LEADER_WAIT_MS: Final = 30_000
 """How long a new partition waits for its preferred leader. Starting a process costs up to a second of CPU, so the
@@ -73,6 +75,8 @@ def controller_settings(
     cluster: Mapping[str, str], *, cluster_id: str, new_topic_id: Callable[[], str]
 ) -> ControllerSettings:
     """Return the settings of the controller's machine."""
+    from raylog.core.controller.ledger import ControllerSettings
+
     timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms
     return ControllerSettings(
         new_topic_id=new_topic_id,
@@ -92,6 +96,8 @@ def controller_settings(
 
 def group_settings(cluster: Mapping[str, str]) -> GroupSettings:
     """Return the settings of a group coordinator's machine."""
+    from raylog.core.groups.settings import GroupSettings
+
     return GroupSettings(
         initial_rebalance_delay_ms=ClusterConfig.from_dict(cluster).group_initial_rebalance_delay_ms,
         min_session_timeout_ms=ClusterConfig.from_dict(cluster).group_min_session_timeout_ms,

@@ -203,7 +203,7 @@ def _shut_ray_down() -> None:
 def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
 
-    from raylog.actors import ray_actors
+    from raylog.actors import ray_actors, ray_support
     from raylog.actors.naming import controller_folder
     from raylog.actors.specs import BrokerSpec, ControllerSpec
 
@@ -237,7 +237,7 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
             cluster_id=cluster_id[:32],
             cluster_config=settings,
             voters=voters,
-            host=LOOPBACK if embedded else ray_actors.node_address(),
+            host=LOOPBACK if embedded else ray_support.node_address(),
             node_folder=None if embedded else root / NODE_FOLDER,
         ),
         node_id=_this_node(),

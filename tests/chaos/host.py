@@ -179,11 +179,11 @@ class Host:
         await self.ensure(spec)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell a replica its topic's configuration."""
+        """Tell a replica what has changed."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         if name not in self._replicas:
             raise ValueError(f"{name} does not run")
-        self._replicas[name].reconfigure(spec.topic_config)
+        self._replicas[name].reconfigure(spec)
 
     async def end(self, name: str) -> None:
         """End a replica."""

@@ -9,7 +9,7 @@ from typing import Any
 from raylog.core.controller import election, membership, moves, reassignment
 from raylog.core.ids import BrokerId
 from raylog.core.replication import leader as leader_module
-from raylog.core.replication.isr import FollowerProgress
+from raylog.core.replication.isr import FollowerProgress, may_join
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 from tests.simulation.bugs import Planted
@@ -117,7 +117,7 @@ MOVE_BUGS = (
         ("I4", "I6", "I7"),
         leader_module,
         "may_join",
-        join_as_any_life(leader_module.may_join),
+        join_as_any_life(may_join),
         also=((reassignment, "_reshaped", same_epoch(reassignment._reshaped)),),
     ),
     Planted(

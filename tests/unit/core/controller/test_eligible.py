@@ -104,6 +104,8 @@ def test_the_last_isr_member_without_its_log_gives_way_to_an_eligible_one_for_go
     bench.lose_replica(3)
     bench.lose_replica(1)
     bench.replica(1, log_lost=True)
+    [said] = [effect.warning for effect in bench.effects if isinstance(effect, Reply)]
+    assert "Start a broker that has everything as well (2, 3)" in said
     assert bench.summary() == (-1, 1, (1,))
     bench.replica(2)
     assert bench.summary() == (2, 2, (2,))

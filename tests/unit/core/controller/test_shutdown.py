@@ -135,3 +135,11 @@ def test_new_topics_do_not_go_to_a_stopped_broker() -> None:
     with pytest.raises(InvalidReplicationFactor, match="2 brokers"):
         bench.create("other", partitions=1, replication_factor=3)
     assert bench.image.partition(TopicPartition("other", 0)) is None
+
+
+def test_an_eligible_replica_is_as_good_as_one_in_sync_when_the_last_one_is_stopped() -> None:
+    bench = running_topic(config={"min.insync.replicas": 2})
+    bench.isr(1, [1])
+    assert bench.state().elr == (2, 3)
+    assert stop(bench, 1) == [1, [], []]
+    assert bench.summary() == (2, 2, (2,))

@@ -47,14 +47,17 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
 
     A log that is damaged below what was synced is renamed to ``*.damaged-<time>`` and a new one is begun, to be filled
     from the other replicas; the controller is told through ``log_lost``. ``syncs_first``: nothing is acknowledged here
-    before it is on disk.
+    before it is on disk. A log whose end is in doubt stays so until :func:`note_boot`.
     """
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
     try:
         opened = _recover(spec, folder, config, lock)
         try:
-            return replace(opened, unsynced_lost=_machine_went_down(opened.log, folder, syncs_first))
+            in_doubt = _machine_went_down(opened.log, folder, syncs_first)
+            if not in_doubt:
+                note_boot(spec, syncs_first)
+            return replace(opened, unsynced_lost=in_doubt)
         except BaseException:
             opened.log.close()
             raise
@@ -78,19 +81,22 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
 
 
 def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:
-    """Tell whether acknowledged records may have been lost with the page cache, and leave a note for the next life.
+    """Tell whether acknowledged records may have been lost with the page cache.
 
     A process that is killed leaves its writes to the operating system; only where that went down as well (another boot
     id) and the log was not closed cleanly is the end of it in doubt, and only where some life acknowledged early.
     """
     note = folder / BOOT_NOTE
-    now = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}"
     before = note.read_text(encoding="ascii", errors="replace").strip() if note.exists() else ""
-    if before != now:
-        note.write_text(f"{now}\n", encoding="ascii")
     boot, _, policy = before.partition(" ")
     relaxed = not syncs_first or policy == "relaxed"
     return relaxed and not log.created and not log.recovered.clean and boot != _boot_id()
+
+
+def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
+    """Leave a note of this boot for the next life, once nobody has to learn of a doubt any more."""
+    note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
+    note.write_text(f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n", encoding="ascii")
 
 
 def _boot_id() -> str:

@@ -17,7 +17,7 @@ from raylog.actors.arguments import arguments, whole
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.follower_link import FollowerLink
-from raylog.actors.replica_log import OpenedLog, open_replica_log
+from raylog.actors.replica_log import OpenedLog, note_boot, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
 from raylog.actors.specs import ReplicaSpec
@@ -289,6 +289,15 @@ class ReplicaServer:
         logger.info("%s: leader %d in epoch %d", self.partition, effect.leader, effect.leader_epoch)
         if effect.leading:
             self._leader.disconnect()
+        runner = self._running()
+        state = None if runner.machine is None else runner.machine.state
+        if effect.leading and state is not None and state.unclean_leader_epoch == effect.leader_epoch:
+            logger.warning(
+                "%s: epoch %d began with an unclean election; acknowledged records from offset %d on may be missing",
+                self.partition,
+                effect.leader_epoch,
+                runner.log.log_end_offset,
+            )
 
     # ------------------------------------------------------------ controller
 
@@ -323,6 +332,8 @@ class ReplicaServer:
                 await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         incarnation, state = reply.args
+        if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
+            note_boot(self.spec, topic_settings(self.spec.topic_config)[1].before_acknowledging)
         if runner.machine is None:
             self._incarnation = Incarnation(incarnation)
             runner.begin_life(self.spec.broker, self._incarnation, self._settings)

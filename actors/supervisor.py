@@ -118,7 +118,8 @@ class ReplicaSupervisor:
                     continue
                 logger.info("%s belongs to a %s", folder.name, "replica that was moved" if moved else "deleted topic")
                 await self._workshop.end(name)
-                await asyncio.to_thread(remove_partition_folder, folder, topic_id)
+                if self._image is None or name not in self._wanted(self._image):  # not given back meanwhile
+                    await asyncio.to_thread(remove_partition_folder, folder, topic_id)
             self._swept = True
         except Exception as error:  # whatever it was (disk, Ray, time), the replicas that are wanted must start
             logger.warning("leftovers in %s were not removed, trying again: %r", self._spec.folder, error)
@@ -222,8 +223,9 @@ class ReplicaSupervisor:
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
         logger.info("replica %s is no longer wanted", name)
         await self._workshop.end(name)
-        folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
-        await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
+        if self._image is None or name not in self._wanted(self._image):  # it was not given back meanwhile
+            folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
+            await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
         for notes in (self._started, self._told, self._missing_since_ms):
             notes.pop(name, None)
 
@@ -236,7 +238,7 @@ def instructions(spec: ReplicaSpec) -> Instructions:
 def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: int, image: MetadataImage) -> bool:
     """Tell whether the metadata says that a reassignment took the replica in this folder away from this broker.
 
-    A log that knows a later leader epoch than the removal's is one that the metadata does not know of: it stays.
+    A log that knows a later leader epoch than it could is one that the metadata does not know of: it stays.
     """
     removed = image.removed_replicas.get((TopicPartition(topic, partition), BrokerId(broker)))
     if removed is None or image.topic(topic, topic_id) is None:

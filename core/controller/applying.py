@@ -154,7 +154,7 @@ def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
     )
     for broker in state.replicas:
         if broker not in record.replicas:
-            image.removed_replicas[state.partition, broker] = record.leader_epoch
+            image.removed_replicas[state.partition, broker] = state.leader_epoch
             image.log_ids.pop((state.partition, broker), None)
     for broker in record.replicas:
         if broker not in state.replicas:

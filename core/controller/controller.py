@@ -225,7 +225,7 @@ class ControllerMachine:
         image = self._ledger.image
         leaderless = [str(state.partition) for state in image.partitions() if state.leader == NO_LEADER]
         under_replicated = [
-            str(state.partition) for state in image.partitions() if len(state.isr) < len(state.replicas)
+            str(state.partition) for state in image.partitions() if len(state.isr) < state.replication_factor
         ]
         return {
             "cluster_id": image.cluster_id,

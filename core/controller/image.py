@@ -58,7 +58,7 @@ class MetadataImage:
     lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
     """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
     removed_replicas: dict[tuple[TopicPartition, BrokerId], LeaderEpoch] = field(default_factory=dict)
-    """Replicas that reassignments took away, and in which leader epoch; their folders may be removed if found."""
+    """Replicas that reassignments took away, and the last leader epoch they may know; their folders may be removed."""
     voters: Mapping[str, str] = field(default_factory=dict)
     """Identity of the metadata log's copy on each voter, by broker id; empty = none has been entered."""
 

@@ -8,6 +8,7 @@ noted before the life without it is placed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from raylog.core.controller.election import (
@@ -223,11 +224,7 @@ class Membership:
         require(after is not None, f"{event.partition} exists", ledger.story)
         warning = ""
         if (event.partition, event.broker) in ledger.image.lost_logs:
-            warning = (
-                f"{event.partition} has no leader: broker {event.broker} held its only in-sync copy and came back "
-                "without it. Restore that data directory, or set unclean.leader.election.enable=true on the topic to "
-                "go on with what other replicas have."
-            )
+            warning = _lost_copy(event.partition, event.broker, after.elr if after is not None else ())
         if after is not None:
             ledger.reply(event.request, [incarnation, after.to_wire()], warning)
 
@@ -401,3 +398,15 @@ class Membership:
         if state is None or place is None:
             raise UnknownTopicOrPartition(f"Broker {broker} holds no replica of {partition}.")
         return state, place
+
+
+def _lost_copy(partition: TopicPartition, broker: BrokerId, elr: Sequence[BrokerId]) -> str:
+    """Return what an operator is told about a partition whose last ISR member came back without its log."""
+    said = f"{partition} has no leader: broker {broker} held its only in-sync copy and came back without it. "
+    if elr:
+        return f"{said}Start a broker that has everything as well ({', '.join(map(str, elr))}), and it leads."
+    return (
+        f"{said}Restore that data directory, or go on with what other replicas have: `raylog topic elect "
+        f"{partition.topic} --partition {partition.partition} --unclean` (or for good, with "
+        "unclean.leader.election.enable=true on the topic)."
+    )

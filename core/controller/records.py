@@ -225,7 +225,7 @@ class ReplicaLogLost(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRemovedBefore(MetadataRecord):
-    """A reassignment took this replica away, in this leader epoch. Only in snapshots, in the place of its own record.
+    """A reassignment took this replica away, after this leader epoch. Only in snapshots, in place of its own record.
 
     A broker that was away removes the folders of these replicas, and of no others of a topic that exists.
     """

@@ -96,7 +96,7 @@ class Shutdown:
             standing = self._membership.standing(state)
             others = [
                 other
-                for other in state.isr
+                for other in (*state.isr, *state.elr)
                 if other != broker
                 and standing[other] is Standing.ONLINE
                 and (state.partition, other) not in self._ledger.image.lost_logs

@@ -94,10 +94,11 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         click.echo("No topics yet; make one with `raylog topic create`.")
     for name, one in described.items():
         partitions = [plain_partition(partition) for partition in one.partitions]
+        eligible = ["eligible"] if any(each["elr"] for each in partitions) else []
         settings = ", ".join(f"{key}={value}" for key, value in sorted(one.config.items())) or "all defaults"
         show_table(
             f"{name}  (id {one.topic_id}, replication factor {one.replication_factor}; {settings})",
-            ["partition", "leader", "epoch", "replicas", "in sync", "eligible", "state"],
+            ["partition", "leader", "epoch", "replicas", "in sync", *eligible, "state"],
             [
                 [
                     each["partition"],
@@ -105,7 +106,7 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
                     each["leader_epoch"],
                     listed(each["replicas"]),
                     listed(each["isr"]),
-                    listed(each["elr"]),
+                    *([listed(each["elr"])] if eligible else []),
                     condition(each),
                 ]
                 for each in partitions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +34,8 @@ class Partition:
     replicas: list[int]
     isr: list[int]
     places: list[list[Any]]
+    elr: list[int] = field(default_factory=list)
+    unclean_leader_epoch: int = 0
 
 
 @dataclass(frozen=True)

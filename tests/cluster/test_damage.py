@@ -18,9 +18,9 @@ def folder_of(spec: ReplicaSpec) -> Path:
     return spec.data_directory / f"{spec.topic}-{spec.partition}"
 
 
-async def filled(cluster: LocalCluster, talk: Talk, batches: int = 20) -> int:
+async def filled(cluster: LocalCluster, talk: Talk, batches: int = 20, **config: object) -> int:
     """Make topic t with some batches; returns a broker that follows."""
-    await talk.create("t")
+    await talk.create("t", config={name.replace("_", "."): value for name, value in config.items()})
     for number in range(batches):
         await talk.produce("t", b"%d" % number)
     leader = (await talk.partition("t")).leader
@@ -61,7 +61,7 @@ async def test_damage_below_the_recovery_point_is_set_aside_and_refilled_from_th
 async def test_a_damaged_only_member_of_the_isr_does_not_lead_with_an_empty_log(
     cluster: LocalCluster, talk: Talk
 ) -> None:
-    await filled(cluster, talk)
+    await filled(cluster, talk, min_insync_replicas=1)
     leader = (await talk.partition("t")).leader
     specs = [await cluster.stop_replica("t", 0, broker) for broker in (1, 2, 3) if broker != leader]
     await talk.until("t", lambda row: row.isr == [leader])
@@ -77,6 +77,27 @@ async def test_a_damaged_only_member_of_the_isr_does_not_lead_with_an_empty_log(
     assert (await talk.partition("t")).leader == -1, "what was committed may be on that disk: a person decides"
     await talk.broker("alter_topic_config", ["t", {"unclean.leader.election.enable": "true"}, []])
     await talk.whole("t")
+    assert len(await talk.values("t", 20)) == 20
+
+
+@in_cluster()
+async def test_an_eligible_replica_leads_when_the_only_member_of_the_isr_has_lost_its_log(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    await filled(cluster, talk)
+    leader = (await talk.partition("t")).leader
+    specs = []
+    for broker in (1, 2, 3):
+        if broker != leader:
+            specs.append(await cluster.stop_replica("t", 0, broker))
+            await talk.until("t", lambda row, gone=broker: gone not in row.isr)  # type: ignore[misc]
+    lost = await cluster.stop_replica("t", 0, leader)
+    shutil.rmtree(folder_of(lost))
+    await talk.until("t", lambda row: row.leader == -1)
+    for spec in [lost, *specs]:
+        await cluster.ensure(spec)
+    row = await talk.whole("t")
+    assert (row.leader, row.unclean_leader_epoch) == (specs[-1].broker, 0), "who left last has everything"
     assert len(await talk.values("t", 20)) == 20
 
 

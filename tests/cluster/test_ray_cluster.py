@@ -201,6 +201,30 @@ def test_deleted_topics_leave_no_folder(wire: Wire, root: Path) -> None:
     wait_for(lambda: not list(root.glob("broker-*/*short-lived*")), "folders and locks vanish", RECOVERY_S)
 
 
+def move(wire: Wire, root: Path, *target: int) -> None:
+    """Move partition 0 of ``moving`` and wait until what it leaves behind is gone."""
+    change = [[["moving", 0, list(target)]], 100_000_000]
+    wire.run(wire.call(wire.broker_endpoint(), "alter_partition_reassignments", change))
+    wait_for(lambda: wire.look("moving", 0)[5] == list(target), "the partition has moved", RECOVERY_S)
+    wire.wait_whole("moving", 1)
+    [gone] = {1, 2, 3} - set(target)
+    left = f"replica:moving-0:broker-{gone}"
+    wait_for(lambda: not [name for name in actor_names() if name.startswith(left)], "the removed process ends")
+    wait_for(lambda: not list(root.glob(f"broker-{gone}/moving-*")), "its folder goes")
+
+
+def test_a_partition_moves_there_and_back_and_leaves_nothing_behind(wire: Wire, root: Path) -> None:
+    wire.run(wire.call(wire.broker_endpoint(), "create_topic", ["moving", -1, -1, [[1, 2]], {}, False, 10_000]))
+    wire.wait_whole("moving", 1)
+    first = wire.produce("moving", 0, b"a")
+    move(wire, root, 3, 2)
+    move(wire, root, 1, 2)
+    assert wire.produce("moving", 0, b"b") == first + 1
+    assert wire.end_offset("moving", 0) == first + 2
+    wire.run(wire.call(wire.broker_endpoint(), "delete_topic", ["moving"]))
+    wait_for(lambda: not list(root.glob("broker-*/moving-*")), "the topic is deleted")
+
+
 def test_a_killed_broker_disturbs_no_replica_and_comes_back(wire: Wire) -> None:
     before = {one["pid"] for one in replicas()}
     pid = ask("broker-2", "pid")

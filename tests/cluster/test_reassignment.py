@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from raylog.core.errors import (
+    FencedLeaderEpoch,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidRequest,
@@ -188,7 +189,7 @@ async def test_the_deposed_leader_refuses_writes_at_once(cluster: LocalCluster, 
     await cluster.stop_broker(1)  # nobody ends the replica that is removed
     await move(talk, "t", [2, 3])
     await talk.until("t", moved_to(2, 3))
-    await refused(talk.produce_at(endpoint, head, b"late"), NotLeaderOrFollower, RaylogError)
+    await refused(talk.produce_at(endpoint, head, b"late"), FencedLeaderEpoch, NotLeaderOrFollower)
     await talk.produce("t", b"a")
     assert await talk.values("t", 1) == [b"a"]
 

@@ -10,7 +10,15 @@ from typing import Any
 from raylog.actors.specs import BrokerSpec, ReplicaSpec
 from raylog.actors.supervisor import ReplicaSupervisor
 from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import ReplicaPlaced, TopicConfigured, TopicCreated, TopicDeleted
+from raylog.core.controller.records import (
+    BrokerRegistered,
+    BrokerResumed,
+    BrokerStopped,
+    ReplicaPlaced,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
 from raylog.core.ids import BrokerId, Incarnation
 
 TOPIC_ID = "a" * 32
@@ -134,3 +142,25 @@ def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_pa
         await until(lambda: bool(workshop.running))
 
     told(tmp_path / "missing", story)
+
+
+def test_the_replicas_of_a_stopped_broker_end_and_come_back_when_it_is_resumed(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        me = BrokerId(1)
+        image.apply(
+            BrokerRegistered(broker=me, incarnation=Incarnation(1), node_id="n", host="h", port=1, directory_id="d")
+        )
+        supervisor.reconcile(image)
+        await until(lambda: set(workshop.running) == {"t0", "t1"})
+        image.apply(BrokerStopped(broker=me))
+        supervisor.reconcile(image)
+        await until(lambda: not workshop.running)
+        asked = workshop.asked
+        supervisor.reconcile(image)
+        await asyncio.sleep(0)
+        assert workshop.asked == asked, "nothing is made again"
+        image.apply(BrokerResumed(broker=me))
+        supervisor.reconcile(image)
+        await until(lambda: set(workshop.running) == {"t0", "t1"})
+
+    told(tmp_path, story, partitions=2)

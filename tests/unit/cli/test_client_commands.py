@@ -184,3 +184,34 @@ def test_perf_produce_fails_when_records_were_refused(cluster: ToyCluster) -> No
     told = at(cluster, *line.split())
     assert told.code == 1
     assert "10 records were not stored; the first error was: The toy was told to refuse this." in told.err
+
+
+def test_preferred_replicas_are_elected_by_command(cluster: ToyCluster) -> None:
+    assert at(cluster, "topic", "elect", "--all").out == "Every partition is led by its preferred replica.\n"
+    told = at(cluster, "topic", "elect", "flights", "--partition", "1")
+    assert (told.code, told.out) == (0, "flights-1 is led as it should be.\n")
+    cluster.create_topic("strayed", 1)
+    [row] = json.loads(at(cluster, "topic", "elect", "strayed", "--json").out)
+    assert (row["topic"], row["partition"], row["error"]) == ("strayed", 0, "")
+    assert at(cluster, "topic", "elect", "--all").out.startswith("strayed-0 is led by broker ")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "name a topic, or give --all alone"),
+        (["flights", "--all"], "name a topic, or give --all alone"),
+        (["--all", "--unclean"], "name a topic, or give --all alone"),
+        (["flights", "--unclean"], "name the partitions with --partition"),
+    ],
+)
+def test_an_election_says_what_it_is_for(cluster: ToyCluster, words: list[str], reason: str) -> None:
+    assert reason in refusal(at(cluster, "topic", "elect", *words), 2)
+
+
+def test_a_stopped_broker_is_no_offline_one_and_unclean_elections_are_named() -> None:
+    healthy = {"partition": 0, "leader": 1, "leader_epoch": 4, "replicas": [1, 2], "isr": [1, 2]}
+    brokers = [{"broker": 1, "online": True, "stopped": False}, {"broker": 2, "online": False, "stopped": True}]
+    found = judged({"brokers": brokers, "topics": {"t": [{**healthy, "unclean_leader_epoch": 3}]}})
+    assert (found["offline_brokers"], found["stopped_brokers"]) == ([], [2])
+    assert found["unclean_partitions"] == [["t-0", 3]]

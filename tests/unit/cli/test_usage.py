@@ -69,7 +69,7 @@ def test_help_is_there_at_once_and_loads_neither_ray_nor_rich_nor_a_client() -> 
         ("topic create a --partitons 3", "Did you mean '--partitions'?"),
         ("topic create a --partitions 0", "'--partitions': 0 is not in the range"),
         ("topic create a --config retention.ms", "--config takes key=value, and 'retention.ms' is not of that form."),
-        ("topic alter a", "nothing to change: give --config key=value"),
+        ("topic alter a", "nothing to change: give --partitions N, --config key=value"),
         ("start --config a=1 --brokers none", "'none' is not a valid integer"),
         ("produce --topic a --key-separator=", "--key-separator needs at least one character."),
         ("produce --topic a --file no-such-file", "no-such-file"),

@@ -6,7 +6,15 @@ import zlib
 import pytest
 
 from raylog.client.admin import Admin, AsyncAdmin, keys_of_each_coordinator
-from raylog.core.errors import ClientClosed, TopicAlreadyExists, UnknownTopicOrPartition
+from raylog.core.errors import (
+    ClientClosed,
+    ElectionNotNeeded,
+    InvalidRequest,
+    StopRefused,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import TopicPartition
 from raylog.rpc import Request
 from tests.unit.client.toy_server import ToyCluster
 
@@ -119,3 +127,28 @@ def test_the_asyncio_twin_does_the_same(cluster: ToyCluster) -> None:
             return await admin.list_topics()
 
     assert asyncio.run(scenario()) == ["t"]
+
+
+def test_elections_are_answered_for_each_partition(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        admin.create_topic("t")
+        admin.create_topic("strayed")
+        assert admin.elect_leaders() == {TopicPartition("strayed", 0): None}
+        [(partition, error)] = admin.elect_leaders([("t", 0)]).items()
+        assert partition == TopicPartition("t", 0)
+        assert isinstance(error, ElectionNotNeeded)
+        with pytest.raises(InvalidRequest):
+            admin.elect_leaders(unclean=True)
+
+
+def test_a_broker_is_stopped_and_resumed_and_shown_as_stopped_meanwhile(cluster: ToyCluster) -> None:
+    broker = min(cluster.brokers)
+    with Admin(**cluster.options) as admin:
+        with pytest.raises(StopRefused) as refused:
+            admin.stop_broker(broker)
+        assert refused.value.details == {"leaderless": ["flights-0"]}
+        stopped = admin.stop_broker(broker, force=True)
+        assert (stopped.broker, stopped.leaders_moved, stopped.leaderless) == (broker, 1, ("flights-0",))
+        assert [one.broker for one in admin.describe_cluster().stopped_brokers] == [broker]
+        admin.resume_broker(broker)
+        assert admin.describe_cluster().stopped_brokers == ()

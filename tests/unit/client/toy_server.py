@@ -139,6 +139,7 @@ class ToyCluster:
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
         self.version = 0
         self.producer_ids = 0
+        self.stopped: set[int] = set()
         self.extra_methods: dict[str, Callable[[Request], None]] = {}
         """Further methods that every broker endpoint serves, for instance those of a group coordinator."""
         self.requests_seen: list[str] = []
@@ -345,9 +346,33 @@ class ToyCluster:
         self.version += 1
         request.reply([])
 
+    def _on_elect_leaders(self, request: Request) -> None:
+        wanted, unclean = request.args
+        if wanted is None and unclean:
+            raise errors.InvalidRequest("Name the partition.")
+        rows = []
+        for one in self.partitions.values():
+            asked, strayed = [one.topic, one.partition], one.topic == "strayed"
+            needless = [84, f"{one.topic}-{one.partition} is led as it should be."]
+            if strayed if wanted is None else asked in wanted:
+                rows.append([*asked, *([0, ""] if strayed else needless), one.leader, one.leader_epoch])
+        request.reply(rows)
+
+    def _on_stop_broker(self, request: Request) -> None:
+        broker, force = request.args
+        if not force:
+            raise errors.StopRefused(f"Broker {broker} was not stopped: --force", leaderless=["flights-0"])
+        self.stopped.add(broker)
+        request.reply([1, ["flights-0"], []])
+
+    def _on_resume_broker(self, request: Request) -> None:
+        self.stopped.discard(request.args[0])
+        request.reply([])
+
     def _on_describe_cluster(self, request: Request) -> None:
         brokers = [
             {"broker": broker, "host": one.host, "port": one.port, "node_id": f"node-{broker}", "online": True}
+            | {"stopped": broker in self.stopped}
             for broker, one in self.brokers.items()
         ]
         request.reply({"cluster_id": "toy", "controller_epoch": 1, "brokers": brokers})

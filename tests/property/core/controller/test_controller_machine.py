@@ -13,12 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raylog.core.controller import (
     AlterTopicConfigReceived,
     DeleteTopicReceived,
+    ElectLeadersReceived,
     PartitionChanged,
     PartitionsAdded,
+    ResumeBrokerReceived,
+    StopBrokerReceived,
     TopicCreated,
 )
 from raylog.core.errors import RaylogError
-from raylog.core.ids import NO_LEADER, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from tests.unit.core.controller.bench import Bench
 
 brokers = st.integers(1, 4)
@@ -134,6 +137,49 @@ class ClusterLife(RuleBasedStateMachine):
             self.bench.grow(total, topic)
         except RaylogError:
             pass  # there is no such topic, it has as many already, or there are too few brokers
+
+    @rule(partition=partitions, unclean=st.booleans())
+    def leaders_are_elected(self, partition: TopicPartition, unclean: bool) -> None:
+        bench = self.bench
+        if not self._known(partition):
+            return
+        before = bench.state(partition)
+        event = ElectLeadersReceived(
+            cause="test", now_ms=bench.now, request=bench.number(), partitions=[partition], unclean=unclean
+        )
+        [row] = bench.ask(event)
+        assert isinstance(row, list)
+        after = bench.state(partition)
+        if before.adding or before.removing:
+            return  # the election may have completed the move, which ends another epoch
+        assert (row[2] == 0) == (after.leader_epoch == before.leader_epoch + 1)
+        if row[2] == 0 and not unclean:
+            assert after.leader == after.replicas[0]
+            assert after.isr == before.isr
+
+    @rule(broker=brokers, force=st.booleans())
+    def a_broker_is_stopped(self, broker: int, force: bool) -> None:
+        bench = self.bench
+        try:
+            bench.ask(
+                StopBrokerReceived(
+                    cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force
+                )
+            )
+        except RaylogError:
+            return  # unknown, or others cannot do without it
+        for state in bench.image.partitions():
+            assert state.leader != broker
+
+    @rule(broker=brokers)
+    def a_broker_is_resumed(self, broker: int) -> None:
+        bench = self.bench
+        try:
+            bench.ask(
+                ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker))
+            )
+        except RaylogError:
+            pass  # it never registered
 
     @rule(topic=st.sampled_from(["a", "b"]), unclean=st.booleans())
     def a_topic_is_configured(self, topic: str, unclean: bool) -> None:

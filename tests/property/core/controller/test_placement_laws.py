@@ -86,6 +86,7 @@ def situations(
     replicas = tuple(BrokerId(broker) for broker in draw(st.permutations(range(draw(st.integers(1, 4))))))
     isr = tuple(broker for broker in replicas if draw(st.booleans())) or replicas[:1]
     lost = [broker for broker in isr if draw(st.integers(0, 4)) == 0]
+    elr = tuple(broker for broker in replicas if broker not in isr and draw(st.booleans()))
     leader = draw(st.sampled_from([NO_LEADER, *[broker for broker in isr if broker not in lost]]))
     epoch = draw(st.integers(0 if leader == NO_LEADER else 1, 3))
     state = PartitionState(
@@ -93,6 +94,7 @@ def situations(
         partition=TopicPartition("t", 0),
         replicas=replicas,
         isr=isr,
+        elr=elr,
         leader=leader,
         leader_epoch=LeaderEpoch(epoch),
         partition_epoch=PartitionEpoch(draw(st.integers(epoch, 9))),
@@ -101,13 +103,14 @@ def situations(
     return state, standing, lost, draw(st.booleans()), draw(st.sampled_from([None, *replicas]))
 
 
-@given(situations())
+@given(situations(), st.integers(1, 4))
 @settings(max_examples=100)
 def test_election_laws(
     situation: tuple[PartitionState, dict[BrokerId, Standing], list[BrokerId], bool, BrokerId | None],
+    min_isr: int,
 ) -> None:
     state, standing, lost, unclean, prefer = situation
-    after = settle(state, standing, lost=lost, unclean=unclean, prefer=prefer)
+    after = settle(state, standing, lost=lost, unclean=unclean, prefer=prefer, min_isr=min_isr)
     changed = after != state
     assert (after is state) == (not changed)
     assert after.partition_epoch == state.partition_epoch + changed
@@ -120,16 +123,28 @@ def test_election_laws(
         assert after.leader in after.isr
         assert standing[after.leader] is Standing.ONLINE
         if not unclean:
-            assert after.leader in state.isr
+            assert after.leader in (*state.isr, *state.elr)
             assert after.leader not in lost
     else:
         assert after.leader in (state.leader, NO_LEADER)
     healthy = state.leader != NO_LEADER and standing[state.leader] is not Standing.OFFLINE and state.leader not in lost
     if healthy:
         assert (after.leader, after.leader_epoch) == (state.leader, state.leader_epoch), "a healthy leader stays"
-    if not unclean:
+    dirty = elected and (after.leader not in (*state.isr, *state.elr) or after.leader in lost)
+    assert after.unclean_leader_epoch == (after.leader_epoch if dirty else 0)
+    complete = {*state.isr, *state.elr} - set(lost)
+    assert set(after.elr) <= complete - set(after.isr), "who is eligible has everything"
+    if not after.unclean_leader_epoch:
+        assert (set(after.elr) == complete - set(after.isr)) == (
+            len(after.isr) < min_isr or not complete - set(after.isr)
+        )
+    if after.leader in state.elr:
+        assert after.isr == (after.leader,)
+    elif not unclean:
         assert set(after.isr) <= set(state.isr), "only the leader's proposals let members in"
         for broker in set(state.isr) - set(after.isr):
             assert standing[broker] is Standing.OFFLINE or broker in lost, "awaited and online members stay"
     still_lost = [broker for broker in lost if broker in after.isr and broker != after.leader]
-    assert settle(after, standing, lost=still_lost, unclean=unclean, prefer=prefer) == after, "settled is settled"
+    assert settle(after, standing, lost=still_lost, unclean=unclean, prefer=prefer, min_isr=min_isr) == after, (
+        "settled is settled"
+    )

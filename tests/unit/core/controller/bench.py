@@ -48,6 +48,7 @@ T0 = TopicPartition("flights", 0)
 TIMEOUT_MS = 3_000
 GRACE_MS = 6_000
 WAIT_MS = 2_000
+CHECK_MS = 30_000
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ class Bench:
             session_timeout_ms=TIMEOUT_MS,
             registration_grace_ms=GRACE_MS,
             initial_leader_wait_ms=WAIT_MS,
+            leader_imbalance_check_ms=CHECK_MS,
             default_replication_factor=2,
             default_partitions=2,
         )
@@ -199,6 +201,7 @@ class Bench:
         *,
         incarnation: int = -1,
         log_lost: bool = False,
+        unsynced_lost: bool = False,
         log_id: str = "",
         topic_id: str | None = None,
         port: int | None = None,
@@ -219,6 +222,7 @@ class Bench:
                 port=10_000 + broker if port is None else port,
                 log_lost=log_lost,
                 log_id=log_id,
+                unsynced_lost=unsynced_lost,
             )
         )
         self._entered((partition, broker), number, result)

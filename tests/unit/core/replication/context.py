@@ -48,6 +48,7 @@ def partition_state(
     replicas: tuple[int, ...] = (ME, SECOND, THIRD),
     incarnations: dict[int, int] | None = None,
     down: tuple[int, ...] = (),
+    elr: tuple[int, ...] = (),
 ) -> PartitionState:
     """Return a state; each replica's incarnation is ten times its number unless told otherwise."""
     lives = {broker: broker * 10 for broker in replicas} | (incarnations or {})
@@ -56,6 +57,7 @@ def partition_state(
         partition=PARTITION,
         replicas=tuple(BrokerId(b) for b in replicas),
         isr=tuple(BrokerId(b) for b in isr),
+        elr=tuple(BrokerId(b) for b in elr),
         leader=BrokerId(leader),
         leader_epoch=LeaderEpoch(leader_epoch),
         partition_epoch=PartitionEpoch(partition_epoch),

@@ -66,6 +66,16 @@ def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
     assert only(HighWatermarkAdvanced, out.now).high_watermark == 10
 
 
+def test_nothing_is_committed_beside_eligible_leader_replicas_whatever_minimum_the_leader_knows() -> None:
+    context = leading(min_insync_replicas=1)
+    context.told(partition_state(isr=(ME,), elr=(SECOND,), partition_epoch=2))
+    out = context.produced()
+    assert not some(AnswerProduce, out.now)
+    assert context.machine.high_watermark == 0
+    out = context.told(partition_state(isr=(ME,), partition_epoch=3))
+    assert only(AnswerProduce, out.now).first_offset == 0
+
+
 def test_acks_all_also_waits_for_the_leaders_own_disk() -> None:
     context = leading()
     context.produced(synced=False)

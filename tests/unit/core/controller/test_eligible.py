@@ -1,0 +1,182 @@
+"""Eligible leader replicas and unclean elections: who may lead when the ISR is too small, or not there at all."""
+
+from __future__ import annotations
+
+from raylog.core.controller import AlterTopicConfigReceived, DescribeClusterReceived, Reply, Warn
+from raylog.core.controller.image import MetadataImage
+from raylog.core.replication.state import PartitionState
+from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
+
+TWO: dict[str, object] = {"min.insync.replicas": 2}
+
+
+def alter(bench: Bench, **changed: object) -> None:
+    settings = {name.replace("_", "."): value for name, value in changed.items()}
+    bench.ask(
+        AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=settings)
+    )
+
+
+def warnings(bench: Bench) -> list[str]:
+    return [effect.warning for effect in bench.effects if isinstance(effect, Warn)]
+
+
+def test_who_leaves_an_isr_that_is_large_enough_is_not_eligible() -> None:
+    bench = running_topic(config=TWO)
+    bench.lose_replica(3)
+    assert (bench.state().isr, bench.state().elr) == ((1, 2), ())
+
+
+def test_who_leaves_an_isr_that_falls_below_the_minimum_stays_eligible() -> None:
+    bench = running_topic(config=TWO)
+    bench.lose_replica(3)
+    bench.lose_replica(2)
+    assert (bench.state().isr, bench.state().elr) == ((1,), (2,)), "3 went when records could still be committed"
+
+
+def test_the_leaders_own_proposal_makes_eligible_too() -> None:
+    bench = running_topic(config=TWO)
+    [wire] = bench.isr(1, [1])
+    assert isinstance(wire, list)
+    assert PartitionState.from_wire(wire).elr == (2, 3)
+
+
+def test_nobody_is_eligible_any_more_once_the_isr_is_large_enough_again() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    bench.isr(1, [1, 3])
+    assert bench.state().elr == ()
+
+
+def test_an_eligible_replica_leads_cleanly_when_no_isr_member_is_there() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    bench.lose_replica(1)
+    assert bench.summary() == (2, 2, (2,))
+    assert bench.state().elr == (1, 3), "the leader that went has everything as well"
+    assert bench.state().unclean_leader_epoch == 0
+    assert warnings(bench) == []
+
+
+def test_the_isr_comes_before_those_who_are_eligible() -> None:
+    bench = running_topic(config={"min.insync.replicas": 3})
+    bench.isr(1, [1, 3])
+    assert bench.state().elr == (2,)
+    bench.lose_replica(1)
+    assert bench.summary() == (3, 2, (3,))
+
+
+def test_an_eligible_replica_that_comes_back_leads() -> None:
+    bench = running_topic(config=TWO)
+    for broker in (3, 2, 1):
+        bench.lose_replica(broker)
+    assert bench.summary() == (-1, 1, (1,))
+    bench.replica(3)
+    assert bench.summary()[0] == -1, "3 left before the others, and may lack what they committed"
+    bench.replica(2)
+    assert bench.summary() == (2, 2, (2,))
+
+
+def test_an_eligible_replica_that_lost_its_log_does_not_lead() -> None:
+    bench = running_topic(config=TWO)
+    bench.lose_replica(3)
+    bench.lose_replica(2)
+    bench.lose_replica(1)
+    bench.replica(2, log_lost=True)
+    assert bench.summary() == (-1, 1, (1,))
+    assert bench.state().elr == ()
+    bench.replica(1)
+    assert bench.summary() == (1, 2, (1,))
+
+
+def test_an_eligible_replica_whose_machine_went_down_before_it_synced_does_not_lead() -> None:
+    bench = running_topic(config=TWO)
+    for broker in (3, 2, 1):
+        bench.lose_replica(broker)
+    bench.replica(2, unsynced_lost=True)
+    assert (bench.summary(), bench.state().elr) == ((-1, 1, (1,)), ())
+
+
+def test_the_last_isr_member_without_its_log_gives_way_to_an_eligible_one_for_good() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    bench.lose_replica(2)
+    bench.lose_replica(3)
+    bench.lose_replica(1)
+    bench.replica(1, log_lost=True)
+    [said] = [effect.warning for effect in bench.effects if isinstance(effect, Reply)]
+    assert "Start a broker that has everything as well (2, 3)" in said
+    assert bench.summary() == (-1, 1, (1,))
+    bench.replica(2)
+    assert bench.summary() == (2, 2, (2,))
+    assert bench.state().elr == (3,), "1 has nothing to lead with"
+    assert bench.image.lost_logs == {}
+
+
+def test_an_isr_member_is_waited_for_after_the_controllers_start() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    bench.start()
+    bench.back(2)
+    assert bench.summary()[0] == 1, "its leader may still come back"
+    bench.wait(GRACE_MS)
+    assert bench.summary() == (2, 2, (2,))
+
+
+def test_a_lower_minimum_makes_nobody_eligible_and_a_higher_one_trusts_nobody_from_before() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    alter(bench, min_insync_replicas=1)
+    assert bench.state().elr == (), "from here on one replica commits alone"
+    alter(bench, min_insync_replicas=3)
+    assert bench.state().elr == ()
+
+
+def test_who_is_eligible_survives_the_snapshot() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    again = MetadataImage.restore(bench.image.version, bench.image.to_records())
+    assert again.partition(bench.state().partition) == bench.state()
+
+
+# ---------------------------------------------------------------- unclean elections
+
+
+def unclean() -> Bench:
+    """Broker 3 leads without what broker 1 had committed alone."""
+    bench = running_topic(config={"unclean.leader.election.enable": True})
+    bench.isr(1, [1])
+    bench.lose_replica(2)
+    bench.lose_replica(1)
+    return bench
+
+
+def test_an_unclean_election_is_marked_with_its_epoch_and_told_to_the_operator() -> None:
+    bench = unclean()
+    assert bench.summary() == (3, 2, (3,))
+    assert bench.state().unclean_leader_epoch == 2
+    [said] = warnings(bench)
+    assert "Unclean election: broker 3 leads flights-0 from epoch 2" in said
+
+
+def test_the_mark_of_an_unclean_election_stays() -> None:
+    bench = unclean()
+    bench.replica(1)
+    bench.isr(3, [1, 3])
+    bench.lose_replica(3)
+    assert bench.summary() == (1, 3, (1,))
+    assert bench.state().unclean_leader_epoch == 2
+    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.result, dict)
+    assert reply.result["unclean_partitions"] == [["flights-0", 2]]
+
+
+def test_after_an_unclean_election_nobody_of_before_is_eligible() -> None:
+    bench = running_topic(config={**TWO, "unclean.leader.election.enable": True})
+    bench.lose_replica(3)
+    for broker in (2, 1):
+        bench.lose_replica(broker)
+    bench.replica(3)
+    assert bench.summary() == (3, 2, (3,))
+    assert bench.state().elr == ()

@@ -1,0 +1,145 @@
+"""Stopping a broker on purpose: everything is given away first, and the broker stays out until somebody asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.controller import DescribeClusterReceived, Reply, ResumeBrokerReceived, StopBrokerReceived
+from raylog.core.errors import IneligibleReplica, InvalidReplicationFactor, InvalidRequest, StopRefused
+from raylog.core.ids import BrokerId, TopicPartition
+from tests.unit.core.controller.bench import Bench, running_topic, three_brokers
+
+
+def stop(bench: Bench, broker: int, *, force: bool = False) -> list[object]:
+    return bench.ask(
+        StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force)
+    )
+
+
+def resume(bench: Bench, broker: int) -> None:
+    bench.ask(ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker)))
+
+
+def stopped(bench: Bench) -> list[int]:
+    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.result, dict)
+    rows = reply.result["brokers"]
+    assert isinstance(rows, list)
+    return [row["broker"] for row in rows if row["stopped"]]
+
+
+def test_the_leaders_of_a_broker_move_in_the_step_that_stops_it() -> None:
+    bench = running_topic()
+    assert stop(bench, 1) == [1, [], []]
+    assert bench.summary() == (2, 2, (2, 3))
+    assert stopped(bench) == [1]
+    assert len(bench.image.online_brokers()) == 3, "its processes still run"
+
+
+def test_a_stopped_broker_is_not_let_into_an_isr_while_its_replicas_still_run() -> None:
+    bench = running_topic()
+    stop(bench, 1)
+    with pytest.raises(IneligibleReplica):
+        bench.isr(2, [1, 2, 3])
+    bench.lose_replica(1)
+    bench.replica(1)
+    with pytest.raises(IneligibleReplica):
+        bench.isr(2, [1, 2, 3])
+
+
+def test_a_broker_that_comes_back_by_itself_is_still_stopped_also_for_the_next_controller() -> None:
+    bench = running_topic()
+    stop(bench, 1)
+    bench.lose_replica(1)
+    bench.lose(("broker", 1))
+    bench.broker(1)
+    assert stopped(bench) == [1]
+    bench.start()
+    assert stopped(bench) == [1]
+
+
+def test_a_resumed_broker_comes_into_the_isr_again_and_may_lead() -> None:
+    bench = running_topic()
+    stop(bench, 1)
+    bench.lose_replica(1)
+    resume(bench, 1)
+    bench.replica(1)
+    bench.isr(2, [1, 2, 3])
+    assert bench.summary() == (2, 2, (1, 2, 3))
+    assert stopped(bench) == []
+    resume(bench, 1)
+
+
+def test_stopping_twice_is_stopping_once() -> None:
+    bench = running_topic()
+    stop(bench, 1)
+    before = bench.image.version
+    assert stop(bench, 1) == [0, [], []]
+    assert bench.image.version == before
+
+
+def test_an_unknown_broker_is_refused_with_the_brokers_that_there_are() -> None:
+    bench = three_brokers()
+    with pytest.raises(InvalidRequest, match="There is no broker 9; the brokers of this cluster are: 1, 2, 3"):
+        stop(bench, 9)
+    with pytest.raises(InvalidRequest, match="There is no broker 9"):
+        resume(bench, 9)
+
+
+def test_a_broker_that_holds_the_only_copy_stops_by_force_alone_and_leads_again_when_resumed() -> None:
+    bench = three_brokers()
+    bench.create(assignment=[[1]])
+    bench.replica(1)
+    with pytest.raises(StopRefused, match=r"nobody could lead flights-0.*--force") as refused:
+        stop(bench, 1)
+    assert refused.value.details == {"leaderless": ["flights-0"], "below_minimum": []}
+    assert bench.summary() == (1, 1, (1,))
+    assert stop(bench, 1, force=True) == [1, ["flights-0"], []]
+    assert bench.summary() == (-1, 1, (1,))
+    resume(bench, 1)
+    assert bench.summary() == (1, 2, (1,))
+
+
+def test_a_broker_without_which_writes_would_be_refused_stops_by_force_alone() -> None:
+    bench = running_topic(config={"min.insync.replicas": 3})
+    with pytest.raises(StopRefused, match="too few replicas would be in sync for writes with acks=all to flights-0"):
+        stop(bench, 2)
+    assert stop(bench, 2, force=True) == [0, [], ["flights-0"]]
+    assert bench.state().elr == (2,), "it has everything, should it be the last"
+
+
+def test_the_last_replica_that_runs_counts_as_the_only_copy() -> None:
+    bench = running_topic()
+    bench.lose_replica(2)
+    bench.lose_replica(3)
+    with pytest.raises(StopRefused):
+        stop(bench, 1)
+
+
+def test_the_majority_of_the_metadata_is_never_given_up() -> None:
+    from raylog.core.controller import VotersShown
+
+    bench = three_brokers()
+    bench.step(VotersShown(cause="test", now_ms=bench.now, voters={"1": "a", "2": "b", "3": "c"}))
+    stop(bench, 3)
+    with pytest.raises(StopRefused, match="only 1 of the 3 copies would run"):
+        stop(bench, 2, force=True)
+
+
+def test_new_topics_do_not_go_to_a_stopped_broker() -> None:
+    bench = three_brokers()
+    stop(bench, 2)
+    bench.create(partitions=4, replication_factor=2)
+    assert all(2 not in state.replicas for state in bench.image.partitions())
+    with pytest.raises(InvalidReplicationFactor, match="2 brokers"):
+        bench.create("other", partitions=1, replication_factor=3)
+    assert bench.image.partition(TopicPartition("other", 0)) is None
+
+
+def test_an_eligible_replica_is_as_good_as_one_in_sync_when_the_last_one_is_stopped() -> None:
+    bench = running_topic(config={"min.insync.replicas": 2})
+    bench.isr(1, [1])
+    assert bench.state().elr == (2, 3)
+    assert stop(bench, 1) == [1, [], []]
+    assert bench.summary() == (2, 2, (2,))

@@ -3,9 +3,14 @@
 #   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        the checks alone, without the tests
+<<<<<<< HEAD
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
 #   make chaos       injure clusters under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
 #   make chaos-figures     measure how long it takes until partitions are led again
+=======
+#   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
+#   make chaos       kill and pause processes of a cluster under load: make chaos MINUTES=2 SEED=1
+>>>>>>> simgrow
 #   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
@@ -21,6 +26,7 @@ PY := $(VENV)/bin/python
 PYTHON ?=
 SEEDS ?= 200
 PROFILE ?= default
+EVENTS ?= 0
 MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
@@ -54,7 +60,7 @@ import-tree: $(VENV)/.installed-test
 	@$(PY) tools/import_tree.py > /dev/null
 
 simulate: $(VENV)/.installed-test
-	$(PY) -m tests.simulation --seeds $(SEEDS) --profile $(PROFILE)
+	$(PY) -m tests.simulation --seeds $(SEEDS) --profile $(PROFILE) --events $(EVENTS)
 
 chaos: $(VENV)/.installed-test
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 
 from raylog.core.errors import did_you_mean
 from tests.simulation.bugs import STORY
@@ -80,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         if time.monotonic() - reported > _PROGRESS_S:
             reported = time.monotonic()
             events = overall.counts["events"]
-            print(f"seed {seed} of {options.seed + options.seeds - 1} ({profile}): {events:,} events", flush=True)
+            end = f"{options.events:,} events" if options.events else f"seed {options.seed + options.seeds - 1}"
+            print(f"seed {seed} ({profile}): {events:,} events, until {end}", flush=True)
         if options.seeds == 1 and profile != ALL:
             print(f"trace {result.trace:016x}")
     if len(parts) > 1:
@@ -93,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _runs(options: argparse.Namespace, overall: Totals) -> Iterator[tuple[int, str]]:
     """Yield the runs that were asked for, every profile of a seed before the next seed."""
-    for seed in range(options.seed, options.seed + options.seeds):
+    for seed in count(options.seed) if options.events else range(options.seed, options.seed + options.seeds):
         for profile in ALL_PROFILES if options.profile == ALL else (options.profile,):
             if options.events and overall.counts["events"] >= options.events:
                 return
@@ -106,7 +108,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=None, help="how many seeds to run (default 100; 1 with --seed)")
     parser.add_argument("--seed", type=int, default=None, help="first seed (default 1)")
     parser.add_argument("--profile", default=DEFAULT, help=f"one of {', '.join(known)}")
-    parser.add_argument("--events", type=int, default=0, help="stop before the next run after so many events")
+    parser.add_argument("--events", type=int, default=0, help="go on from seed to seed until so many events")
     parser.add_argument("--story", action="store_true", help="print the last steps of every run")
     parser.add_argument("--planted", action="store_true", help="plant bugs and report which profile catches each")
     options = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -23,13 +23,9 @@ class Planted:
     target: Any
     attribute: str
     substitute: Any
-    also: tuple[tuple[Any, str, Any], ...] = ()
-    """More patches (target, attribute, substitute), where another rule makes up for one mistake alone."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Have the bug while the block runs."""
-        with ExitStack() as stack:
-            for target, attribute, substitute in ((self.target, self.attribute, self.substitute), *self.also):
-                stack.enter_context(patch.object(target, attribute, substitute))
+        with patch.object(self.target, self.attribute, self.substitute):
             yield

@@ -15,6 +15,7 @@ from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation import sabotage
 from tests.simulation.bugs import STORY, Planted
+from tests.simulation.checkers import CommittedOnce
 from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.groups.planted import GROUP_BUGS
@@ -98,7 +99,7 @@ PLANTED = (
         "fetch answers are not matched to the request",
         "stale",
         40,
-        ("I8", "I9", "machine"),
+        ("I3", "I8", "I9", "machine"),
         Follower,
         "_expects",
         lambda self, request: True,
@@ -214,6 +215,24 @@ PLANTED = (
 )
 
 TOO_DEEP = (
+    Planted(
+        "histories are compared by their ends alone",
+        STORY,
+        1,
+        ("I8", "I7", "I4"),
+        Leader,
+        "_answer_divergence",
+        sabotage.compare_ends_alone(Leader._answer_divergence),
+    ),
+    Planted(
+        "a checker asks a zombie for what later epochs committed",
+        STORY,
+        1,
+        ("I6",),
+        CommittedOnce,
+        "led",
+        sabotage.ask_for_everything(CommittedOnce.led),
+    ),
     Planted(
         "histories are compared beyond what retention left",
         STORY,

@@ -8,10 +8,13 @@ from typing import Any
 
 from raylog.core.controller import election, membership, moves, reassignment
 from raylog.core.ids import BrokerId
+<<<<<<< HEAD
 from raylog.core.replication import leader as leader_module
 from raylog.core.replication.isr import FollowerProgress, may_join
+=======
+>>>>>>> simgrow
 from raylog.core.replication.leader import Leader
-from raylog.core.replication.state import PartitionState, ReplicaPlace
+from raylog.core.replication.state import PartitionState
 from tests.simulation.bugs import Planted
 from tests.simulation.hosts import Hosts
 
@@ -34,28 +37,6 @@ def forget_the_isr(original: Callable[..., PartitionState | None]) -> Callable[.
         return state if after is not None and after.replicas == state.replicas and not rest[0] else after
 
     return reshaped
-
-
-def same_epoch(original: Callable[..., PartitionState | None]) -> Callable[..., PartitionState | None]:
-    """A leader goes on in its epoch when replicas are taken away."""
-
-    def reshaped(state: PartitionState, *rest: Any) -> PartitionState | None:
-        after = original(state, *rest)
-        same = after is not None and after is not state and after.leader == state.leader
-        return replace(after, leader_epoch=state.leader_epoch) if after is not None and same else after
-
-    return reshaped
-
-
-def join_as_any_life(original: Callable[..., bool]) -> Callable[..., bool]:
-    """A replica that was added again joins with what its earlier life had."""
-
-    def may_join(progress: FollowerProgress, place: ReplicaPlace | None, *rest: Any) -> bool:
-        if place is not None and progress.durable_end is not None:
-            progress = replace(progress, incarnation=place.incarnation)
-        return original(progress, place, *rest)
-
-    return may_join
 
 
 def commit_beside_eligible(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,6 +92,7 @@ MOVE_BUGS = (
         lambda self, broker, version: False,
     ),
     Planted(
+<<<<<<< HEAD
         "a replica that was added again is counted by its earlier life",
         "reassign",
         40,
@@ -121,6 +103,8 @@ MOVE_BUGS = (
         also=((reassignment, "_reshaped", same_epoch(reassignment._reshaped)),),
     ),
     Planted(
+=======
+>>>>>>> simgrow
         "an eligible replica leads though it lost its log",
         "eligible",
         40,

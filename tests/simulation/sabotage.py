@@ -22,6 +22,7 @@ from raylog.core.replication.leader import Leader
 from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.core.replication.state import PartitionState, ReplicaPlace
+from tests.simulation.checkers import CommittedOnce, EntryAt
 from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.replica import ReplicaProcess
@@ -207,3 +208,22 @@ def lost_logs_lead(original: Callable[..., PartitionState]) -> Callable[..., Par
         return original(state, standing, **(options | {"lost": ()}))
 
     return settle
+
+
+def compare_ends_alone(original: Callable[..., bool]) -> Callable[..., bool]:
+    """KIP-279: the leader says where an epoch ends, and not that it knows an earlier epoch only."""
+
+    def answer(self: Leader, event: FetchReceived, out: Outbox[Effect]) -> bool:
+        shared = self._log.epochs.end_for(event.last_fetched_epoch, self._log.end)
+        return False if shared.end_offset >= event.fetch_offset else original(self, event, out)
+
+    return answer
+
+
+def ask_for_everything(original: Callable[..., None]) -> Callable[..., None]:
+    """Whoever takes up an epoch is to have all that is committed by then, in later epochs too."""
+
+    def led(self: CommittedOnce, epoch: int, entry_at: EntryAt, log_start: int) -> None:
+        original(self, 1 << 60, entry_at, log_start)
+
+    return led

@@ -12,33 +12,19 @@ from tests.simulation.network import CONTROLLER
 from tests.simulation.planted import bug
 from tests.simulation.profiles import Faults
 from tests.simulation.runs import run_seed
+from tests.simulation.scripts import (
+    a_divergence_comes_twice,
+    a_follower_asks_the_leader_of_another_epoch,
+    a_zombie_takes_up_an_old_epoch,
+    an_old_order_reaches_a_new_life,
+    the_only_copy_that_may_lead_is_gone,
+    two_leaders_in_a_row_have_tails,
+)
 from tests.simulation.simulation import Simulation
+from tests.simulation.stage import faults, follower_of, isolate, leading_broker
 from tests.simulation.world import Violation
 
 Script = Callable[[Simulation], None]
-
-
-def leading_broker(simulation: Simulation) -> int:
-    """The leader by the durable metadata."""
-    state = simulation.controller.state
-    assert state is not None
-    return state.leader
-
-
-def follower_of(simulation: Simulation) -> int:
-    """The last broker that does not lead."""
-    return max(broker for broker in simulation.brokers if broker != leading_broker(simulation))
-
-
-def isolate(simulation: Simulation, broker: int, *, joined: bool = False) -> None:
-    """Cut a broker off from the controller and the other brokers, not from clients; or join it again."""
-    network = simulation.network
-    for other in (CONTROLLER, *(other for other in simulation.brokers if other != broker)):
-        for source, target in ((broker, other), (other, broker)):
-            if joined:
-                network.join(source, target)
-            else:
-                network.cut(source, target)
 
 
 def retention_overtakes_a_cut_off_leader(simulation: Simulation) -> None:
@@ -137,19 +123,6 @@ def a_registration_is_not_answered(simulation: Simulation, effects: int) -> None
     simulation.controller.crash_after_effects = effects
 
 
-def faults(**options: float) -> Faults:
-    """A calm cluster, in which only the story makes trouble."""
-    calm = {
-        "brokers": 3,
-        "chaos_s": 6,
-        "converge_s": 6,
-        "lag_max_ms": 300,
-        "session_timeout_ms": 300,
-        "produce_pause_ms": 5,
-    }
-    return Faults(**(calm | options))  # type: ignore[arg-type]  # counts are whole numbers in every story
-
-
 STORIES: tuple[tuple[Script, Faults, Planted], ...] = (
     (
         retention_overtakes_a_cut_off_leader,
@@ -175,6 +148,36 @@ STORIES: tuple[tuple[Script, Faults, Planted], ...] = (
         an_isr_proposal_outlives_the_life_it_names,
         faults(min_insync_replicas=2, down_ms=100, session_timeout_ms=3000),
         bug("an ISR change does not say which life of a member it means"),
+    ),
+    (
+        two_leaders_in_a_row_have_tails,
+        faults(brokers=2, min_insync_replicas=2, producers=3, acks_one=1.0, down_ms=1000),
+        bug("histories are compared by their ends alone"),
+    ),
+    (
+        a_follower_asks_the_leader_of_another_epoch,
+        faults(brokers=2, min_insync_replicas=1),
+        bug("a leader takes fetches of other epochs"),
+    ),
+    (
+        the_only_copy_that_may_lead_is_gone,
+        faults(min_insync_replicas=2, down_ms=400),
+        bug("an eligible replica leads though it lost its log"),
+    ),
+    (
+        an_old_order_reaches_a_new_life,
+        faults(min_insync_replicas=2, down_ms=300),
+        bug("a replica obeys what was told to its earlier lives"),
+    ),
+    (
+        a_divergence_comes_twice,
+        faults(min_insync_replicas=1, producers=3, acks_one=1.0),
+        bug("fetch answers are not matched to the request"),
+    ),
+    (
+        a_zombie_takes_up_an_old_epoch,
+        faults(min_insync_replicas=1, down_ms=3000),
+        bug("a checker asks a zombie for what later epochs committed"),
     ),
 )
 

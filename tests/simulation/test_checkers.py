@@ -317,3 +317,40 @@ class TestMetadataLine:
         checker.applied(1, 3, 8)
         with anomaly("I10"):
             checker.applied(1, 3, 7)
+
+    def test_a_member_that_leaves_an_isr_below_the_minimum_is_eligible(self) -> None:
+        one, two = BrokerId(1), BrokerId(2)
+        shrunk = replace(STATE, isr=(one,), elr=(two,), partition_epoch=PartitionEpoch(8))
+        MetadataLine(2).changed(STATE, shrunk)
+        with anomaly("I7"):
+            MetadataLine(1).changed(STATE, shrunk)
+
+    @pytest.mark.parametrize("elr", [(2,), (9,)], ids=["in the isr too", "no replica"])
+    def test_an_eligible_replica_that_cannot_be_one(self, elr: tuple[int, ...]) -> None:
+        after = replace(STATE, elr=tuple(map(BrokerId, elr)), partition_epoch=PartitionEpoch(8))
+        with anomaly("I10"):
+            MetadataLine().changed(STATE, after)
+
+    @pytest.mark.parametrize("in_sync", [True, False])
+    def test_a_move_is_complete_when_the_whole_target_is_in_the_isr(self, in_sync: bool) -> None:
+        one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
+        moving = replace(
+            STATE,
+            replicas=(one, three, two),
+            isr=(one, three, two) if in_sync else (one, two),
+            adding=(three,),
+            removing=(two,),
+        )
+        complete = replace(
+            moving,
+            replicas=(one, three),
+            isr=(one, three) if in_sync else (one,),
+            adding=(),
+            removing=(),
+            partition_epoch=PartitionEpoch(8),
+        )
+        if in_sync:
+            MetadataLine().changed(moving, complete)
+        else:
+            with anomaly("I10"):
+                MetadataLine().changed(moving, complete)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
 from tests.simulation.bugs import Planted
 from tests.simulation.planted import TOO_DEEP
 from tests.simulation.profiles import Faults
-from tests.simulation.stories import STORIES, STORY_OF, Script, a_registration_is_not_answered, faults, play
+from tests.simulation.scripts import an_eligible_replica_takes_over
+from tests.simulation.simulation import Simulation
+from tests.simulation.stage import faults
+from tests.simulation.stories import STORIES, STORY_OF, Script, a_registration_is_not_answered, play
 
 pytestmark = pytest.mark.sim
 
@@ -31,3 +35,11 @@ def test_a_new_log_is_not_taken_for_a_lost_one_when_its_registration_is_repeated
     options = faults(brokers=1, min_insync_replicas=1)
     for effects in range(1, 12):
         assert play(partial(a_registration_is_not_answered, effects=effects), options) is None
+
+
+def test_an_eligible_replica_leads_when_the_last_isr_member_is_gone() -> None:
+    simulation = Simulation(1, faults(min_insync_replicas=2, down_ms=1500))
+    an_eligible_replica_takes_over(simulation)
+    simulation.run()
+    heirs = [(before, after) for (_, before), (_, after) in pairwise(simulation.controller.history) if before.elr]
+    assert any(after.leader in before.elr for before, after in heirs), "nobody led from outside the ISR"

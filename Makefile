@@ -3,14 +3,9 @@
 #   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        the checks alone, without the tests
-<<<<<<< HEAD
-#   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
+#   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
 #   make chaos       injure clusters under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
 #   make chaos-figures     measure how long it takes until partitions are led again
-=======
-#   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
-#   make chaos       kill and pause processes of a cluster under load: make chaos MINUTES=2 SEED=1
->>>>>>> simgrow
 #   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)

@@ -8,11 +8,6 @@ from typing import Any
 
 from raylog.core.controller import election, membership, moves, reassignment
 from raylog.core.ids import BrokerId
-<<<<<<< HEAD
-from raylog.core.replication import leader as leader_module
-from raylog.core.replication.isr import FollowerProgress, may_join
-=======
->>>>>>> simgrow
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.state import PartitionState
 from tests.simulation.bugs import Planted
@@ -92,19 +87,6 @@ MOVE_BUGS = (
         lambda self, broker, version: False,
     ),
     Planted(
-<<<<<<< HEAD
-        "a replica that was added again is counted by its earlier life",
-        "reassign",
-        40,
-        ("I4", "I6", "I7"),
-        leader_module,
-        "may_join",
-        join_as_any_life(may_join),
-        also=((reassignment, "_reshaped", same_epoch(reassignment._reshaped)),),
-    ),
-    Planted(
-=======
->>>>>>> simgrow
         "an eligible replica leads though it lost its log",
         "eligible",
         40,

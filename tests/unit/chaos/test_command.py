@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.chaos.report import Result, as_plain
 
 @pytest.fixture(autouse=True)
 def _leave_signals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
 
 def option(line: list[str], name: str) -> str:

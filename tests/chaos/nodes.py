@@ -34,6 +34,7 @@ NODE_FAULTS: Final = (
     "kill-controller",
 )
 FOLDER: Final = "broker"
+KILLED_WITHIN_S: Final = 10.0
 
 
 class RayNodes(RayActors):
@@ -151,22 +152,27 @@ class RayNodes(RayActors):
         name, _ = self._replica(rng, "leader")
         return self.name_of(int(name.split(":broker-")[1].partition(":")[0]))
 
-    def _raylet(self, name: str) -> int:
+    def _raylet_process(self, name: str) -> Any:
         from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 
         processes = self._nodes[name].all_processes.get(PROCESS_TYPE_RAYLET)
         if not processes or processes[0].process.poll() is not None:
             raise NoTarget(f"{name} is down")
-        return int(processes[0].process.pid)
+        return processes[0].process
+
+    def _raylet(self, name: str) -> int:
+        return int(self._raylet_process(name).pid)
 
     # What is done to them
 
     def kill_raylet(self, name: str) -> None:
-        """SIGKILL a node's raylet; its actors end with it."""
-        os.kill(self._raylet(name), signal.SIGKILL)
+        """SIGKILL a node's raylet; its actors end with it, once it is no child any more that nobody waited for."""
+        raylet = self._raylet_process(name)
+        raylet.kill()
+        raylet.wait(KILLED_WITHIN_S)
 
     def collect(self, name: str) -> None:
-        """End what a killed raylet left; a dead child that nobody waits for would keep its workers alive."""
+        """End what a killed raylet left."""
         with suppress(AssertionError):  # a process of the node needs a moment longer
             self._ray.remove_node(self._nodes[name], allow_graceful=False)
 

@@ -58,6 +58,8 @@ class ClusterClient:
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshing_topics: frozenset[str] | None = frozenset()
         self._listeners: list[TopicsListener] = []
+        self._informant: Endpoint | None = None
+        self._doubted: Endpoint | None = None
         self._periodic: asyncio.Task[None] | None = None
         self._is_closed = False
         self._random = random.Random()  # spreads load, guards nothing
@@ -146,7 +148,11 @@ class ClusterClient:
         return await self._started_pool().get(endpoint, timeout_s)
 
     async def look_for_leader(self, topic: str) -> None:
-        """Fetch the topic's metadata because its leader keeps somebody waiting; errors are left to those who wait."""
+        """Fetch the topic's metadata because its leader keeps somebody waiting; errors are left to those who wait.
+
+        Asks another broker than the last time: one that is cut off from the controller does not know what it misses.
+        """
+        self._doubted = self._informant
         try:
             await self.refresh((topic,), timeout_s=self.config.request_timeout_ms / 1000)
         except RaylogError:
@@ -198,7 +204,9 @@ class ClusterClient:
                 try:
                     connection = await self.connection(endpoint, min(left_s, limits[0]))
                     left_s = max(0.001, deadline_s - self._now_s())
-                    return await connection.call(method, args, timeout_s=min(left_s, limits[1]))
+                    reply = await connection.call(method, args, timeout_s=min(left_s, limits[1]))
+                    self._informant = endpoint if method == "metadata" else self._informant
+                    return reply
                 except (RpcError, RaylogError) as failure:
                     if method == "metadata" and connection is not None and isinstance(failure, RpcTimeout):
                         connection.abort("a request for metadata was not answered in time")
@@ -292,12 +300,15 @@ class ClusterClient:
         return self._pool
 
     def _broker_endpoints(self) -> list[Endpoint]:
-        """Brokers in the order to try: those with an open connection first, then the known, then the given ones."""
+        """Brokers in the order to try: those with an open connection first, then the known, then the given ones.
+
+        The one whose metadata did not help comes last.
+        """
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         given = list(self.address.endpoints) if self.address is not None else []
         self._random.shuffle(known)
         everyone = list(dict.fromkeys([*known, *given]))
-        return sorted(everyone, key=lambda endpoint: self.live_connection(endpoint) is None)
+        return sorted(everyone, key=lambda one: (one == self._doubted, self.live_connection(one) is None))
 
     async def _find_again(self, deadline_s: float) -> None:
         """No known broker answers; those that Ray has restarted elsewhere are at new addresses."""

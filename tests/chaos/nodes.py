@@ -1,8 +1,8 @@
 """The second arena: a Ray cluster of four raylets on this machine: a head, and three nodes with a broker and a disk.
 
-The head runs the controller: Ray's own control store lives there, and losing it ends every Ray cluster. Each of the
-three others is a voter of the metadata, and any of them may lose its raylet, and with it every process on it, at any
-time. It comes back as a new Ray node on the same disk. May touch: Ray, its own folder, raylets that it started itself.
+The head keeps Ray's own control store, and losing it ends every Ray cluster. Each of the three others is a voter of the
+metadata, and any of them may lose its raylet, and with it every process on it, at any time. It comes back as a new Ray
+node on the same disk. May touch: Ray, its own folder, raylets that it started itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import raylog
+from raylog.actors.naming import CONTROLLER
 from tests.chaos import sight
 from tests.chaos.actors import RayActors
 from tests.chaos.arena import OBJECT_STORE_BYTES, Injected, NoTarget, Setup, incomplete
@@ -28,10 +29,12 @@ NODE_FAULTS: Final = (
     "kill-two-nodes",
     "pause-node",
     "kill-node-and-controller",
+    "kill-controller-node",
     "kill-leader",
     "kill-controller",
 )
 FOLDER: Final = "broker"
+KILLED_WITHIN_S: Final = 10.0
 
 
 class RayNodes(RayActors):
@@ -50,6 +53,7 @@ class RayNodes(RayActors):
             "kill-coordinator-node": self._kill_coordinators,
             "kill-two-nodes": self._kill_two,
             "kill-node-and-controller": self._kill_with_controller,
+            "kill-controller-node": self._kill_controllers,
             "pause-node": self._pause_raylet,
         }
         known = {**self.faults, **own}
@@ -148,22 +152,27 @@ class RayNodes(RayActors):
         name, _ = self._replica(rng, "leader")
         return self.name_of(int(name.split(":broker-")[1].partition(":")[0]))
 
-    def _raylet(self, name: str) -> int:
+    def _raylet_process(self, name: str) -> Any:
         from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 
         processes = self._nodes[name].all_processes.get(PROCESS_TYPE_RAYLET)
         if not processes or processes[0].process.poll() is not None:
             raise NoTarget(f"{name} is down")
-        return int(processes[0].process.pid)
+        return processes[0].process
+
+    def _raylet(self, name: str) -> int:
+        return int(self._raylet_process(name).pid)
 
     # What is done to them
 
     def kill_raylet(self, name: str) -> None:
-        """SIGKILL a node's raylet; its actors end with it."""
-        os.kill(self._raylet(name), signal.SIGKILL)
+        """SIGKILL a node's raylet; its actors end with it, once it is no child any more that nobody waited for."""
+        raylet = self._raylet_process(name)
+        raylet.kill()
+        raylet.wait(KILLED_WITHIN_S)
 
     def collect(self, name: str) -> None:
-        """End what a killed raylet left; a dead child that nobody waits for would keep its workers alive."""
+        """End what a killed raylet left."""
         with suppress(AssertionError):  # a process of the node needs a moment longer
             self._ray.remove_node(self._nodes[name], allow_graceful=False)
 
@@ -194,11 +203,17 @@ class RayNodes(RayActors):
 
     def _kill_coordinators(self, rng: random.Random) -> Injected:
         """Lose the node that the group coordinator runs on."""
-        _, pid = self._coordinator()
+        return self._lose([self._home(self._coordinator()[1])], rng)
+
+    def _kill_controllers(self, rng: random.Random) -> Injected:
+        """Lose the node that the controller runs on, unless that is the head."""
+        return self._lose([self._home(self._actor(CONTROLLER)[1])], rng)
+
+    def _home(self, pid: int) -> str:
         for name in sorted(self._nodes):
             if _runs_on(pid, self._raylet(name)):
-                return self._lose([name], rng)
-        raise NoTarget("the coordinator runs on the head node")
+                return name
+        raise NoTarget(f"process {pid} runs on the head node")
 
     def _kill_two(self, rng: random.Random) -> Injected:
         """Lose two of the three nodes at once: a majority of the voters and of the replicas."""

@@ -90,6 +90,21 @@ def test_a_broker_that_went_silent_does_not_hold_up_metadata(cluster: ToyCluster
     assert asyncio.run(scenario()) < 10
 
 
+def test_who_looks_for_a_leader_asks_another_broker_each_time(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            cluster.informants.clear()
+            for _ in range(4):
+                await client.look_for_leader("a")
+
+    asyncio.run(scenario())
+    first, second, third, fourth = cluster.informants
+    assert first is third is not second
+    assert second is fourth
+
+
 def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
-from raylog.rpc import Request, RpcServer
+from raylog.rpc import Connection, Request, RpcServer
 from raylog.storage.errors import StorageError
 from tests.unit.client.toy_partition import Fault, ToyPartition
 
@@ -42,6 +42,8 @@ class ToyCluster:
         self.silent_brokers: set[int] = set()
         """Brokers that take requests and never answer, as one whose machine has lost its power."""
         self.unanswered: list[Request] = []
+        self.informants: list[Connection] = []
+        """The connections on which metadata were asked for."""
         self.replicas: dict[tuple[str, int, int], ToyEndpoint] = {}
         self.partitions: dict[tuple[str, int], ToyPartition] = {}
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -212,6 +214,7 @@ class ToyCluster:
             request.fail(error)
 
     def _on_metadata(self, request: Request) -> None:
+        self.informants.append(request.connection)
         names = list(self.topics) if request.args[0] is None else request.args[0]
         brokers = [[broker, one.host, one.port, f"node-{broker}"] for broker, one in self.brokers.items()]
         request.reply(["toy", self.version, brokers, [self._describe(name) for name in names]])

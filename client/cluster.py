@@ -26,14 +26,11 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
+from raylog.rpc import Connection, Reply, RpcError
 from raylog.rpc.framing import Buffers
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
-"""A broker that cannot be connected to within this is left for the next one, while the caller's deadline lasts."""
-METADATA_CONNECT_S = 2.0
-METADATA_ANSWER_S = 1.0
-_PATIENT = (BROKER_ATTEMPT_TIMEOUT_S, float("inf"))
+"""A broker that does not answer within this is left for the next one, while the caller's deadline lasts."""
 NEW_TOPIC_GRACE_S = 1.0
 SUSPECT_S = 1.0
 """A leader that owes an answer for so long may be none any more: it hangs, or its machine is gone. Then metadata is
@@ -191,17 +188,11 @@ class ClusterClient:
                 left_s = deadline_s - self._now_s()
                 if left_s <= 0:
                     raise error
-                # While one broker hangs, another may answer. A broker answers for metadata from memory: whoever owes
-                # that is gone, with its machine perhaps, and nothing else would end the wait for it.
-                limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if method == "metadata" else _PATIENT
-                connection: Connection | None = None
                 try:
-                    connection = await self.connection(endpoint, min(left_s, limits[0]))
-                    left_s = max(0.001, deadline_s - self._now_s())
-                    return await connection.call(method, args, timeout_s=min(left_s, limits[1]))
+                    # While one broker hangs, another may answer; only the last try gets all the time.
+                    connection = await self.connection(endpoint, min(left_s, BROKER_ATTEMPT_TIMEOUT_S))
+                    return await connection.call(method, args, timeout_s=max(0.001, deadline_s - self._now_s()))
                 except (RpcError, RaylogError) as failure:
-                    if method == "metadata" and connection is not None and isinstance(failure, RpcTimeout):
-                        connection.abort("a request for metadata was not answered in time")
                     error = as_raylog_error(failure)
                     if not error.retriable or isinstance(error, UnknownTopicOrPartition):
                         raise error from failure

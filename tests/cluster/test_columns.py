@@ -1,6 +1,7 @@
 """Whole columns through real replicas: what `send_batch` puts in, `consume_batch` gives out, in its order."""
 
 import asyncio
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from tests.cluster.talk import Talk, in_cluster
 @in_cluster()
 async def test_columns_survive_the_loss_of_a_leader_in_their_order(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
-    options = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+    options: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
     values = [b"%06d" % number * 20 for number in range(20_000)]
     async with AsyncProducer(**options, max_request_size=100_000) as producer:
         await (await producer.send_batch("t", values[:5_000], timestamp_ms=1))

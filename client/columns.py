@@ -128,6 +128,7 @@ class ColumnBatch:
         list of (key, value), null for a record without. Raises ImportError without pyarrow.
         """
         import pyarrow as pa
+        import pyarrow.compute
 
         header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         schema = pa.schema(
@@ -181,16 +182,28 @@ def _arrow_batch(pa: Any, schema: Any, topics: list[str], run: list[tuple[TopicP
         filled = (_nulls(columns) if part is None else part for part, columns in zip(parts, pieces, strict=True))
         return pa.array(list(chain.from_iterable(filled)), kind)
 
+    timestamps = pa.concat_arrays([_integers(pa, columns.timestamps) for columns in pieces])
     arrays = [
         pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(topics.index(topic), pa.int32()), rows), pa.array(topics)),
         pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        column("offsets", pa.int64()),
-        column("timestamps", pa.int64()).cast(schema.field("timestamp").type),
+        pa.concat_arrays([_integers(pa, columns.offsets) for columns in pieces]),
+        timestamps.cast(schema.field("timestamp").type),
         column("keys", pa.binary()),
         column("values", pa.binary()),
         column("headers", schema.field("headers").type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _integers(pa: Any, numbers: range | list[int]) -> Any:
+    """An Arrow array, without a step for each number where they count up or are all the same."""
+    rows = len(numbers)
+    if isinstance(numbers, range):
+        ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
+        return pa.compute.cumulative_sum(ones, start=numbers.start - 1)
+    if numbers.count(numbers[0]) == rows:
+        return pa.repeat(pa.scalar(numbers[0], pa.int64()), rows)
+    return pa.array(numbers, pa.int64())
 
 
 def _rows(columns: Columns) -> int:

@@ -202,7 +202,6 @@ def _shut_ray_down() -> None:
 
 def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
-
     from raylog.actors import ray_actors, ray_support
     from raylog.actors.naming import controller_folder
     from raylog.actors.specs import BrokerSpec, ControllerSpec

@@ -73,7 +73,10 @@ def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> l
         if offset >= upper or offset >= segment.next_offset:
             break
         position, first = 0, segment.base_offset
-        if offset > first:
+        known = segment.position_of(offset)
+        if known is not None:
+            position, first = known, offset
+        elif offset > first:
             position, header = segment.locate(offset)
             first = header.base_offset
         end = segment.limit(position, first, left, upper, at_least_one=not found)

@@ -22,6 +22,8 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096
 HINT_BYTES = 64 << 20
 """A growing segment writes its indexes each time it has grown by so much: a recovery then need not read it all."""
+RECENT_BATCHES_MAX = 256
+"""How many of the last appended batches a segment finds without a look at its index or file."""
 
 PlacedHeader = tuple[int, BatchHeader]
 
@@ -38,6 +40,7 @@ class Segment:
         "_fd",
         "_hinted_size",
         "_indexes",
+        "_recent",
         "_since_index",
         "base_offset",
         "created_ms",
@@ -64,6 +67,8 @@ class Segment:
         self._hinted_size = 0
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._since_index = 0
+        self._recent: dict[int, int] = {}
+        """Base offset to position of the batches appended last: who reads at the end begins and ends at one of them."""
 
     @classmethod
     def create(cls, folder: Path, base_offset: int, *, index_interval: int, created_ms: int) -> Segment:
@@ -98,6 +103,7 @@ class Segment:
             self._fd = -1
         if self.sealed:
             self._indexes = None
+            self._recent.clear()
 
     def file_size(self) -> int:
         """The size the file system reports, which may exceed `size` after a crash."""
@@ -134,6 +140,10 @@ class Segment:
             self._indexes[0].append(base_offset - self.base_offset, self.size)
             self._indexes[1].append(self.max_timestamp, base_offset - self.base_offset)
             self._since_index = 0
+        recent = self._recent
+        recent[base_offset] = self.size
+        if len(recent) > RECENT_BATCHES_MAX:
+            del recent[next(iter(recent))]
         self._since_index += size
         self.size += size
         self.next_offset = next_offset
@@ -186,6 +196,7 @@ class Segment:
         """Forget everything known of the content, before recovery notes it again."""
         self.size, self.next_offset, self.max_timestamp = 0, self.base_offset, NO_TIMESTAMP
         self._indexes, self._since_index, self._hinted_size = (OffsetIndex(), TimeIndex()), 0, 0
+        self._recent.clear()
 
     def resume(self, below: int) -> None:
         """Take what lies before the last indexed batch that begins below offset `below` on trust in the index files.
@@ -257,6 +268,10 @@ class Segment:
             position += header.size
             expected = header.next_offset
 
+    def position_of(self, offset: int) -> int | None:
+        """Where the batch lies that begins at `offset`, if it is one of those appended last."""
+        return self._recent.get(offset)
+
     def locate(self, offset: int) -> PlacedHeader:
         """The position and header of the batch that holds `offset`, which must lie in this segment."""
         hint = self.indexes()[0].floor(offset - self.base_offset)
@@ -279,6 +294,9 @@ class Segment:
         """
         if self.size - position <= max_bytes and self.next_offset <= upper:
             return self.size
+        known = self._recent.get(upper)
+        if known is not None and position < known <= position + max_bytes:
+            return known
         relative, start = self.indexes()[0].floor_within(upper - self.base_offset, position + max_bytes)
         if start > position:
             first = self.base_offset + relative
@@ -322,6 +340,7 @@ class Segment:
 
     def cut(self, position: int, next_offset: int) -> None:
         """Shorten the file to `position`, where `next_offset` will be written; durable on return."""
+        self._recent.clear()
         index, times = self.indexes()
         index.truncate(position)
         times.truncate(next_offset - self.base_offset)

@@ -375,3 +375,18 @@ def test_the_asyncio_twin_must_be_started(cluster: ToyCluster) -> None:
             _ = await producer.send("t", b"x")
 
     asyncio.run(scenario())
+
+
+def test_without_linger_ms_a_lone_record_leaves_at_once_and_others_wait_for_its_answer(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    with Producer(**cluster.options) as producer:
+        producer.send("t", b"first").result(10)  # the first of a producer goes alone in any case
+        cluster.set_faults("t", 0, ["hold"])
+        producer.send("t", b"alone")
+        cluster.wait_held("t", 0)
+        behind = [producer.send("t", b"behind") for _ in range(3)]
+        cluster.release("t", 0)
+        assert [one.result(10).offset for one in behind] == [2, 3, 4]
+    sizes = [header.record_count for header, _ in cluster.do(cluster.partitions["t", 0].columns)]
+    assert sizes[:2] == [1, 1]
+    assert sum(sizes) == 5

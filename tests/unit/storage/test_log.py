@@ -279,3 +279,19 @@ def test_timestamps_are_found_across_segments(tmp_path: Path) -> None:
     assert log.max_timestamp(20) == (19, 95)
     assert log.max_timestamp(0) is None
     log.close()
+
+
+def test_what_was_appended_last_is_found_without_the_index_and_not_after_a_cut(log: PartitionLog) -> None:
+    for number in range(400):
+        log.append_as_leader(batch(b"%d" % number), 0, NOW)
+    segment = log.segments[-1]
+    assert segment.position_of(399) is not None
+    assert segment.position_of(0) is None
+    for offset in (0, 100, 150, 399):
+        for upper in (offset + 1, 300, 400):
+            expected = [(number, b"%d" % number) for number in range(offset, upper)]
+            assert offset >= upper or values_of(log.read(offset, 1 << 30, upper)) == expected
+    log.truncate_to(200)
+    assert segment.position_of(150) is None
+    log.append_as_leader(batch(b"new"), 1, NOW)
+    assert values_of(log.read(200, 1 << 20, 201)) == [(200, b"new")]

@@ -1,0 +1,127 @@
+"""Group commit: what is appended gets synced, soon, once for all that wait, and never after a failure."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from raylog.actors.flusher import Flusher
+from raylog.storage.log import PartitionLog
+
+
+class Disk:
+    """A log whose syncs end when the test says so."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.syncs = 0
+        self.error: OSError | None = None
+        self.open = threading.Event()
+        self.open.set()
+
+    def sync(self) -> int:
+        end = self.end
+        self.syncs += 1
+        assert self.open.wait(10)
+        if self.error is not None:
+            raise self.error
+        return end
+
+
+@contextmanager
+def held(disk: Disk) -> Iterator[None]:
+    disk.open.clear()
+    try:
+        yield
+    finally:
+        disk.open.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # the disk of these tests runs in a thread
+            await asyncio.sleep(0.001)
+
+
+def run(scenario: Callable[[Disk, Flusher, list[int], list[BaseException]], Awaitable[None]]) -> None:
+    async def outer() -> None:
+        disk, ends, errors = Disk(), list[int](), list[BaseException]()
+        flusher = Flusher(cast(PartitionLog, disk), on_synced=ends.append, on_failed=errors.append, name="test")
+        flusher.start()
+        try:
+            await scenario(disk, flusher, ends, errors)
+        finally:
+            disk.open.set()
+            await flusher.stop()
+
+    asyncio.run(outer())
+
+
+def test_one_sync_serves_all_appends_of_a_turn_of_the_loop() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
+        for _turn in range(5):
+            disk.end += 1
+            flusher.kick()
+        await until(lambda: bool(ends))
+        assert ends == [5]
+        assert disk.syncs == 1
+
+    run(scenario)
+
+
+def test_what_is_appended_during_a_sync_is_synced_by_one_more() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
+        with held(disk):
+            disk.end = 1
+            flusher.kick()
+            await until(lambda: disk.syncs == 1)
+            for _turn in range(3):
+                disk.end += 1
+                flusher.kick()
+                await asyncio.sleep(0)
+            assert disk.syncs == 1
+        await until(lambda: len(ends) == 2)
+        assert ends == [1, 4]
+
+    run(scenario)
+
+
+def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], errors: list[BaseException]) -> None:
+        disk.error = OSError("the disk is gone")
+        flusher.kick()
+        await until(lambda: bool(errors))
+        disk.error = None
+        flusher.kick()
+        await asyncio.sleep(0)
+        assert disk.syncs == 1
+        assert ends == []
+
+    run(scenario)
+
+
+def test_a_sync_that_ends_after_the_stop_is_told_to_nobody() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
+        with held(disk):
+            flusher.kick()
+            await until(lambda: disk.syncs == 1)
+            threading.Timer(0.01, disk.open.set).start()
+            await flusher.stop()
+        await asyncio.sleep(0)
+        assert ends == []
+
+    run(scenario)
+
+
+def test_a_kick_before_the_start_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        disk, ends = Disk(), list[int]()
+        disk.end = 7
+        flusher = Flusher(cast(PartitionLog, disk), on_synced=ends.append, on_failed=lambda _: None, name="test")
+        flusher.kick()
+        flusher.start()
+        await until(lambda: ends == [7])
+        await flusher.stop()
+
+    asyncio.run(scenario())

@@ -38,8 +38,8 @@ class Totals:
         self.seconds += result.seconds
         self.violations += result.violation is not None
         found = (1, result.events, result.steps, result.elections, result.acks, result.committed, int(result.lost))
-        for name, count in zip(self.counts, found, strict=True):
-            self.counts[name] += count
+        for name, number in zip(self.counts, found, strict=True):
+            self.counts[name] += number
 
     def line(self) -> str:
         """Return the totals as one line of JSON behind the word ``total``, for whoever counts further."""
@@ -47,7 +47,7 @@ class Totals:
             "profile": self.profile,
             "first_seed": self.seeds[0],
             "last_seed": self.seeds[1],
-            **{name.replace(" ", "_"): count for name, count in self.counts.items()},
+            **{name.replace(" ", "_"): number for name, number in self.counts.items()},
             "violations": self.violations,
             "cpu_seconds": round(self.seconds, 1),
             "events_per_second": round(self.counts["events"] / max(self.seconds, 0.001)),
@@ -56,7 +56,7 @@ class Totals:
 
     def sentence(self) -> str:
         """Return the totals for people."""
-        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        counts = ", ".join(f"{number:,} {name}" for name, number in self.counts.items())
         rate = self.counts["events"] / max(self.seconds, 0.001)
         return f"{counts}; {self.seconds:.1f} s of processor time, {rate:,.0f} events/s per core"
 
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             events = overall.counts["events"]
             end = f"{options.events:,} events" if options.events else f"seed {options.seed + options.seeds - 1}"
             print(f"seed {seed} ({profile}): {events:,} events, until {end}", flush=True)
-        if options.seeds == 1 and profile != ALL:
+        if options.seeds == 1 and options.profile != ALL and not options.events:
             print(f"trace {result.trace:016x}")
     if len(parts) > 1:
         for name in sorted(parts):

@@ -88,8 +88,8 @@ PLANTED = (
     ),
     Planted(
         "a follower joins the ISR below the start of the epoch",
-        "sticky-lag",
-        40,
+        "eligible",
+        20,
         ("I7",),
         leader_module,
         "may_join",

@@ -78,11 +78,15 @@ def test_an_unknown_profile_is_refused_with_the_names_of_all(capsys: pytest.Capt
     assert all(profile in said for profile in ALL_PROFILES)
 
 
-def test_all_profiles_are_run_with_a_line_of_totals_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_profiles_are_run_with_a_line_of_totals_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("quiet", "rebalance-storm", "voters")
+    monkeypatch.setattr(command, "ALL_PROFILES", few)
     assert main(["--profile", "all", "--seeds", "1"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("total ")]
     totals = [json.loads(line.removeprefix("total ")) for line in lines]
-    assert [each["profile"] for each in totals] == [*ALL_PROFILES, "all"]
+    assert [each["profile"] for each in totals] == [*few, "all"]
     assert all(each["runs"] == 1 and each["events"] > 0 and each["violations"] == 0 for each in totals[:-1])
     assert totals[-1]["events"] == sum(each["events"] for each in totals[:-1])
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +46,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5, quick 3)")
     parser.add_argument("--seconds", type=float, help="measured seconds of each round")
     parser.add_argument("--quick", action="store_true", help="a part of the cases, within ten minutes; also QUICK=1")
-    parser.add_argument("--limit-s", type=float, help="begin no scenario after so many seconds (quick: 540)")
+    parser.add_argument("--limit-s", type=float, help="begin no scenario after so many seconds (quick: 450)")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
     chosen = parser.parse_args(given)
@@ -70,16 +69,15 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
     return [one for one in everything if one.name in names]
 
 
-def measure(bench: Bench, scenarios: Sequence[str], limit_s: float) -> None:
+def measure(bench: Bench, scenarios: Sequence[str]) -> None:
     """Run the scenarios in order; one that fails, or for which there is no time, does not take the others along."""
-    began_s = time.monotonic()
     if set(scenarios) - NEEDS_NO_SERVER:
         bench.start()
         if {"produce", "consume", "latency"} & set(scenarios):
             warm_up(bench)
     for name in [one for one in SCENARIOS if one in scenarios]:
-        if time.monotonic() - began_s > limit_s:
-            bench.leave_out(f"scenario {name}", Unavailable(f"the time of {limit_s:.0f} s was over"))
+        if bench.is_late():
+            bench.leave_out(f"scenario {name}", Unavailable(f"the time of {bench.pace.limit_s:.0f} s was over"))
             continue
         try:
             SCENARIOS[name](bench)
@@ -103,9 +101,9 @@ def main() -> int:
     """Run; the exit status is 1 when records were lost or counted twice."""
     chosen = arguments()
     pace = QUICK if chosen.quick else FULL
-    changes: dict[str, Any] = {name: getattr(chosen, name) for name in ("rounds", "seconds") if getattr(chosen, name)}
+    given = ((name, getattr(chosen, name)) for name in ("rounds", "seconds", "limit_s"))
+    changes: dict[str, Any] = {name: value for name, value in given if value}
     pace = dataclasses.replace(pace, **changes)
-    limit_s = chosen.limit_s or (540.0 if chosen.quick else float("inf"))
     settings = {**dataclasses.asdict(pace), "brokers": chosen.brokers, "scenarios": ", ".join(chosen.only)}
     results = Results(machine.describe(), machine.versions(), settings)
     scratch = Path(tempfile.mkdtemp(prefix="rlb-", dir=chosen.data))
@@ -114,11 +112,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     try:
-        measure(bench, chosen.only, limit_s)
+        measure(bench, chosen.only)
     finally:
+        keep(results, chosen.results / stamp)  # first, because stopping takes its time
         bench.stop()
         shutil.rmtree(scratch, ignore_errors=True)
-        keep(results, chosen.results / stamp)
     show(results, Console(width=160 if not sys.stdout.isatty() else None))
     print(f"Kept in {chosen.results / stamp}.")
     return 1 if results.miscounts() else 0

@@ -27,12 +27,12 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
 
 - **Servers**: three brokers on both sides. Raylog runs on a Ray of its own, and the CPU time of all of Ray's processes
   counts as the server's. Kafka runs as three processes in KRaft mode, each broker and controller, with the heap and the
-  flags of its own start script. It has run under load before anything counts, because its virtual machine gets faster.
-- **Durability**: acknowledged means in the page cache on both sides (Kafka's default; Raylog's own default is stricter),
-  or on disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas
+  flags of its own start script. It has run under load before anything counts: its virtual machine gets faster.
+- **Durability**: acknowledged means in the page cache on both sides (Kafka's default; Raylog's own is stricter), or on
+  disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas
   here; NATS syncs by time. `min.insync.replicas` is a majority on both sides.
 - **Clients**: the same settings for all that know them: `linger.ms=5` (0 for latency, small producers and failover),
-  `batch.size` of 128 KiB, which Kafka's clients need for their best rate, 64 MiB of buffer, idempotence with `acks=all`.
+  `batch.size` of 128 KiB, as Kafka's clients need it for their best rate, 64 MiB of buffer, idempotence with `acks=all`.
   The values are random letters, handed over record by record; `send_batch` gets lists of up to 1,000. Consumers touch
   the value of every record.
 - **What counts**: a producer's time ends when the last record is acknowledged, and the server's end offsets must show
@@ -87,8 +87,8 @@ python -m benchmarks.document benchmarks/results/STAMP/results.json
 ```
 
 Kafka's jars come by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) through the `mvn` of the machine, which
-keeps to its own settings and mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's packages.
-What is not there is left out, and the run says why.
+keeps to its own settings and mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's
+packages. What is not there is left out, and the run says why.
 """
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from benchmarks import stats
 from benchmarks.results import Measured, Results, ratio_to
 
+SYNCED = "flush.messages=1"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -30,11 +32,9 @@ def verdicts(results: Results) -> list[Verdict]:
 def _row(results: Results, scenario: str, contestant: str, *parts: str) -> Measured | None:
     """The first case of a scenario that has all parts in its name, fsync only where it is asked for."""
     for one in results.measured:
-        wants = all(part in one.case for part in parts)
-        synced = "flush.messages=1" in one.case
+        wants = all(part in one.case for part in parts) and (SYNCED in one.case) == (SYNCED in parts)
         if one.scenario == scenario and one.contestant == contestant and one.rounds and wants:
-            if synced == ("flush.messages=1" in parts):
-                return one
+            return one
     return None
 
 
@@ -54,7 +54,7 @@ def _below(goal: str, ours: Measured | None, metric: str, most: float, unit: str
 
 def _produce(results: Results) -> list[Verdict]:
     found = []
-    for durability in ((), ("flush.messages=1",)):
+    for durability in ((), (SYNCED,)):
         words = ", each fsynced" if durability else ""
         parts = (" 100 B"[1:], "RF 3", "acks=all", *durability)
         ours = _row(results, "produce", "raylog send", *parts)
@@ -83,7 +83,7 @@ def _consume(results: Results) -> list[Verdict]:
 
 def _latency(results: Results) -> list[Verdict]:
     found = []
-    for durability in ((), ("flush.messages=1",)):
+    for durability in ((), (SYNCED,)):
         words = ", each fsynced" if durability else ""
         parts = ("1,000/s", "RF 3", *durability)
         ours = _row(results, "latency", "raylog records", *parts)
@@ -99,8 +99,12 @@ def _others(results: Results) -> list[Verdict]:
     found = []
     for replication in ("RF 1", "RF 3"):
         ours = _row(results, "small", "raylog send", replication)
-        rivals = [_row(results, "small", name, replication) for name in ("confluent-kafka", "aiokafka")]
-        best = max((one for one in rivals if one is not None), key=lambda one: stats.summary(one.numbers()).median, default=None)  # fmt: skip
+        rivals = (_row(results, "small", name, replication) for name in ("confluent-kafka", "aiokafka"))
+        best = max(
+            (one for one in rivals if one is not None),
+            key=lambda one: stats.summary(one.numbers()).median,
+            default=None,
+        )
         found.append(_times(f"50 unbatched connections, {replication}: at least Kafka's rate", ours, best, 1.0))
     ours, theirs = (_row(results, "failover", name, "kill -9") for name in ("raylog send", "confluent-kafka"))
     found.append(_times("failover after kill -9 of a leader: 10 x faster than Kafka", ours, theirs, 10.0))

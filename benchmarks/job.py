@@ -1,6 +1,6 @@
 """One measurement by one client: what the harness asks of a client process, as a line of JSON on its standard input.
 
-The process answers with lines of JSON: `{"ready": true}` once it is connected and warm, `{"outcome": {...}}` at the end.
+The process answers with lines of JSON: `{"ready": true}` once it is connected and warm, at the end `{"outcome": ...}`.
 """
 
 from __future__ import annotations

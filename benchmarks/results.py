@@ -44,7 +44,7 @@ class Measured:
         return [
             f"{self.scenario}, {self.case}, {self.contestant}: {one['records']} by the client, {one['stored']} stored"
             for one in self.rounds
-            if self.scenario == "produce" and one.get("stored", one["records"]) != one["records"]
+            if self.scenario == "produce" and one.get("stored", one.get("records")) != one.get("records")
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -56,4 +57,4 @@ def ratio(ours: float, theirs: float, *, higher_is_better: bool) -> float:
 
 def longest_gap(moments: Sequence[float]) -> float:
     """The longest time between two neighbours of ascending moments; 0 for fewer than two."""
-    return max((later - earlier for earlier, later in zip(moments, moments[1:], strict=False)), default=0.0)
+    return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)

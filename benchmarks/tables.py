@@ -28,7 +28,7 @@ def number(value: float) -> str:
 def rows_of(measured: Sequence[Measured]) -> list[Row]:
     """A row for each contestant of a case, left out ones with their reason; ratios are to the best Raylog row."""
     best = best_of_raylog(measured)
-    rows = []
+    rows: list[Row] = []
     for one in measured:
         found = one.summary()
         if found is None:

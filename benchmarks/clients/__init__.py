@@ -1,4 +1,4 @@
-"""The clients that are measured, each in a process of its own: `python -m benchmarks.clients` reads one job and runs it.
+"""The clients that are measured, each in a process of its own: `python -m benchmarks.clients` runs one job.
 
-Every module but `base` and `java` has a class `Measured`, which is how one library is used by someone who wants it fast.
+Every module `*_client` has a class `Measured`: how one library is used by someone who wants it fast.
 """

@@ -35,7 +35,8 @@ class OnLoop(Client):
             step_ns = 1e9 / self.job.rate
             for number in range(count):
                 due_ns = began_ns + int(number * step_ns)
-                while (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
+                # A sleep is too coarse for the last millisecond, so the loop goes round until the time has come.
+                while (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:  # noqa: ASYNC110
                     await asyncio.sleep(left_s if left_s > 0.001 else 0)
                 await self.send_one(stamp(due_ns))
 

@@ -21,8 +21,6 @@ class Measured(Client):
             linger_ms=self.job.linger_ms,
             batch_size=self.job.batch_bytes,
             compression_type=None if self.job.compression == "none" else self.job.compression,
-            buffer_memory=64 << 20,
-            # Without a bound its queue takes in far more than is sent, and the flush at the end waits for all of it.
             max_block_ms=60_000,
         )
         self.producer.partitions_for(self.job.topic)

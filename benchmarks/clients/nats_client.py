@@ -1,4 +1,4 @@
-"""NATS JetStream: one stream a topic, one subject a partition, acknowledged publishes in flight, ordered push consumer."""
+"""NATS JetStream: a stream for a topic, a subject for a partition, publishes in flight, an ordered push consumer."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -186,10 +185,9 @@ class Kafka:
     def stop(self) -> None:
         """Stop the brokers; data stays until the run's folder is removed."""
         for broker in self._brokers:
-            try:
-                broker.stop()
-            except OSError as error:
-                print(f"{broker.name} could not be stopped: {error}", file=sys.stderr)
+            broker.ask_to_end()
+        for broker in self._brokers:
+            broker.stop()
 
     def describe(self) -> dict[str, str]:
         """Version and settings, for the record."""

@@ -1,4 +1,4 @@
-"""NATS JetStream: one server or a cluster of three, file storage. It syncs by time alone (`sync_interval`, 2 minutes)."""
+"""NATS JetStream: one server or a cluster of three, file storage. It syncs by time alone, each two minutes."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ class Nats:
 
     def stop(self) -> None:
         """Stop the servers."""
+        for server in self._servers:
+            server.ask_to_end()
         for server in self._servers:
             server.stop()
 

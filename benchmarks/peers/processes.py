@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -15,6 +16,12 @@ import psutil
 
 POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the harness is gone, however that happens. Runs in the new process."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Unavailable(Exception):
@@ -59,6 +66,7 @@ class ServerProcess:
                 cwd=self._cwd,
                 env=self._environment,
                 start_new_session=True,
+                preexec_fn=die_with_parent,  # nothing but a system call
             )
 
     def wait_until(self, serves: Callable[[], bool], timeout_s: float) -> None:
@@ -85,11 +93,16 @@ class ServerProcess:
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
+    def ask_to_end(self) -> None:
+        """Ask it to end, without waiting, so that several can end at the same time."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """Ask it to end, and end it when it does not. Does nothing when it does not run."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
+        self.ask_to_end()
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

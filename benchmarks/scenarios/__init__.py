@@ -12,14 +12,14 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "produce": throughput.produce,
     "consume": throughput.consume,
     "latency": flows.latency,
-    "together": flows.together,
-    "catchup": flows.catchup,
     "small": crowds.small,
-    "group": crowds.group,
-    "growth": throughput.growth,
     "create": recovery.create,
     "memory": recovery.memory,
+    "together": flows.together,
+    "catchup": flows.catchup,
+    "growth": throughput.growth,
     "failover": recovery.failover,
+    "group": crowds.group,
     "restart": recovery.restart,
 }
-"""In the order in which they run: what disturbs the servers comes last."""
+"""In the order in which they run: what the goals name comes early, for runs that have a limit."""

@@ -42,12 +42,12 @@ def _rate(size: int, began_s: float) -> Outcome:
 def _memory(seconds: float) -> Outcome:
     """Copy between two buffers that fit into no cache; one copied byte counts once."""
     source, target = bytearray(256 * BLOCK), bytearray(256 * BLOCK)
-    view = memoryview(source)
-    target[:] = view
+    view, onto = memoryview(source), memoryview(target)
+    onto[:] = view
     size = 0
     began_s = time.monotonic()
     while time.monotonic() - began_s < seconds:
-        target[:] = view
+        onto[:] = view
         size += len(source)
     return _rate(size, began_s)
 

@@ -66,7 +66,7 @@ def _variants(quick: bool, replication: int, fsync: bool) -> list[tuple[int, str
     if quick:
         return [(100, "all", "none")] if replication == 3 else [(1_000, "all", "none")]
     sizes = [(size, acks, "none") for size in (10, 100, 1_000, 10_000) for acks in ("all", "1")]
-    return sizes + [(1_000, "all", "lz4")]
+    return [*sizes, (1_000, "all", "lz4")]
 
 
 def case_name(size: int, partitions: int, replication: int, acks: str, compression: str, fsync: bool) -> str:

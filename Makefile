@@ -6,7 +6,8 @@
 #   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default
 #   make chaos       kill and pause processes of a cluster under load: make chaos MINUTES=2 SEED=1
 #   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
-#   make bench       the benchmarks, peers side by side
+#   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
+#                    make bench BENCH_ARGS="--only produce,latency" a part of them
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
 #   make clean       remove caches and builds; make distclean removes .venv as well
@@ -24,6 +25,9 @@ MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
+QUICK ?=
+BENCH_ARGS ?=
+export QUICK
 
 # Folders that come and go with their first file are looked up.
 CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
@@ -62,7 +66,7 @@ simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted
 
 bench: $(VENV)/.installed-bench
-	$(PY) -m benchmarks
+	$(PY) -m benchmarks $(BENCH_ARGS)
 
 constraints: $(VENV)/.installed-test
 	$(PY) tools/constraints.py > constraints.txt.new

@@ -223,14 +223,14 @@ def consumed(staged: Stage) -> Counts:
 
 
 def synced(staged: Stage) -> Counts:
-    """How often the disk is waited for: one batch after the other, and 40 batches of as many producers at once."""
+    """How often the disk is waited for, one batch after the other."""
     topic = "synced"
     staged.create(topic, 1, "1")
     producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address, linger_ms=0)))
     calls = 0
     real = os.fdatasync
 
-    def counting(descriptor: Any) -> None:
+    def counting(descriptor: Any, /) -> None:
         nonlocal calls
         calls += 1
         real(descriptor)
@@ -239,7 +239,7 @@ def synced(staged: Stage) -> Counts:
         for _ in range(BATCHES):
             await producer.send_and_wait(topic, b"v" * 100)
 
-    os.fdatasync = counting
+    os.fdatasync = counting  # type: ignore[assignment]
     try:
         staged.client.do(one_by_one)
         return {"syncs": calls / BATCHES}
@@ -249,7 +249,7 @@ def synced(staged: Stage) -> Counts:
 
 
 def copied(staged: Stage) -> Counts:
-    """How many times its own size a record of a megabyte takes at most, in client and brokers together, until stored."""
+    """How many times its own size a record of a megabyte takes at most, in client and brokers, until stored."""
     topic = "copied"
     staged.create(topic, 3, PAGE_CACHE)
     producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address, linger_ms=0)))

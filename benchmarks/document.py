@@ -32,7 +32,8 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
   disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas
   here; NATS syncs by time. `min.insync.replicas` is a majority on both sides.
 - **Clients**: the same settings for all that know them: `linger.ms=5` (0 for latency, small producers and failover),
-  `batch.size` of 128 KiB, as Kafka's clients need it for their best rate, 64 MiB of buffer, idempotence with `acks=all`.
+  `batch.size` of 128 KiB, as Kafka's clients need it for their best rate, 64 MiB of buffer, idempotence with
+  `acks=all`.
   The values are random letters, handed over record by record; `send_batch` gets lists of up to 1,000. Consumers touch
   the value of every record.
 - **What counts**: a producer's time ends when the last record is acknowledged, and the server's end offsets must show

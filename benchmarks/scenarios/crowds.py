@@ -7,7 +7,7 @@ from dataclasses import replace
 from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import run
 from benchmarks.job import Outcome
-from benchmarks.scenarios.throughput import fill
+from benchmarks.scenarios.throughput import fill_each
 
 CONNECTIONS = 50
 MEMBERS = 10
@@ -31,11 +31,7 @@ def group(bench: Bench) -> None:
     """Ten members in one process: until each has a partition, and until the topic is read."""
     contestants = bench.among("raylog records", "confluent-kafka")
     with bench.topic(contestants, MEMBERS, 1) as job_for:
-        held = {}
-        for contestant in contestants:
-            job = job_for(contestant)
-            if job is not None:
-                held[contestant.peer] = fill(bench, job, contestant.peer, 100, 500_000)
+        held = fill_each(bench, job_for, contestants, 100, 500_000)
 
         def measure(contestant: Contestant) -> Outcome | None:
             job = job_for(contestant)
@@ -44,4 +40,4 @@ def group(bench: Bench) -> None:
             return run(replace(job, load="group", connections=MEMBERS, count=held[contestant.peer]))
 
         case = f"{MEMBERS} members, 10 partitions, until all have joined"
-        bench.rounds("group", case, contestants, measure, metric="join_s", count=2 if bench.pace.quick else None)
+        bench.rounds("group", case, contestants, measure, metric="join_s", count=1 if bench.pace.quick else None)

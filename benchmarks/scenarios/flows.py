@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from dataclasses import replace
 
 from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import Running, run
-from benchmarks.job import Job, Outcome
-from benchmarks.scenarios.throughput import fill
+from benchmarks.job import Outcome
+from benchmarks.scenarios.throughput import JobFor, fill_each
 
 LATENCY = ("raylog records", "confluent-kafka", "aiokafka", "nats", "redis streams", "ray.util.queue")
 RATES = (100, 1_000, 10_000)
-JobFor = Callable[[Contestant], Job | None]
 
 
 def latency(bench: Bench) -> None:
     """From the moment a record is due until its consumer has it; no linger on either side."""
     quick = bench.pace.quick
-    seconds = 4.0 if quick else 20.0
+    seconds = 3.0 if quick else 20.0
     for partitions, replication, fsync in ((1, 3, False), (1, 1, False), (1, 3, True)):
         everybody = LATENCY if replication == 1 else LATENCY[:4]
         if quick and replication == 1:
             everybody = ("raylog records", "confluent-kafka", "nats", "redis streams")
         contestants = bench.among(*(everybody[:2] if fsync or (quick and replication == 3) else everybody))
         with bench.topic(contestants, partitions, replication, fsync=fsync) as job_for:
-            for rate in RATES if not quick else RATES if (replication, fsync) == (3, False) else (1_000,):
+            for rate in (1_000,) if quick else RATES:
                 bench.rounds(
                     "latency",
                     f"{rate:,}/s, 100 B, RF {replication}, acks=all{', flush.messages=1' if fsync else ''}",
                     contestants,
-                    lambda one, rate=rate: _end_to_end(job_for, one, rate, seconds),  # type: ignore[misc]
+                    functools.partial(_end_to_end, job_for, rate, seconds),
                     metric="p99_ms",
                 )
 
 
-def _end_to_end(job_for: JobFor, contestant: Contestant, rate: float, seconds: float) -> Outcome | None:
+def _end_to_end(job_for: JobFor, rate: float, seconds: float, contestant: Contestant) -> Outcome | None:
     job = job_for(contestant)
     if job is None:
         return None
-    warmup_s = min(2.0, seconds / 2)
+    warmup_s = min(2.0, seconds / 3)
     count = int(rate * (seconds + warmup_s))
     job = replace(job, rate=rate, count=count, warmup_s=warmup_s, linger_ms=0)
     with Running(replace(job, load="follow")) as reading:
@@ -77,11 +76,7 @@ def catchup(bench: Bench) -> None:
     size, rate = 1_000, 5_000
     contestants = bench.among("raylog records", "confluent-kafka")
     with bench.topic(contestants, 6, 1) as job_for:
-        held = {}
-        for contestant in contestants:
-            job = job_for(contestant)
-            if job is not None:
-                held[contestant.peer] = fill(bench, job, contestant.peer, size, backlog // size)
+        held = fill_each(bench, job_for, contestants, size, backlog // size)
 
         def measure(contestant: Contestant) -> Outcome | None:
             job = job_for(contestant)
@@ -100,4 +95,4 @@ def catchup(bench: Bench) -> None:
             return outcome
 
         case = f"{backlog / 1e9:g} GB of 1,000 B behind, 5,000/s still coming"
-        bench.rounds("catchup", case, contestants, measure)
+        bench.rounds("catchup", case, contestants, measure, count=1 if bench.pace.quick else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from benchmarks.prototype import measure as measure_prototype
 from benchmarks.results import Results
 
 A, B = Contestant("a", "", ""), Contestant("b", "", "")
+ONCE = Contestant("c", "redis", "redis")
 
 
 @pytest.fixture
@@ -36,6 +38,17 @@ def test_contestants_are_measured_in_turn(bench: Bench) -> None:
     bench.rounds("produce", "a case", [A, B], measure)
     assert order == ["a", "b", "a", "b"]
     assert [len(one.rounds) for one in bench.results.measured] == [2, 2]
+
+
+def test_a_quick_run_measures_once_what_no_goal_names(bench: Bench) -> None:
+    bench.rounds("produce", "a case", [A, ONCE], lambda _: {"rate": 1.0})
+    assert [len(one.rounds) for one in bench.results.measured] == [2, 1]
+
+
+def test_when_the_time_is_over_every_case_that_began_has_one_round(tmp_path: Path) -> None:
+    late = Bench([], replace(QUICK, limit_s=0.0), Results({}, {}, {}), tmp_path)
+    late.rounds("produce", "a case", [A, B], lambda _: {"rate": 1.0})
+    assert [len(one.rounds) for one in late.results.measured] == [1, 1]
 
 
 def test_one_that_fails_is_left_out_with_its_reason_and_the_other_goes_on(bench: Bench) -> None:
@@ -151,7 +164,7 @@ def test_a_pace_sends_every_record_at_or_after_its_time(job: Job) -> None:
     loads.pace(replace(job, rate=10_000, count=100, warmup_s=0.005, size=32), Pretended, lambda: None)
     stamps = [loads.STAMP.unpack_from(value) for value in Pretended.stored_values]
     assert len(stamps) == 100
-    assert [later - earlier for (earlier, _), (later, _) in zip(stamps, stamps[1:], strict=False)] == [100_000] * 99
+    assert [later - earlier for (earlier, _), (later, _) in pairwise(stamps)] == [100_000] * 99
     assert [counts for _, counts in stamps] == [False] * 50 + [True] * 50
 
 

@@ -21,6 +21,8 @@ CHUNK_BYTES = 256 << 10
 CHUNK_MAX = 1_000
 TAKE_S = 1.0
 SILENCE_S = 15.0
+FIRST_READ_S = 90.0
+"""Within this time a consumer has to have read the whole topic once, or records are missing."""
 STAMP = struct.Struct(">q?")
 Tell = Callable[[], None]
 """Says that the client is ready, and waits for the word to begin if the job wants that."""
@@ -121,7 +123,9 @@ def consume(job: Job, make: Make, tell: Tell) -> Outcome:
         while not once or time.monotonic() < ends_s:
             if once:
                 client.rewind()
-            some, more = read(job.count, ends_s if once else time.monotonic() + 60)
+            some, more = read(job.count, ends_s if once else time.monotonic() + FIRST_READ_S)
+            if not once and some < job.count:
+                raise Unsupported(f"it read {some:,} of {job.count:,} records within {FIRST_READ_S:.0f} s")
             once = once or some
             records, size = records + some, size + more
         return {**meter.read(records, size), "stored": job.count, "once": once}

@@ -41,10 +41,11 @@ class Measured:
 
     def miscounts(self) -> list[str]:
         """Rounds in which the server has not exactly the records that the client counts."""
+        counted = {"produce": "records", "consume": "once"}.get(self.scenario)
         return [
-            f"{self.scenario}, {self.case}, {self.contestant}: {one['records']} by the client, {one['stored']} stored"
+            f"{self.scenario}, {self.case}, {self.contestant}: {one[counted]} by the client, {one['stored']} stored"
             for one in self.rounds
-            if self.scenario == "produce" and one.get("stored", one.get("records")) != one.get("records")
+            if counted is not None and {counted, "stored"} <= one.keys() and one["stored"] != one[counted]
         ]
 
 

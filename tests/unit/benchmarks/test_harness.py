@@ -13,7 +13,7 @@ import pytest
 from benchmarks import loads
 from benchmarks.__main__ import arguments, make_peers
 from benchmarks.bench import QUICK, Bench, Contestant
-from benchmarks.clients.base import Client
+from benchmarks.clients.base import Client, Unsupported
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import ServerProcess, Unavailable
 from benchmarks.prototype import measure as measure_prototype
@@ -141,6 +141,13 @@ def test_a_consumer_reads_the_topic_again_until_its_time_is_over(job: Job) -> No
     assert found["once"] == 100
     assert found["records"] % 100 == 0
     assert found["bytes"] == 10 * found["records"]
+
+
+def test_a_consumer_that_misses_records_has_no_rate(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "FIRST_READ_S", 0.01)
+    Pretended.stored_values.extend([b"v"] * 99)
+    with pytest.raises(Unsupported, match="read 99 of 100 records"):
+        loads.consume(replace(job, count=100, warmup_s=0.0), Pretended, lambda: None)
 
 
 def test_latency_counts_from_when_a_record_was_due_and_leaves_the_warm_up_out(job: Job) -> None:

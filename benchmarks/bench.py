@@ -82,6 +82,7 @@ class Bench:
         self.pace = pace
         self.results = results
         self.scratch = scratch
+        self._no_topic: dict[str, str] = {}
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
 
@@ -137,7 +138,7 @@ class Bench:
             try:
                 peer.create_topic(name, partitions, replication, fsync=fsync)
             except LEFT_OUT as error:
-                self.say(f"{peer.name} has no topic with {partitions=}, {replication=}, {fsync=}: {error}")
+                self._no_topic[peer.name] = str(error)
                 continue
             jobs[peer.name] = Job(
                 load="",
@@ -193,7 +194,7 @@ class Bench:
                     continue
                 if outcome is None:
                     out.add(contestant.name)
-                    rows[contestant.name].left_out = "its server has no such topic"
+                    rows[contestant.name].left_out = self._no_topic.get(contestant.peer, "its server has no such topic")
                     continue
                 rows[contestant.name].rounds.append(with_costs(outcome))
         self._say_medians(scenario, case, list(rows.values()), metric)

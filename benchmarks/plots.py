@@ -53,8 +53,10 @@ def _bars(axis: Any, case: str, rows: list[Measured]) -> None:
     axis.set_yticks(places, [row.contestant for row in rows])
     axis.invert_yaxis()
     axis.set_title(f"{case}  ({unit(rows[0].metric)})", loc="left", fontsize=8)
-    for place, median in zip(places, medians, strict=True):
-        axis.text(median, place, f"  {median:,.0f}" if median >= 100 else f"  {median:.3g}", va="center", fontsize=7)
+    for place, median, above in zip(places, medians, highs, strict=True):
+        axis.text(
+            median + above, place, f"  {median:,.0f}" if median >= 100 else f"  {median:.3g}", va="center", fontsize=7
+        )
     axis.margins(x=0.15)
     axis.set_xlim(left=0)
     axis.spines[["top", "right"]].set_visible(False)

@@ -57,14 +57,14 @@ def together(bench: Bench) -> None:
             job = job_for(contestant)
             if job is None:
                 return None
-            with Running(replace(job, load="listen", waits=True)) as taking:
-                taking.wait_ready()
-                with Running(replace(job, load="produce", waits=True)) as producing:
-                    producing.wait_ready()
+            with Running(replace(job, load="produce", waits=True)) as producing:
+                producing.wait_ready()
+                with Running(replace(job, load="listen", waits=True)) as taking:
+                    taking.wait_ready()
                     producing.begin()
                     taking.begin()
                     sent = producing.outcome()
-                outcome = taking.outcome()
+                    outcome = taking.outcome()
             return {**outcome, "produced_rate": sent["rate"]}
 
         bench.rounds("together", "produce while consuming, 100 B, 6 partitions, RF 3", contestants, measure)

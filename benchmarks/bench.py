@@ -83,6 +83,8 @@ class Bench:
         self.results = results
         self.scratch = scratch
         self._no_topic: dict[str, str] = {}
+        self._kept: dict[tuple[int, int, bool], str] = {}
+        self._made: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
 
@@ -131,12 +133,20 @@ class Bench:
     def topic(
         self, contestants: Sequence[Contestant], partitions: int, replication: int, *, fsync: bool = False
     ) -> Iterator[Callable[[Contestant], Job | None]]:
-        """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic."""
-        name = f"bench-{next(self._numbers)}"
+        """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
+
+        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring.
+        """
+        kind = (partitions, replication, fsync)
+        name = self._kept.get(kind) or f"bench-{next(self._numbers)}"
+        if self.pace.quick:
+            self._kept[kind] = name
         jobs: dict[str, Job] = {}
         for peer in {one.peer: self.peers[one.peer] for one in contestants}.values():
             try:
-                peer.create_topic(name, partitions, replication, fsync=fsync)
+                if (peer.name, name) not in self._made:
+                    peer.create_topic(name, partitions, replication, fsync=fsync)
+                    self._made.add((peer.name, name))
             except LEFT_OUT as error:
                 self._no_topic[peer.name] = str(error)
                 continue
@@ -161,7 +171,7 @@ class Bench:
         try:
             yield job_for
         finally:
-            for peer_name in jobs:
+            for peer_name in () if self.pace.quick else jobs:
                 with contextlib.suppress(*LEFT_OUT):
                     self.peers[peer_name].delete_topic(name)
 

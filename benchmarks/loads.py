@@ -96,6 +96,16 @@ def produce(job: Job, make: Make, tell: Tell) -> Outcome:
         client.close()
 
 
+def count(job: Job, make: Make, tell: Tell) -> Outcome:
+    """How many records the topic holds."""
+    client = make(job)
+    tell()
+    try:
+        return {"stored": client.stored()}
+    finally:
+        client.close()
+
+
 def consume(job: Job, make: Make, tell: Tell) -> Outcome:
     """Read the topic from its beginning, `count` records and again, for a time; or just once when `seconds` is 0."""
     client = make(job)
@@ -275,5 +285,5 @@ def create(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 LOADS: dict[str, Callable[[Job, Make, Tell], Outcome]] = {
-    one.__name__: one for one in (produce, consume, listen, follow, pace, small, group, probe, create)
+    one.__name__: one for one in (produce, count, consume, listen, follow, pace, small, group, probe, create)
 }

@@ -22,8 +22,9 @@ class Measured(Client):
     queue: Any = None
 
     def _open(self) -> None:
+        # Only with "auto" as the address, or told so, does Ray show the cluster the user's token.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
         ray = module("ray")
-        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
         ray.init(address=self.job.address["ray"], namespace="benchmarks", log_to_driver=False)
         self._make()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,10 @@ from benchmarks.optional import Missing
 from benchmarks.peers.base import Peer
 from benchmarks.peers.processes import Unavailable
 from benchmarks.results import Measured, Results
+from raylog.core.errors import RaylogError
 
-LEFT_OUT = (Unavailable, Missing)
+LEFT_OUT = (Unavailable, Missing, RaylogError, OSError, subprocess.TimeoutExpired)
+"""What a server, a client or the way to it may fail with; anything else is a mistake of the harness."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ class Kafka:
         self._count = brokers
         self._ports = free_ports(2 * brokers)
         self._brokers: list[ServerProcess] = []
+        self._admin_client: Any = None
         self.jars = Path()
 
     def start(self) -> None:
@@ -85,10 +87,16 @@ class Kafka:
         for number, broker in enumerate(self._brokers):
             broker.wait_until(lambda number=number: listens(self._ports[2 * number]), START_TIMEOUT_S)  # type: ignore[misc]
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while len(self._admin().list_topics(timeout=10).brokers) < self._count:
+        while self._brokers_online() < self._count:
             if time.monotonic() > deadline_s:
                 raise Unavailable(f"not all brokers registered within {START_TIMEOUT_S:.0f} s")
             time.sleep(0.1)
+
+    def _brokers_online(self) -> int:
+        try:
+            return len(self._admin().list_topics(timeout=10).brokers)
+        except module("confluent_kafka").KafkaException:  # while the first of them elect a controller
+            return 0
 
     def _format(self, number: int) -> None:
         folder = self._root / f"broker-{number + 1}"
@@ -123,7 +131,9 @@ class Kafka:
         return ["java", *options, logging, "-cp", f"{self.jars}/*", main, *arguments]
 
     def _admin(self) -> Any:
-        return module("confluent_kafka.admin").AdminClient({"bootstrap.servers": self.bootstrap()})
+        if self._admin_client is None:
+            self._admin_client = module("confluent_kafka.admin").AdminClient({"bootstrap.servers": self.bootstrap()})
+        return self._admin_client
 
     def bootstrap(self) -> str:
         """The brokers' addresses."""
@@ -139,23 +149,34 @@ class Kafka:
         topic = module("confluent_kafka.admin").NewTopic(
             name, num_partitions=partitions, replication_factor=replication, config=config
         )
-        admin = self._admin()  # the answer does not outlive it
-        admin.create_topics([topic])[name].result(30)
-        self._leader(name, 0)
+        with self._said():
+            self._admin().create_topics([topic])[name].result(30)
+        self._leaders(name, partitions)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
-        admin = self._admin()
-        admin.delete_topics([name])[name].result(30)
+        with self._said():
+            self._admin().delete_topics([name])[name].result(30)
 
-    def _leader(self, topic: str, partition: int) -> int:
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        """Have what Kafka refuses count as unavailable, with its own words."""
+        try:
+            yield
+        except module("confluent_kafka").KafkaException as error:
+            raise Unavailable(f"Kafka said: {error}") from error
+
+    def _leaders(self, topic: str, count: int) -> list[int]:
+        """The leaders of the first partitions, as soon as each has one."""
         deadline_s = time.monotonic() + 30
-        while time.monotonic() < deadline_s:
-            found = self._admin().list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
-            if found is not None and found.leader > 0:
-                return int(found.leader)
-            time.sleep(0.05)
-        raise Unavailable(f"partition {partition} of {topic} has no leader")
+        with self._said():
+            while time.monotonic() < deadline_s:
+                found = self._admin().list_topics(topic, timeout=10).topics[topic].partitions
+                leaders = [found[one].leader for one in range(count) if one in found]
+                if len(leaders) == count and all(leader > 0 for leader in leaders):
+                    return leaders
+                time.sleep(0.01)
+        raise Unavailable(f"not every partition of {topic} has a leader")
 
     def pids(self) -> list[int]:
         """The server's processes."""
@@ -167,7 +188,8 @@ class Kafka:
 
     def kill_leader(self, topic: str) -> None:
         """Kill the broker that leads the topic's partition 0."""
-        self._brokers[self._leader(topic, 0) - 1].kill()
+        with self._said():
+            self._brokers[self._leaders(topic, 1)[0] - 1].kill()
 
     def heal(self) -> None:
         """Start again what was killed, and wait until it serves."""

@@ -146,7 +146,10 @@ def drop_from_page_cache(folder: Path) -> int:
     """Write a folder's log files out and have the kernel forget their pages; returns their bytes."""
     size = 0
     for path in folder.rglob("*.log"):
-        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # a server removes files of its own accord
+            continue
         try:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -15,7 +15,17 @@ HEAD = """\
 # Performance
 
 Raylog beside what you would pick instead, on one machine, in one run. This page is written by
-`python -m benchmarks.document` from the run's JSON: every row that was measured is here, also those that Raylog loses.
+`python -m benchmarks.document` from the run's JSON ([performance.json](performance.json)): every row that was
+measured is here, also those that Raylog loses.
+
+"""
+BUSY = """\
+The machine was busy with other work when this run began (a load average of {load} on {cores} cores), which costs every
+contestant, and those with more processes and threads most: take the ratios as rough, and the absolute numbers as low.
+
+"""
+FEW = """\
+This was a quick run: {rounds} rounds of {seconds} s each, and only a part of the cases.
 
 """
 METHOD = """\
@@ -37,8 +47,8 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
   The values are random letters, handed over record by record; `send_batch` gets lists of up to 1,000. Consumers touch
   the value of every record.
 - **What counts**: a producer's time ends when the last record is acknowledged, and the server's end offsets must show
-  exactly the records that the client has counted. A warm-up goes first and is left out. Kafka's Java tools report their
-  own steady state.
+  exactly the records that the client has counted. A warm-up goes first and is left out. Kafka's Java tool reports its
+  own steady state, which begins after 500,000 records or 128 MB, because its virtual machine, too, gets faster.
 - **Latency** counts from the moment at which a record was due, not from when it was sent, so a stall shows in every
   record that it delays. Producer and consumer are two processes that read one clock.
 - **Ratios** in the column "Raylog is" compare with Raylog's first row, which is record by record like the others.
@@ -51,6 +61,7 @@ def document(results: Results, pictures: list[Path]) -> str:
     goals = [(one.goal, one.found, said(one)) for one in verdicts(results)]
     parts = [
         HEAD,
+        _cautions(results),
         "## Goals\n\n",
         markdown(("goal", "found", "reached"), goals),
         "\n",
@@ -68,6 +79,14 @@ def document(results: Results, pictures: list[Path]) -> str:
         _repeat(results),
     ]
     return "".join(parts)
+
+
+def _cautions(results: Results) -> str:
+    """What a reader has to know before looking at the numbers."""
+    load, cores = results.machine.get("load average at the beginning", "0"), results.machine.get("cores", "1")
+    busy = BUSY.format(load=load, cores=cores) if float(load) > float(cores) / 2 else ""
+    few = FEW.format(**results.settings) if results.settings.get("quick") else ""
+    return few + busy
 
 
 def _left_out(results: Results) -> str:
@@ -94,10 +113,11 @@ packages. What is not there is left out, and the run says why.
 
 
 def main() -> None:
-    """Write page and pictures."""
+    """Write the page, its pictures, and the JSON that both come from."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m benchmarks.document RESULTS.json")
     results = Results.read(Path(sys.argv[1]))
+    results.write(DOCS / "performance.json")
     pictures = draw(results, DOCS / "img")
     (DOCS / "performance.md").write_text(document(results, pictures), encoding="utf-8")
     print(f"Wrote docs/performance.md and {len(pictures)} pictures.")

@@ -71,7 +71,10 @@ class Measured(Client):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 500,
-                "queued.max.messages.kbytes": 65_536,
+                # With its defaults it rests for a second whenever 100,000 messages wait for the application.
+                "queued.min.messages": 1_000_000,
+                "queued.max.messages.kbytes": 262_144,
+                "fetch.queue.backoff.ms": 5,
             },
         )
         self._has_group = group is not None

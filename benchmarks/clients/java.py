@@ -13,7 +13,8 @@ from benchmarks.peers.processes import Unavailable, cpu_seconds
 TIMEOUT_S = 180
 RUNS = "org.apache.kafka.tools."
 STEADY = re.compile(r"(\d+) steady state records sent, ([\d.]+) records/sec")
-CALIBRATION_RECORDS = 200_000
+WARM_RECORDS, WARM_BYTES = 500_000, 128 * 10**6
+"""After so much, whichever is first, the virtual machine has compiled what it runs; less is not its best."""
 _rates: dict[tuple[int, str, str, str], float] = {}
 """Records a second that were seen before, by size, acks, compression and topic: how many make the wanted time."""
 
@@ -35,12 +36,11 @@ def _children_cpu_s() -> float:
 
 
 def produce(job: Job) -> Outcome:
-    """Send for about the job's time; the rate is the tool's own, without its warm-up, which is as long as the rest."""
+    """Send for the job's time or longer; the rate is the tool's own, without its warm-up."""
     key = (job.size, job.acks, job.compression, job.topic)
-    if key not in _rates:
-        _rates[key] = _produce(job, CALIBRATION_RECORDS, CALIBRATION_RECORDS // 2)["rate"]
-    wanted = max(1_000, int(_rates[key] * job.seconds))
-    outcome = _produce(job, 2 * wanted, wanted)
+    warmup = min(WARM_RECORDS, WARM_BYTES // job.size)
+    wanted = max(warmup, int(_rates.get(key, 0.0) * job.seconds))
+    outcome = _produce(job, warmup + wanted, warmup)
     _rates[key] = outcome["rate"]
     return outcome
 

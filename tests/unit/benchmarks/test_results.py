@@ -24,7 +24,14 @@ def rows(**rates: list[float]) -> list[Measured]:
 
 
 def results(*measured: Measured) -> Results:
-    return Results({"cores": "2"}, {"python": "3.11"}, {"quick": True}, list(measured), {"nats": "it is not installed"})
+    settings = {"quick": True, "rounds": 2, "seconds": 1.5}
+    return Results(
+        {"cores": "2", "load average at the beginning": "7.5"},
+        {"python": "3.11"},
+        settings,
+        list(measured),
+        {"nats": "it is not installed"},
+    )
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
@@ -70,6 +77,12 @@ def test_a_page_names_what_was_left_out_and_how_to_repeat_it() -> None:
     page = document(results(*rows(raylog_send=[1.0])), [])
     assert "nats was left out: it is not installed" in page
     assert "make bench QUICK=1" in page
+
+
+def test_a_page_warns_of_a_busy_machine_and_of_a_quick_run() -> None:
+    page = document(results(*rows(raylog_send=[1.0])), [])
+    assert "a load average of 7.5 on 2 cores" in page
+    assert "2 rounds of 1.5 s each" in page
 
 
 def test_costs_are_microseconds_a_record() -> None:

@@ -45,7 +45,7 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
   `batch.size` of 128 KiB, as Kafka's clients need it for their best rate, 64 MiB of buffer, idempotence with
   `acks=all`.
   The values are random letters, handed over record by record; `send_batch` gets lists of up to 1,000. Consumers touch
-  the value of every record.
+  the value of every record; librdkafka may hold a million messages, since by default it rests when it has 100,000.
 - **What counts**: a producer's time ends when the last record is acknowledged, and the server's end offsets must show
   exactly the records that the client has counted. A warm-up goes first and is left out. Kafka's Java tool reports its
   own steady state, which begins after 500,000 records or 128 MB, because its virtual machine, too, gets faster.

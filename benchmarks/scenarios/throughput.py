@@ -25,7 +25,7 @@ IN_MEMORY = ("redis streams", "ray.util.queue")
 IN_MEMORY_BYTES_MAX = 1_000
 """These keep everything in memory, which larger records would fill."""
 JobFor = Callable[[Contestant], Job | None]
-SERVER_WARMUP_S = 20.0
+SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
 """A server that takes in less than is wanted in this time is measured with what it has."""
 
@@ -33,7 +33,7 @@ FILL_S = 30.0
 def warm_up(bench: Bench) -> None:
     """Let every server run under load before anything counts: Kafka's virtual machine gets faster for a while."""
     contestants = bench.among("raylog send", "confluent-kafka")
-    seconds = SERVER_WARMUP_S / 4 if bench.pace.quick else SERVER_WARMUP_S
+    seconds = SERVER_WARMUP_S / 6 if bench.pace.quick else SERVER_WARMUP_S
     for replication in (3, 1):
         with bench.topic(contestants, 6 if replication == 3 else 1, replication) as job_for:
             for contestant in contestants:

@@ -73,7 +73,7 @@ class Pace:
 
 
 QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, limit_s=450.0)
-FULL = Pace(rounds=5, seconds=6.0, warmup_s=3.0, quick=False, limit_s=6 * 3600.0)
+FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, limit_s=6 * 3600.0)
 
 
 class Bench:

@@ -21,9 +21,9 @@ CONSUMERS = (
     "kafka-python", "nats", "redis streams",
 )  # fmt: skip
 CORE_PRODUCERS = PRODUCERS[:4]
-IN_MEMORY = ("redis streams", "ray.util.queue")
-IN_MEMORY_BYTES_MAX = 1_000
-"""These keep everything in memory, which larger records would fill."""
+USUAL_SIZES = (100, 1_000)
+"""With these everybody is measured, and with the others those that a goal names; a run would else take a day, and what
+keeps everything in memory would fill it with larger records."""
 JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
@@ -52,9 +52,9 @@ def produce(bench: Bench) -> None:
         contestants = bench.among(*PRODUCERS)
         with bench.topic(contestants, partitions, replication, fsync=fsync) as job_for:
             for size, acks, compression in _variants(quick, replication, fsync):
-                names = [one for one in PRODUCERS if not quick or one in _quick_producers(replication, fsync)]
-                if size > IN_MEMORY_BYTES_MAX:
-                    names = [one for one in names if one not in IN_MEMORY]
+                usual = size in USUAL_SIZES and acks == "all" and compression == "none"
+                names = PRODUCERS if usual else CORE_PRODUCERS
+                names = _quick_producers(replication, fsync) if quick else names
                 bench.rounds(
                     "produce",
                     case_name(size, partitions, replication, acks, compression, fsync),
@@ -75,8 +75,8 @@ def _variants(quick: bool, replication: int, fsync: bool) -> list[tuple[int, str
         return [(100, "all", "none")] if quick else [(100, "all", "none"), (1_000, "all", "none")]
     if quick:
         return [(100, "all", "none")] if replication == 3 else [(1_000, "all", "none")]
-    sizes = [(size, acks, "none") for size in (10, 100, 1_000, 10_000) for acks in ("all", "1")]
-    return [*sizes, (1_000, "all", "lz4")]
+    sizes = [(size, "all", "none") for size in (10, 100, 1_000, 10_000)]
+    return [*sizes, *((size, "1", "none") for size in USUAL_SIZES), (1_000, "all", "lz4")]
 
 
 def case_name(size: int, partitions: int, replication: int, acks: str, compression: str, fsync: bool) -> str:

@@ -12,7 +12,7 @@ from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import drop_from_page_cache
 
-PRODUCERS = (
+PRODUCERS: tuple[str, ...] = (
     "raylog send", "raylog send_batch", "kafka java tool", "confluent-kafka", "aiokafka", "kafka-python", "nats",
     "redis streams", "ray.util.queue",
 )  # fmt: skip
@@ -20,7 +20,7 @@ CONSUMERS = (
     "raylog records", "raylog columns", "raylog arrow", "kafka java tool", "confluent-kafka", "aiokafka",
     "kafka-python", "nats", "redis streams",
 )  # fmt: skip
-CORE_PRODUCERS = PRODUCERS[:4]
+CORE_PRODUCERS: tuple[str, ...] = PRODUCERS[:4]
 USUAL_SIZES = (100, 1_000)
 """With these everybody is measured, and with the others those that a goal names; a run would else take a day, and what
 keeps everything in memory would fill it with larger records."""

@@ -7,7 +7,8 @@
 #   make chaos       injure clusters under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
 #   make chaos-figures     measure how long it takes until partitions are led again
 #   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
-#   make bench       the benchmarks, peers side by side
+#   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
+#                    make bench BENCH_ARGS="--only produce,latency" a part of them
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
 #   make clean       remove caches and builds; make distclean removes .venv as well
@@ -26,6 +27,9 @@ MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
+QUICK ?=
+BENCH_ARGS ?=
+export QUICK
 
 # Folders that come and go with their first file are looked up.
 CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
@@ -67,7 +71,7 @@ simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted
 
 bench: $(VENV)/.installed-bench
-	$(PY) -m benchmarks
+	$(PY) -m benchmarks $(BENCH_ARGS)
 
 constraints: $(VENV)/.installed-test
 	$(PY) tools/constraints.py > constraints.txt.new

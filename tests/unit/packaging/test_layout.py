@@ -57,8 +57,12 @@ def test_the_command_raylog_exists() -> None:
 
 @pytest.mark.parametrize(
     ("folders", "extras"),
-    [(PACKAGES, ("spark",)), (("tests", "tools"), ("spark", "demo", "test"))],
-    ids=["packages", "tests"],
+    [
+        (PACKAGES, ("spark",)),
+        (("tests", "tools"), ("spark", "demo", "test")),
+        (("benchmarks",), ("spark", "demo", "test", "bench")),
+    ],
+    ids=["packages", "tests", "benchmarks"],
 )
 def test_every_library_that_is_imported_is_declared(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
     declared = {canonicalize_name(required.name) for required in requirements(*extras)}

@@ -1,0 +1,126 @@
+"""`python -m benchmarks`: start the servers, measure the scenarios, show and keep what was found."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import machine
+from benchmarks.bench import FULL, QUICK, Bench
+from benchmarks.optional import Missing
+from benchmarks.peers.base import Peer
+from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.nats_peer import Nats
+from benchmarks.peers.processes import Unavailable
+from benchmarks.peers.ray_queue_peer import RayQueue
+from benchmarks.peers.raylog_peer import Raylog
+from benchmarks.peers.redis_peer import Redis
+from benchmarks.plots import draw
+from benchmarks.results import Results
+from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios.throughput import warm_up
+from benchmarks.tables import as_markdown, show
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")
+NEEDS_NO_SERVER = {"limits"}
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default="", help=f"scenarios, parted by commas: {', '.join(SCENARIOS)}")
+    parser.add_argument("--peers", default="", help=f"servers, parted by commas: {', '.join(PEERS)}")
+    parser.add_argument("--brokers", type=int, default=3, help="brokers of Raylog and of Kafka (default: 3)")
+    parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5, quick 3)")
+    parser.add_argument("--seconds", type=float, help="measured seconds of each round")
+    parser.add_argument("--quick", action="store_true", help="a part of the cases, within ten minutes; also QUICK=1")
+    parser.add_argument("--limit-s", type=float, help="begin no scenario after so many seconds (quick: 450)")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
+    chosen = parser.parse_args(given)
+    chosen.quick = chosen.quick or os.environ.get("QUICK", "") not in ("", "0")
+    for option, known in (("only", tuple(SCENARIOS)), ("peers", PEERS)):
+        names = [name for name in getattr(chosen, option).split(",") if name] or list(known)
+        if unknown := [name for name in names if name not in known]:
+            parser.error(f"--{option} knows {', '.join(known)}, not {', '.join(unknown)}")
+        setattr(chosen, option, names)
+    return chosen
+
+
+def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]:
+    """The servers that were asked for; the queue of Ray needs Raylog's Ray."""
+    raylog = Raylog(scratch, brokers)
+    everything: list[Peer] = [
+        raylog, Kafka(scratch, ROOT / "build" / "peers", brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog)
+    ]  # fmt: skip
+    names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else [])}
+    return [one for one in everything if one.name in names]
+
+
+def measure(bench: Bench, scenarios: Sequence[str]) -> None:
+    """Run the scenarios in order; one that fails, or for which there is no time, does not take the others along."""
+    if set(scenarios) - NEEDS_NO_SERVER:
+        bench.start()
+        if {"produce", "consume", "latency"} & set(scenarios):
+            warm_up(bench)
+    for name in [one for one in SCENARIOS if one in scenarios]:
+        if bench.is_late():
+            bench.leave_out(f"scenario {name}", Unavailable(f"the time of {bench.pace.limit_s:.0f} s was over"))
+            continue
+        try:
+            SCENARIOS[name](bench)
+        except (Unavailable, Missing) as error:
+            bench.leave_out(f"scenario {name}", error)
+        except Exception as error:  # a scenario's own mistake must not cost what the others have measured
+            bench.leave_out(f"scenario {name}", error)
+
+
+def keep(results: Results, folder: Path) -> None:
+    """Write JSON, Markdown and pictures."""
+    results.write(folder / "results.json")
+    (folder / "results.md").write_text(as_markdown(results), encoding="utf-8")
+    try:
+        draw(results, folder)
+    except Missing as error:
+        print(f"No pictures: {error}", file=sys.stderr)
+
+
+def main() -> int:
+    """Run; the exit status is 1 when records were lost or counted twice."""
+    chosen = arguments()
+    pace = QUICK if chosen.quick else FULL
+    given = ((name, getattr(chosen, name)) for name in ("rounds", "seconds", "limit_s"))
+    changes: dict[str, Any] = {name: value for name, value in given if value}
+    pace = dataclasses.replace(pace, **changes)
+    settings = {**dataclasses.asdict(pace), "brokers": chosen.brokers, "scenarios": ", ".join(chosen.only)}
+    results = Results(machine.describe(), machine.versions(), settings)
+    scratch = Path(tempfile.mkdtemp(prefix="rlb-", dir=chosen.data))
+    os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
+    bench = Bench(make_peers(chosen.peers, scratch, chosen.brokers), pace, results, scratch)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    try:
+        measure(bench, chosen.only)
+    finally:
+        keep(results, chosen.results / stamp)  # first, because stopping takes its time
+        bench.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+    show(results, Console(width=160 if not sys.stdout.isatty() else None))
+    print(f"Kept in {chosen.results / stamp}.")
+    return 1 if results.miscounts() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

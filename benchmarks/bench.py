@@ -1,0 +1,240 @@
+"""The harness: which servers run, who takes part, and rounds in turn (A B A B). Used by the scenarios."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clients.run import run
+from benchmarks.job import Job, Outcome
+from benchmarks.optional import Missing
+from benchmarks.peers.base import Peer
+from benchmarks.peers.processes import Unavailable
+from benchmarks.results import Measured, Results
+from raylog.core.errors import RaylogError
+
+LEFT_OUT = (Unavailable, Missing, RaylogError, OSError, subprocess.TimeoutExpired)
+"""What a server, a client or the way to it may fail with; anything else is a mistake of the harness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A client library, in one of its forms, on a server."""
+
+    name: str
+    peer: str
+    client: str
+    form: str = "records"
+    linger_ms: int = 5
+
+    @property
+    def is_named_in_goals(self) -> bool:
+        """Whether a goal compares with it: then it gets all rounds also in a quick run."""
+        return self.peer in ("raylog", "") or self.client in ("java", "confluent")
+
+
+CONTESTANTS = {
+    one.name: one
+    for one in (
+        Contestant("raylog send", "raylog", "raylog"),
+        Contestant("raylog send_batch", "raylog", "raylog", "columns"),
+        Contestant("raylog records", "raylog", "raylog"),
+        Contestant("raylog columns", "raylog", "raylog", "columns"),
+        Contestant("raylog arrow", "raylog", "raylog", "arrow"),
+        Contestant("kafka java tool", "kafka", "java"),
+        Contestant("confluent-kafka", "kafka", "confluent"),
+        Contestant("aiokafka", "kafka", "aiokafka"),
+        Contestant("kafka-python", "kafka", "kafka_python"),
+        Contestant("nats", "nats", "nats"),
+        Contestant("redis streams", "redis", "redis"),
+        Contestant("ray.util.queue", "ray.util.queue", "ray_queue"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long and how often is measured."""
+
+    rounds: int
+    seconds: float
+    warmup_s: float
+    quick: bool
+    limit_s: float
+    """No round begins after so many seconds, and no scenario."""
+
+
+QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, limit_s=450.0)
+FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, limit_s=6 * 3600.0)
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, peers: Sequence[Peer], pace: Pace, results: Results, scratch: Path) -> None:
+        self._all = {one.name: one for one in peers}
+        self.peers: dict[str, Peer] = {}
+        self.pace = pace
+        self.results = results
+        self.scratch = scratch
+        self._no_topic: dict[str, str] = {}
+        self._kept: dict[tuple[int, int, bool], str] = {}
+        self._made: set[tuple[str, str]] = set()
+        self._numbers = itertools.count(1)
+        self._began_s = time.monotonic()
+
+    def is_late(self) -> bool:
+        """Whether the time for this run is over."""
+        return time.monotonic() - self._began_s > self.pace.limit_s
+
+    # Servers
+
+    def start(self) -> None:
+        """Start every server; those that cannot be had are said and left out."""
+        for name, peer in self._all.items():
+            began_s = time.monotonic()
+            try:
+                peer.start()
+                self.peers[name] = peer
+                self.results.versions |= {f"{name}: {what}": text for what, text in peer.describe().items()}
+                self.say(f"{name} serves after {time.monotonic() - began_s:.1f} s")
+            except LEFT_OUT as error:
+                self.leave_out(name, error)
+                peer.stop()
+
+    def stop(self) -> None:
+        """Stop every server, the last started first."""
+        for peer in reversed(list(self._all.values())):
+            with contextlib.suppress(*LEFT_OUT):
+                peer.stop()
+
+    def leave_out(self, what: str, error: Exception) -> None:
+        """Say once that something is left out, and why."""
+        if what not in self.results.left_out:
+            self.results.left_out[what] = str(error)
+            self.say(f"left out: {what}, because {error}")
+
+    def say(self, text: str) -> None:
+        """Progress, with the time since the beginning."""
+        print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    # Contestants
+
+    def among(self, *names: str) -> list[Contestant]:
+        """Those of the contestants whose server runs."""
+        return [CONTESTANTS[name] for name in names if CONTESTANTS[name].peer in self.peers]
+
+    @contextlib.contextmanager
+    def topic(
+        self, contestants: Sequence[Contestant], partitions: int, replication: int, *, fsync: bool = False
+    ) -> Iterator[Callable[[Contestant], Job | None]]:
+        """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
+
+        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring.
+        """
+        kind = (partitions, replication, fsync)
+        name = self._kept.get(kind) or f"bench-{next(self._numbers)}"
+        if self.pace.quick:
+            self._kept[kind] = name
+        jobs: dict[str, Job] = {}
+        for peer in {one.peer: self.peers[one.peer] for one in contestants}.values():
+            try:
+                if (peer.name, name) not in self._made:
+                    peer.create_topic(name, partitions, replication, fsync=fsync)
+                    self._made.add((peer.name, name))
+            except LEFT_OUT as error:
+                self._no_topic[peer.name] = str(error)
+                continue
+            jobs[peer.name] = Job(
+                load="",
+                client="",
+                topic=name,
+                address=peer.address(),
+                partitions=partitions,
+                replication=replication,
+                warmup_s=self.pace.warmup_s,
+                seconds=self.pace.seconds,
+                server_pids=peer.pids(),
+            )
+
+        def job_for(contestant: Contestant) -> Job | None:
+            job = jobs.get(contestant.peer)
+            if job is None:
+                return None
+            return replace(job, client=contestant.client, form=contestant.form, linger_ms=contestant.linger_ms)
+
+        try:
+            yield job_for
+        finally:
+            for peer_name in () if self.pace.quick else jobs:
+                with contextlib.suppress(*LEFT_OUT):
+                    self.peers[peer_name].delete_topic(name)
+
+    # Rounds
+
+    def rounds(
+        self,
+        scenario: str,
+        case: str,
+        contestants: Sequence[Contestant],
+        measure: Callable[[Contestant], Outcome | None],
+        metric: str = "rate",
+        count: int | None = None,
+    ) -> None:
+        """Measure the contestants in turn, round by round. One that fails is left out of the rest, with the reason."""
+        rows = {one.name: Measured(scenario, case, one.name, metric) for one in contestants}
+        self.results.measured += rows.values()
+        out: set[str] = set()
+        for number in range(self.pace.rounds if count is None else count):
+            for contestant in contestants:
+                is_once = self.pace.quick and not contestant.is_named_in_goals
+                if contestant.name in out or (number and (is_once or self.is_late())):
+                    continue
+                try:
+                    outcome = measure(contestant)
+                except LEFT_OUT as error:
+                    rows[contestant.name].left_out = str(error)
+                    self.say(f"{scenario}, {case}: {contestant.name} left out, because {error}")
+                    out.add(contestant.name)
+                    continue
+                if outcome is None:
+                    out.add(contestant.name)
+                    rows[contestant.name].left_out = self._no_topic.get(contestant.peer, "its server has no such topic")
+                    continue
+                rows[contestant.name].rounds.append(with_costs(outcome))
+        self._say_medians(scenario, case, list(rows.values()), metric)
+
+    def _say_medians(self, scenario: str, case: str, rows: Sequence[Measured], metric: str) -> None:
+        medians = {row.contestant: statistics.median(found) for row in rows if (found := row.numbers())}
+        text = ", ".join(f"{name} {value:,.6g}" for name, value in medians.items())
+        self.say(f"{scenario}, {case} [{metric}]: {text or 'nobody took part'}")
+
+    def run_for(
+        self, job_for: Callable[[Contestant], Job | None], load: str, **changes: Any
+    ) -> Callable[[Contestant], Outcome | None]:
+        """A measurement that is one job in one process."""
+
+        def measure(contestant: Contestant) -> Outcome | None:
+            job = job_for(contestant)
+            return None if job is None else run(replace(job, load=load, **changes))
+
+        return measure
+
+
+def with_costs(outcome: Outcome) -> Outcome:
+    """The outcome with CPU as microseconds a record, which is seconds a million records, and bytes as a rate."""
+    records = outcome.get("records") or 0
+    for side in ("client", "server"):
+        if records and f"{side}_cpu_s" in outcome:
+            outcome[f"{side}_cpu_us"] = outcome[f"{side}_cpu_s"] / records * 1e6
+    if outcome.get("bytes") and outcome.get("seconds"):
+        outcome["rate_mb"] = outcome["bytes"] / outcome["seconds"] / 1e6
+    return outcome

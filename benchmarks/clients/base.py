@@ -1,0 +1,86 @@
+"""What the loads ask of a client library: the fewest calls that let each library use its own fastest form."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from benchmarks.job import Job
+
+SPIN_S = 0.0002
+"""Below this much time a sleep would come back too late, so the rest is spent looking at the clock."""
+
+Stamp = Callable[[int], bytes]
+"""Makes the payload of a record from the time in nanoseconds at which it is due."""
+
+
+class Unsupported(Exception):
+    """This client has no such thing; the message is the reason that the table gives."""
+
+
+class Client(ABC):
+    """One producer or consumer of a library."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    # Producing
+
+    @abstractmethod
+    def open_producer(self) -> None:
+        """Connect, and learn where the topic is."""
+
+    @abstractmethod
+    def send_chunk(self, payloads: Sequence[bytes]) -> None:
+        """Send these records; they may still be on their way when this returns."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Wait until everything is acknowledged; raises when something was not."""
+
+    def pace(self, stamp: Stamp, began_ns: int, count: int) -> None:
+        """Send `count` records at the job's rate, each with the time at which it is due."""
+        step_ns = 1e9 / self.job.rate
+        for number in range(count):
+            due_ns = began_ns + int(number * step_ns)
+            self.sleep_until(due_ns)
+            self.send_chunk([stamp(due_ns)])
+
+    def sleep_until(self, due_ns: int) -> None:
+        """Wait for a moment of the monotonic clock."""
+        while (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
+            if left_s > SPIN_S:
+                time.sleep(left_s - SPIN_S)
+
+    # Consuming
+
+    @abstractmethod
+    def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
+        """Connect and begin at the first record, or behind the last; with a group, share the topic with it."""
+
+    @abstractmethod
+    def take(self, timeout_s: float) -> tuple[int, int]:
+        """Take what has come, in the job's form: how many records, and how many bytes their values have."""
+
+    def values(self, timeout_s: float) -> list[bytes]:
+        """Take what has come as values, for latency."""
+        raise Unsupported("latency is not measured with this client")
+
+    def rewind(self) -> None:
+        """Go back to the first record."""
+        raise Unsupported("this client cannot go back")
+
+    # Both
+
+    def stored(self) -> int:
+        """How many records the topic holds, by the server's own account; -1 when it cannot say."""
+        return -1
+
+    def is_assigned(self) -> bool:
+        """Whether the group has given this consumer partitions."""
+        return True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back."""

@@ -1,0 +1,200 @@
+"""Raylog's own Python client, as records and as columns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from benchmarks.clients.base import Client, Unsupported
+from raylog.client.consumer import Consumer
+from raylog.client.producer import AsyncProducer, Producer
+from raylog.core.ids import TopicPartition
+
+POLL_RECORDS = 10_000
+Result = TypeVar("Result")
+
+
+async def _all(works: Iterable[Awaitable[Result]]) -> list[Result]:
+    return await asyncio.gather(*works)
+
+
+class Measured(Client):
+    """Producer or Consumer."""
+
+    producer: Producer
+    consumer: Consumer
+    _send_batch: Callable[..., Any]
+
+    def _address(self) -> dict[str, Any]:
+        return {"bootstrap": self.job.address["bootstrap"], "secret": self.job.address["secret"]}
+
+    def settings(self) -> dict[str, Any]:
+        """The producer's configuration for this job."""
+        return {
+            **self._address(),
+            "acks": self.job.acks,
+            "linger_ms": self.job.linger_ms,
+            "batch_size": self.job.batch_bytes,
+            "compression_type": self.job.compression,
+            "buffer_memory": 64 << 20,
+        }
+
+    def open_producer(self) -> None:
+        """Connect."""
+        self.producer = Producer(**self.settings())
+        if self.job.form == "columns":
+            if not hasattr(self.producer, "send_batch"):
+                raise Unsupported("this version of Raylog has no Producer.send_batch")
+            self._send_batch = self.producer.send_batch
+        self.producer.partitions_for(self.job.topic)
+
+    def send_chunk(self, payloads: Sequence[bytes]) -> None:
+        """One call a record, or one call for the chunk."""
+        topic = self.job.topic
+        if self.job.form == "columns":
+            self._send_batch(topic, payloads)
+            return
+        send = self.producer.send
+        for payload in payloads:
+            send(topic, payload)
+
+    def flush(self) -> None:
+        """Wait for the acknowledgements."""
+        self.producer.flush(60)
+
+    def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
+        """Read every partition, or what the group gives."""
+        self.consumer = Consumer(
+            **self._address(),
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=POLL_RECORDS,
+        )
+        self._gives_one_batch = "timeout" in inspect.signature(self.consumer.consume_batch).parameters
+        if self.job.form == "arrow" and not self._gives_one_batch:
+            raise Unsupported("this version of Raylog gives no Arrow tables")
+        if group is not None:
+            self.consumer.subscribe([self.job.topic])
+            return
+        self._partitions = [TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+        self.consumer.assign(self._partitions)
+        if at_end:
+            self.consumer.seek_to_end(*self._partitions)
+            for one in self._partitions:
+                self.consumer.position(one)
+
+    def take(self, timeout_s: float) -> tuple[int, int]:
+        """Records with their values touched, or columns of whole batches."""
+        count = size = 0
+        if self.job.form != "records":
+            return self._take_columns(timeout_s)
+        for records in self.consumer.poll(timeout_s * 1000).values():
+            for record in records:
+                size += len(record.value)
+            count += len(records)
+        return count, size
+
+    def _take_columns(self, timeout_s: float) -> tuple[int, int]:
+        batch: Any = self._consume_batch(timeout_s)
+        if self.job.form == "arrow":
+            table = batch.to_arrow()
+            return table.num_rows, table.nbytes
+        if not isinstance(batch, dict):
+            values = batch.values
+            return len(values), sum(map(len, values))
+        columns = [one for batches in batch.values() for one in batches]
+        return sum(len(one.offsets) for one in columns), sum(sum(map(len, one.values)) for one in columns)
+
+    def _consume_batch(self, timeout_s: float) -> Any:
+        consume: Any = self.consumer.consume_batch
+        return consume(timeout=timeout_s) if self._gives_one_batch else consume(timeout_s * 1000)
+
+    def values(self, timeout_s: float) -> list[bytes]:
+        """The values alone."""
+        polled = self.consumer.poll(timeout_s * 1000)
+        return [record.value for records in polled.values() for record in records]
+
+    def rewind(self) -> None:
+        """Go back to the first record."""
+        self.consumer.seek_to_beginning()
+
+    def is_assigned(self) -> bool:
+        """Whether the group has given partitions."""
+        return bool(self.consumer.assignment())
+
+    def stored(self) -> int:
+        """The sum of the high watermarks."""
+        partitions = [TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+        deadline_s = time.monotonic() + 10
+        with Consumer(**self._address()) as asking:
+            while True:
+                ends = asking.end_offsets(partitions)
+                total = sum(ends.values())
+                # The high watermark that readers see follows an acks=1 acknowledgement after the followers' next fetch.
+                if self.job.acks == "all" or time.monotonic() > deadline_s or self._is_still(asking, partitions, total):
+                    return total
+
+    @staticmethod
+    def _is_still(asking: Consumer, partitions: list[TopicPartition], total: int) -> bool:
+        time.sleep(0.2)
+        return sum(asking.end_offsets(partitions).values()) == total
+
+    def send_to_each(self, payload: bytes) -> None:
+        """One record to each partition."""
+        for partition in range(self.job.partitions):
+            self.producer.send(self.job.topic, payload, partition=partition)
+
+    def probe(self, payload: bytes, tell: Callable[[], None]) -> list[float]:
+        """Send at the job's rate; the moments of the acknowledgements."""
+        self.open_producer()
+        moments: list[float] = []
+
+        def answered(future: Any) -> None:
+            if future.exception(0) is None:
+                moments.append(time.monotonic())
+
+        try:
+            self.producer.send(self.job.topic, payload).result(30)
+            tell()
+            began_ns = time.monotonic_ns()
+            for number in range(int(self.job.seconds * self.job.rate)):
+                self.sleep_until(began_ns + int(number * 1e9 / self.job.rate))
+                self.producer.send(self.job.topic, payload, partition=0).add_done_callback(answered)
+            self.flush()
+            return sorted(moments)
+        finally:
+            self.close()
+
+    def small(self, payloads: Sequence[bytes]) -> Callable[[float], int]:
+        """As many producers as connections, each waiting for its record's acknowledgement before the next."""
+        loop = asyncio.new_event_loop()
+        settings = {**self.settings(), "linger_ms": 0, "max_in_flight_requests_per_connection": 1}
+        producers = [AsyncProducer(**settings) for _ in range(self.job.connections)]
+        loop.run_until_complete(_all(one.start() for one in producers))
+
+        async def send_until(producer: AsyncProducer, ends_s: float) -> int:
+            sent = 0
+            while time.monotonic() < ends_s:
+                await producer.send_and_wait(self.job.topic, payloads[sent % len(payloads)])
+                sent += 1
+            return sent
+
+        def run(seconds: float) -> int:
+            if not seconds:
+                loop.run_until_complete(_all(one.stop() for one in producers))
+                loop.close()
+                return 0
+            ends_s = time.monotonic() + seconds
+            return sum(loop.run_until_complete(_all(send_until(one, ends_s) for one in producers)))
+
+        return run
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for one in (getattr(self, "producer", None), getattr(self, "consumer", None)):
+            if one is not None:
+                one.close()

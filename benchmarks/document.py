@@ -1,0 +1,127 @@
+"""Writes docs/performance.md from one run: `python -m benchmarks.document benchmarks/results/STAMP/results.json`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.goals import verdicts
+from benchmarks.plots import draw
+from benchmarks.results import Results
+from benchmarks.tables import as_markdown, markdown, said
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+HEAD = """\
+# Performance
+
+Raylog beside what you would pick instead, on one machine, in one run. This page is written by
+`python -m benchmarks.document` from the run's JSON ([performance.json](performance.json)): every row that was
+measured is here, also those that Raylog loses.
+
+"""
+BUSY = """\
+The machine was busy with other work when this run began (a load average of {load} on {cores} cores), which costs every
+contestant, and those with more processes and threads most: take the ratios as rough, and the absolute numbers as low.
+
+"""
+FEW = """\
+This was a quick run: {rounds} rounds of {seconds} s each, and only a part of the cases.
+
+"""
+METHOD = """\
+## How it was measured
+
+All servers run at the same time on the machine described below, together with the clients; only one is under load at
+a time. For each case the contestants take turns, one measurement each and then again, so that what disturbs the machine
+disturbs all of them. A row is the median of its rounds, with the lowest and the highest beside it.
+
+- **Servers**: three brokers on both sides. Raylog runs on a Ray of its own, and the CPU time of all of Ray's processes
+  counts as the server's. Kafka runs as three processes in KRaft mode, each broker and controller, with the heap and the
+  flags of its own start script. It has run under load before anything counts: its virtual machine gets faster.
+- **Durability**: acknowledged means in the page cache on both sides (Kafka's default; Raylog's own is stricter), or on
+  disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas
+  here; NATS syncs by time. `min.insync.replicas` is a majority on both sides.
+- **Clients**: the same settings for all that know them: `linger.ms=5` (0 for latency, small producers and failover),
+  `batch.size` of 128 KiB, as Kafka's clients need it for their best rate, 64 MiB of buffer, idempotence with
+  `acks=all`.
+  The values are random letters, handed over record by record; `send_batch` gets lists of up to 1,000. Consumers touch
+  the value of every record; librdkafka may hold a million messages, since by default it rests when it has 100,000.
+- **What counts**: a producer's time ends when the last record is acknowledged, and the server's end offsets must show
+  exactly the records that the client has counted. A warm-up goes first and is left out. Kafka's Java tool reports its
+  own steady state, which begins after 500,000 records or 128 MB, because its virtual machine, too, gets faster.
+- **Latency** counts from the moment at which a record was due, not from when it was sent, so a stall shows in every
+  record that it delays. Producer and consumer are two processes that read one clock.
+- **Ratios** in the column "Raylog is" compare with Raylog's first row, which is record by record like the others.
+
+"""
+
+
+def document(results: Results, pictures: list[Path]) -> str:
+    """The page."""
+    goals = [(one.goal, one.found, said(one)) for one in verdicts(results)]
+    parts = [
+        HEAD,
+        _cautions(results),
+        "## Goals\n\n",
+        markdown(("goal", "found", "reached"), goals),
+        "\n",
+        METHOD,
+        "## Machine, versions and settings\n\n",
+        markdown(("what", "value"), [*results.machine.items(), *results.versions.items()]),
+        "\n",
+        markdown(("setting of the run", "value"), [(name, str(value)) for name, value in results.settings.items()]),
+        "\n",
+        _left_out(results),
+        "## Pictures\n\n",
+        *(f"![{path.stem}: median and range of each contestant](img/{path.name})\n\n" for path in pictures),
+        "## Every measurement\n\n",
+        as_markdown(results),
+        _repeat(results),
+    ]
+    return "".join(parts)
+
+
+def _cautions(results: Results) -> str:
+    """What a reader has to know before looking at the numbers."""
+    load, cores = results.machine.get("load average at the beginning", "0"), results.machine.get("cores", "1")
+    busy = BUSY.format(load=load, cores=cores) if float(load) > float(cores) / 2 else ""
+    few = FEW.format(**results.settings) if results.settings.get("quick") else ""
+    return few + busy
+
+
+def _left_out(results: Results) -> str:
+    lines = [f"- {what} was left out: {reason}.\n" for what, reason in results.left_out.items()]
+    lines += [f"- Does not add up: {line}.\n" for line in results.miscounts()]
+    return "".join([*lines, "\n"]) if lines else ""
+
+
+def _repeat(results: Results) -> str:
+    quick = " QUICK=1" if results.settings.get("quick") else ""
+    return f"""
+## How to repeat it
+
+```bash
+make bench{quick}
+python -m benchmarks --only produce,latency
+python -m benchmarks.document benchmarks/results/STAMP/results.json
+```
+
+Kafka's jars come by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) through the `mvn` of the machine, which
+keeps to its own settings and mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's
+packages. What is not there is left out, and the run says why.
+"""
+
+
+def main() -> None:
+    """Write the page, its pictures, and the JSON that both come from."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m benchmarks.document RESULTS.json")
+    results = Results.read(Path(sys.argv[1]))
+    results.write(DOCS / "performance.json")
+    pictures = draw(results, DOCS / "img")
+    (DOCS / "performance.md").write_text(document(results, pictures), encoding="utf-8")
+    print(f"Wrote docs/performance.md and {len(pictures)} pictures.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The goals, each a comparison of two measurements of one run, and whether it was reached. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks import stats
+from benchmarks.results import Measured, Results, ratio_to
+
+SYNCED = "flush.messages=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A goal and what was found; `reached` is None when one of the two sides is missing."""
+
+    goal: str
+    found: str
+    reached: bool | None
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Every goal, in a fixed order; the pair with page cache and the pair with an fsync each count."""
+    return [
+        *_produce(results),
+        *_consume(results),
+        *_latency(results),
+        *_others(results),
+    ]
+
+
+def _row(results: Results, scenario: str, contestant: str, *parts: str) -> Measured | None:
+    """The first case of a scenario that has all parts in its name, fsync only where it is asked for."""
+    for one in results.measured:
+        wants = all(part in one.case for part in parts) and (SYNCED in one.case) == (SYNCED in parts)
+        if one.scenario == scenario and one.contestant == contestant and one.rounds and wants:
+            return one
+    return None
+
+
+def _times(goal: str, ours: Measured | None, theirs: Measured | None, least: float, metric: str = "") -> Verdict:
+    found = ratio_to(ours, theirs, metric)
+    if found is None:
+        return Verdict(goal, "not measured", None)
+    return Verdict(goal, f"{found:.2f} x", found >= least)
+
+
+def _below(goal: str, ours: Measured | None, metric: str, most: float, unit: str) -> Verdict:
+    measured = ours.summary(metric) if ours is not None else None
+    if measured is None:
+        return Verdict(goal, "not measured", None)
+    return Verdict(goal, f"{measured.median:.2f} {unit}", measured.median < most)
+
+
+def _produce(results: Results) -> list[Verdict]:
+    found = []
+    for durability in ((), (SYNCED,)):
+        words = ", each fsynced" if durability else ""
+        parts = (" 100 B"[1:], "RF 3", "acks=all", *durability)
+        ours = _row(results, "produce", "raylog send", *parts)
+        for other, least in (("confluent-kafka", 3.0), ("kafka-python", 20.0), ("kafka java tool", 1.5)):
+            if other == "kafka-python" and durability:
+                continue
+            theirs = _row(results, "produce", other, *parts)
+            found.append(_times(f"produce 100 B, RF 3, acks=all{words}: {least:g} x {other}", ours, theirs, least))
+    parts = ("1,000 B", "1 partition", "RF 1", "acks=all")
+    batch = _row(results, "produce", "raylog send_batch", *parts)
+    java = _row(results, "produce", "kafka java tool", *parts)
+    found.append(_times("produce by send_batch, 1 KB, RF 1: 2 x kafka java tool", batch, java, 2.0))
+    bare = results.find("limits", "this machine", "prototype, 1,000 B")
+    found.append(_times("produce by send_batch, 1 KB, RF 1: 0.6 x the bare prototype", batch, bare, 0.6))
+    return found
+
+
+def _consume(results: Results) -> list[Verdict]:
+    theirs = _row(results, "consume", "confluent-kafka", "100 B", "page cache")
+    found = []
+    for form, least in (("records", 3.0), ("columns", 10.0)):
+        ours = _row(results, "consume", f"raylog {form}", "100 B", "page cache")
+        found.append(_times(f"consume 100 B as {form}: {least:g} x confluent-kafka", ours, theirs, least))
+    return found
+
+
+def _latency(results: Results) -> list[Verdict]:
+    found = []
+    for durability in ((), (SYNCED,)):
+        words = ", each fsynced" if durability else ""
+        parts = ("1,000/s", "RF 3", *durability)
+        ours = _row(results, "latency", "raylog records", *parts)
+        theirs = _row(results, "latency", "confluent-kafka", *parts)
+        for name, most in (("p50", 1.0), ("p99", 5.0)):
+            goal = f"end to end at 1,000/s, RF 3, acks=all{words}: {name}"
+            found.append(_below(f"{goal} under {most:g} ms", ours, f"{name}_ms", most, "ms"))
+            found.append(_times(f"{goal} under Kafka's", ours, theirs, 1.0, f"{name}_ms"))
+    return found
+
+
+def _others(results: Results) -> list[Verdict]:
+    found = []
+    for replication in ("RF 1", "RF 3"):
+        ours = _row(results, "small", "raylog send", replication)
+        rivals = (_row(results, "small", name, replication) for name in ("confluent-kafka", "aiokafka"))
+        best = max(
+            (one for one in rivals if one is not None),
+            key=lambda one: stats.summary(one.numbers()).median,
+            default=None,
+        )
+        found.append(_times(f"50 unbatched connections, {replication}: at least Kafka's rate", ours, best, 1.0))
+    ours, theirs = (_row(results, "failover", name, "kill -9") for name in ("raylog send", "confluent-kafka"))
+    found.append(_times("failover after kill -9 of a leader: 10 x faster than Kafka", ours, theirs, 10.0))
+    made = _row(results, "create", "raylog send", "RF 3")
+    found.append(_below("topic of 6 partitions, RF 3: under 3 s cold", made, "seconds", 3.0, "s"))
+    used = _row(results, "memory", "raylog send", "replicas")
+    found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
+    return found

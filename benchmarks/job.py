@@ -1,0 +1,55 @@
+"""One measurement by one client: what the harness asks of a client process, as a line of JSON on its standard input.
+
+The process answers with lines of JSON: `{"ready": true}` once it is connected and warm, at the end `{"outcome": ...}`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Outcome = dict[str, Any]
+"""Numbers by name: `records`, `seconds`, `client_cpu_s`, `server_cpu_s`, `stored`, percentiles in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to do. Times are in seconds unless the name says otherwise."""
+
+    load: str
+    """A function of `loads`: produce, consume, follow, pace, small, group, probe, create."""
+    client: str
+    """A module of `clients`."""
+    topic: str
+    address: dict[str, str] = field(default_factory=dict)
+    form: str = "records"
+    """`records`: one call and one object a record. `columns`: a call or an object for many."""
+    partitions: int = 1
+    replication: int = 1
+    size: int = 100
+    acks: str = "all"
+    compression: str = "none"
+    linger_ms: int = 5
+    batch_bytes: int = 131_072
+    warmup_s: float = 1.0
+    seconds: float = 2.0
+    rate: float = 0.0
+    """Records a second; 0: as many as go."""
+    count: int = 0
+    """Records to expect or to read; 0: by time."""
+    connections: int = 1
+    fresh: bool = False
+    """Whether a server that keeps everything in memory shall forget what it has first."""
+    waits: bool = False
+    """Whether to wait for a line on standard input after saying that it is ready."""
+    server_pids: list[int] = field(default_factory=list)
+
+    def line(self) -> str:
+        """As a line of JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def of_line(line: str) -> Job:
+        """Back from a line of JSON."""
+        return Job(**json.loads(line))

@@ -1,0 +1,289 @@
+"""The loads that one client process runs: each takes a client and says what it measured. Warm-up is never counted."""
+
+from __future__ import annotations
+
+import array
+import random
+import resource
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import stats
+from benchmarks.clients.base import Client, Unsupported
+from benchmarks.job import Job, Outcome
+from benchmarks.peers.processes import cpu_seconds
+
+POOL = 1_000
+CHUNK_BYTES = 256 << 10
+CHUNK_MAX = 1_000
+TAKE_S = 1.0
+SILENCE_S = 15.0
+FIRST_READ_S = 90.0
+"""Within this time a consumer has to have read the whole topic once, or records are missing."""
+STAMP = struct.Struct(">q?")
+Tell = Callable[[], None]
+"""Says that the client is ready, and waits for the word to begin if the job wants that."""
+Make = Callable[[Job], Client]
+
+
+def payloads(size: int, count: int) -> list[bytes]:
+    """Random letters, which compress about as well as text does; the same in every process."""
+    chance = random.Random(size)
+    letters = (bytes(range(65, 91)) * 10)[:256]
+    return [chance.randbytes(size).translate(letters) for _ in range(count)]
+
+
+class Meter:
+    """Time and CPU of a measured phase: this process's own, and that of the server's processes."""
+
+    def __init__(self, server_pids: Sequence[int]) -> None:
+        self._pids = server_pids
+        self._server_s = cpu_seconds(server_pids)
+        self._client_s = own_cpu_s()
+        self._began_s = time.monotonic()
+
+    def read(self, records: int, size: int) -> Outcome:
+        """What the phase has cost until now."""
+        seconds = time.monotonic() - self._began_s
+        return {
+            "records": records,
+            "bytes": size,
+            "seconds": seconds,
+            "rate": records / seconds,
+            "client_cpu_s": own_cpu_s() - self._client_s,
+            "server_cpu_s": cpu_seconds(self._pids) - self._server_s,
+        }
+
+
+def own_cpu_s() -> float:
+    """CPU time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def produce(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Send for a time, wait for every acknowledgement, and count what the server has got."""
+    client = make(job)
+    client.open_producer()
+    chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // job.size))
+    pool = payloads(job.size, max(POOL, chunk))[: POOL // chunk * chunk]
+    chunks = [pool[begin : begin + chunk] for begin in range(0, len(pool), chunk)]
+
+    def send_for(seconds: float) -> int:
+        ends_s = time.monotonic() + seconds
+        sent = 0
+        while time.monotonic() < ends_s:
+            some = chunks[(sent // chunk) % len(chunks)]
+            client.send_chunk(some)
+            sent += len(some)
+        client.flush()
+        return sent
+
+    try:
+        send_for(job.warmup_s)
+        before = client.stored()
+        tell()
+        meter = Meter(job.server_pids)
+        sent = send_for(job.seconds)
+        outcome = meter.read(sent, sent * job.size)
+        after = client.stored()
+        outcome["stored"] = after - before if before >= 0 else sent
+        return outcome
+    finally:
+        client.close()
+
+
+def count(job: Job, make: Make, tell: Tell) -> Outcome:
+    """How many records the topic holds."""
+    client = make(job)
+    tell()
+    try:
+        return {"stored": client.stored()}
+    finally:
+        client.close()
+
+
+def consume(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Read the topic from its beginning, `count` records and again, for a time; or just once when `seconds` is 0."""
+    client = make(job)
+    client.open_consumer()
+
+    def read(count: int, deadline_s: float) -> tuple[int, int]:
+        records = size = 0
+        while records < count and time.monotonic() < deadline_s:
+            some, more = client.take(TAKE_S)
+            records += some
+            size += more
+        return records, size
+
+    try:
+        if job.warmup_s:
+            read(job.count, time.monotonic() + job.warmup_s)
+            client.rewind()
+            client.take(TAKE_S)
+            client.rewind()
+        tell()
+        meter = Meter(job.server_pids)
+        records = size = 0
+        once = 0
+        ends_s = time.monotonic() + job.seconds
+        while not once or time.monotonic() < ends_s:
+            if once:
+                client.rewind()
+            some, more = read(job.count, ends_s if once else time.monotonic() + FIRST_READ_S)
+            if not once and some < job.count:
+                raise Unsupported(f"it read {some:,} of {job.count:,} records within {FIRST_READ_S:.0f} s")
+            once = once or some
+            records, size = records + some, size + more
+        return {**meter.read(records, size), "stored": job.count, "once": once}
+    finally:
+        client.close()
+
+
+def listen(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Read for a time whatever comes in after the beginning."""
+    client = make(job)
+    client.open_consumer(at_end=True)
+    client.take(0.5)
+    tell()
+    try:
+        meter = Meter(job.server_pids)
+        records = size = 0
+        ends_s = time.monotonic() + job.seconds
+        while time.monotonic() < ends_s:
+            some, more = client.take(0.1)
+            records, size = records + some, size + more
+        return meter.read(records, size)
+    finally:
+        client.close()
+
+
+def follow(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Read what `pace` sends, and take the time from when each record was due to when it was read."""
+    client = make(job)
+    client.open_consumer(at_end=True)
+    client.values(0.5)
+    tell()
+    latencies = array.array("d")
+    seen = 0
+    heard_s = time.monotonic()
+    unpack = STAMP.unpack_from
+    try:
+        meter = Meter(job.server_pids)
+        while seen < job.count and time.monotonic() - heard_s < SILENCE_S:
+            values = client.values(TAKE_S)
+            now_ns = time.monotonic_ns()
+            if not values:
+                continue
+            heard_s = time.monotonic()
+            seen += len(values)
+            for value in values:
+                due_ns, counts = unpack(value)
+                if counts:
+                    latencies.append((now_ns - due_ns) / 1e6)
+        found = {f"{name}_ms": value for name, value in stats.percentiles(latencies).items()} if latencies else {}
+        return {**meter.read(seen, seen * job.size), **found, "stored": job.count}
+    finally:
+        client.close()
+
+
+def pace(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Send at a fixed rate; the beginning, `warmup_s` long, is marked as not counting."""
+    client = make(job)
+    client.open_producer()
+    tell()
+    began_ns = time.monotonic_ns() + 50_000_000
+    counts_from_ns = began_ns + int(job.warmup_s * 1e9)
+    filling = bytes(max(0, job.size - STAMP.size))
+
+    def stamp(due_ns: int) -> bytes:
+        return STAMP.pack(due_ns, due_ns >= counts_from_ns) + filling
+
+    try:
+        meter = Meter(job.server_pids)
+        client.pace(stamp, began_ns, job.count)
+        client.flush()
+        return {**meter.read(job.count, job.count * job.size), "stored": job.count}
+    finally:
+        client.close()
+
+
+def small(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Many connections, each with one record on its way at a time and no batches: the module's own `small`."""
+    run: Any = getattr(make(job), "small", None)
+    if run is None:
+        raise Unsupported("many small producers are not measured with this client")
+    run_for = run(payloads(job.size, POOL))
+    try:
+        run_for(job.warmup_s)
+        tell()
+        meter = Meter(job.server_pids)
+        sent = run_for(job.seconds)
+        return {**meter.read(sent, sent * job.size), "stored": sent}
+    finally:
+        run_for(0)
+
+
+def group(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Ten consumers (`connections`) of one group: until all have partitions, and until all records were read."""
+    counts = [0] * job.connections
+    joined_s = [0.0] * job.connections
+    name = f"group-{time.time_ns()}"
+    done = threading.Event()
+    began_s = time.monotonic()
+
+    def member(number: int) -> None:
+        client = make(job)
+        try:
+            client.open_consumer(group=name)
+            while not done.is_set():
+                counts[number] += client.take(0.2)[0]
+                if not joined_s[number] and client.is_assigned():
+                    joined_s[number] = time.monotonic() - began_s
+        finally:
+            client.close()
+
+    threads = [threading.Thread(target=member, args=(number,)) for number in range(job.connections)]
+    tell()
+    meter = Meter(job.server_pids)
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + 60
+    # A rebalance while others read may show a record twice; the count is then above, never below.
+    while (sum(counts) < job.count or not all(joined_s)) and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    outcome = meter.read(sum(counts), sum(counts) * job.size)
+    done.set()
+    for thread in threads:
+        thread.join()
+    return {**outcome, "join_s": max(joined_s), "stored": job.count, "members": sum(1 for one in joined_s if one)}
+
+
+def probe(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Send records one after the other at a fixed rate while a leader dies; the longest time without an answer."""
+    run: Any = getattr(make(job), "probe", None)
+    if run is None:
+        raise Unsupported("failover is not measured with this client")
+    moments: list[float] = run(payloads(job.size, 1)[0], tell)
+    return {"seconds": job.seconds, "records": len(moments), "gap_ms": stats.longest_gap(moments) * 1000}
+
+
+def create(job: Job, make: Make, tell: Tell) -> Outcome:
+    """Write one record to each partition of a topic that has just been created, until all are acknowledged."""
+    client: Any = make(job)
+    client.open_producer()
+    try:
+        client.send_to_each(payloads(job.size, 1)[0])
+        client.flush()
+        tell()
+        return {"records": job.partitions, "monotonic_s": time.monotonic()}
+    finally:
+        client.close()
+
+
+LOADS: dict[str, Callable[[Job, Make, Tell], Outcome]] = {
+    one.__name__: one for one in (produce, count, consume, listen, follow, pace, small, group, probe, create)
+}

@@ -1,0 +1,56 @@
+"""What the measurements were taken on and with: processor, memory, disk, kernel, versions, and how busy it was."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from benchmarks.optional import version_of
+
+LIBRARIES = ("raylog", "ray", "msgspec", "confluent-kafka", "aiokafka", "kafka-python", "nats-py", "redis", "uvloop")
+
+
+def describe() -> dict[str, str]:
+    """The machine. The load average tells how much else was running when the run began."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "kernel": platform.release().split("-")[0],
+        "file system": _file_system(),
+        "load average at the beginning": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of Java, and of the client libraries."""
+    return {
+        "python": platform.python_version(),
+        "java": _java(),
+        **{name: version_of(name) for name in LIBRARIES if version_of(name) != "not installed"},
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system() -> str:
+    here = str(Path.cwd())
+    mounts = [one for one in psutil.disk_partitions(all=True) if here.startswith(one.mountpoint)]
+    return max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else "unknown"
+
+
+def _java() -> str:
+    if shutil.which("java") is None:
+        return "none"
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    return said.split('"')[1] if '"' in said else "unknown"

@@ -1,0 +1,47 @@
+"""What the harness asks of a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+
+class Peer(Protocol):
+    """A server that can be measured. Every method may raise `processes.Unavailable`."""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+
+    def start(self) -> None:
+        """Start it, or start it again on the same data, and wait until it serves."""
+
+    def stop(self) -> None:
+        """Stop it; its data stays."""
+
+    def address(self) -> dict[str, str]:
+        """What a client process needs to reach it."""
+
+    def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
+        """Create a topic, with acknowledgements from the page cache, or from the disk."""
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+
+    def pids(self) -> list[int]:
+        """All processes of the server, for their CPU time."""
+
+    def replica_pids(self) -> list[int]:
+        """The processes that hold replicas, for their memory."""
+
+    def kill_leader(self, topic: str) -> None:
+        """Kill the process that leads the topic's partition 0."""
+
+    def heal(self) -> None:
+        """Bring back what was killed."""
+
+    def folder(self) -> Path:
+        """Where its logs lie."""
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings."""

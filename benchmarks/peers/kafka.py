@@ -1,0 +1,220 @@
+"""Apache Kafka in KRaft mode: one or three processes, each broker and controller at once, with Kafka's own defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.optional import module
+from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
+
+POM = Path(__file__).with_name("kafka-pom.xml")
+CLUSTER_ID = "cmF5bG9nLWJlbmNobWFyaw"
+HEAP = ("-Xms512m", "-Xmx1g")
+JVM = (
+    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
+)  # fmt: skip
+"""What Kafka's own start script gives the virtual machine, with the heap it has by default."""
+START_TIMEOUT_S = 90.0
+NEVER = str(2**63 - 1)
+LOG4J = """\
+Configuration:
+  status: error
+  Appenders: {Console: {name: out, target: SYSTEM_OUT, PatternLayout: {pattern: "%d %p %c %m%n"}}}
+  Loggers: {Root: {level: warn, AppenderRef: {ref: out}}}
+"""
+
+
+def jars(cache: Path) -> Path:
+    """The folder with Kafka's jars; Maven copies them there the first time. Raises Unavailable."""
+    if shutil.which("java") is None:
+        raise Unavailable("there is no java on the path: install a Java runtime of version 17 or newer")
+    folder = cache / f"kafka-{version()}"
+    if not (folder / "complete").exists():
+        if shutil.which("mvn") is None:
+            raise Unavailable("there is no mvn on the path: install Maven, which fetches Kafka's jars")
+        command = [
+            "mvn", "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies",
+            "-DincludeScope=runtime", f"-DoutputDirectory={folder}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
+            raise Unavailable(f"Maven could not fetch Kafka's jars: {reason[:300]}")
+        (folder / "complete").touch()
+    return folder
+
+
+def version() -> str:
+    """The version of Kafka that the list of jars names."""
+    return POM.read_text(encoding="utf-8").split("<kafka.version>")[1].split("<")[0]
+
+
+class Kafka:
+    """A Kafka cluster on this machine."""
+
+    name = "kafka"
+
+    def __init__(self, root: Path, cache: Path, brokers: int) -> None:
+        self._root = root / "kafka"
+        self._cache = cache
+        self._count = brokers
+        self._ports = free_ports(2 * brokers)
+        self._brokers: list[ServerProcess] = []
+        self._admin_client: Any = None
+        self.jars = Path()
+
+    def start(self) -> None:
+        """Format the directories the first time, start the brokers and wait until they serve. Raises Unavailable."""
+        module("confluent_kafka")  # topics are created with it
+        self.jars = jars(self._cache)
+        if not self._brokers:
+            self._root.mkdir(parents=True)
+            (self._root / "log4j2.yaml").write_text(LOG4J, encoding="utf-8")
+            for number in range(self._count):
+                self._format(number)
+        for broker in self._brokers:
+            broker.start()
+        self._wait()
+
+    def _wait(self) -> None:
+        for number, broker in enumerate(self._brokers):
+            broker.wait_until(lambda number=number: listens(self._ports[2 * number]), START_TIMEOUT_S)  # type: ignore[misc]
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while self._brokers_online() < self._count:
+            if time.monotonic() > deadline_s:
+                raise Unavailable(f"not all brokers registered within {START_TIMEOUT_S:.0f} s")
+            time.sleep(0.1)
+
+    def _brokers_online(self) -> int:
+        try:
+            return len(self._admin().list_topics(timeout=10).brokers)
+        except module("confluent_kafka").KafkaException:  # while the first of them elect a controller
+            return 0
+
+    def _format(self, number: int) -> None:
+        folder = self._root / f"broker-{number + 1}"
+        file = self._root / f"broker-{number + 1}.properties"
+        voters = ",".join(f"{one + 1}@127.0.0.1:{self._ports[2 * one + 1]}" for one in range(self._count))
+        internal = min(3, self._count)
+        here, control = self._ports[2 * number], self._ports[2 * number + 1]
+        lines = [
+            f"node.id={number + 1}", "process.roles=broker,controller", f"controller.quorum.voters={voters}",
+            f"listeners=PLAINTEXT://127.0.0.1:{here},CONTROLLER://127.0.0.1:{control}",
+            f"advertised.listeners=PLAINTEXT://127.0.0.1:{here}", "controller.listener.names=CONTROLLER",
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", f"log.dirs={folder}",
+            f"offsets.topic.replication.factor={internal}", f"transaction.state.log.replication.factor={internal}",
+            f"transaction.state.log.min.isr={max(1, internal - 1)}", "offsets.topic.num.partitions=4",
+            "auto.create.topics.enable=false",
+        ]  # fmt: skip
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        formatted = subprocess.run(
+            self.java("kafka.tools.StorageTool", ["format", "-t", CLUSTER_ID, "-c", str(file)]),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        if formatted.returncode:
+            raise Unavailable(f"Kafka's directory could not be formatted: {formatted.stderr[-300:]}")
+        command = self.java("kafka.Kafka", [str(file)], [*HEAP, *JVM])
+        self._brokers.append(
+            ServerProcess(f"Kafka broker {number + 1}", command, self._root / f"broker-{number + 1}.out")
+        )
+
+    def java(self, main: str, arguments: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+        """The command that runs a class of Kafka's jars."""
+        logging = f"-Dlog4j2.configurationFile={self._root / 'log4j2.yaml'}"
+        return ["java", *options, logging, "-cp", f"{self.jars}/*", main, *arguments]
+
+    def _admin(self) -> Any:
+        if self._admin_client is None:
+            self._admin_client = module("confluent_kafka.admin").AdminClient({"bootstrap.servers": self.bootstrap()})
+        return self._admin_client
+
+    def bootstrap(self) -> str:
+        """The brokers' addresses."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports[::2])
+
+    def address(self) -> dict[str, str]:
+        """What a client process needs to reach the cluster."""
+        return {"bootstrap": self.bootstrap(), "jars": str(self.jars), "log4j": str(self._root / "log4j2.yaml")}
+
+    def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
+        """Create a topic; with `fsync` what is acknowledged is on disk (flush.messages=1)."""
+        config = {"flush.messages": "1" if fsync else NEVER, "min.insync.replicas": str(replication // 2 + 1)}
+        topic = module("confluent_kafka.admin").NewTopic(
+            name, num_partitions=partitions, replication_factor=replication, config=config
+        )
+        with self._said():
+            self._admin().create_topics([topic])[name].result(30)
+        self._leaders(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        with self._said():
+            self._admin().delete_topics([name])[name].result(30)
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        """Have what Kafka refuses count as unavailable, with its own words."""
+        try:
+            yield
+        except module("confluent_kafka").KafkaException as error:
+            raise Unavailable(f"Kafka said: {error}") from error
+
+    def _leaders(self, topic: str, count: int) -> list[int]:
+        """The leaders of the first partitions, as soon as each has one."""
+        deadline_s = time.monotonic() + 30
+        with self._said():
+            while time.monotonic() < deadline_s:
+                found = self._admin().list_topics(topic, timeout=10).topics[topic].partitions
+                leaders = [found[one].leader for one in range(count) if one in found]
+                if len(leaders) == count and all(leader > 0 for leader in leaders):
+                    return leaders
+                time.sleep(0.01)
+        raise Unavailable(f"not every partition of {topic} has a leader")
+
+    def pids(self) -> list[int]:
+        """The server's processes."""
+        return [one.pid for one in self._brokers]
+
+    def replica_pids(self) -> list[int]:
+        """The processes whose memory counts for replicas."""
+        return self.pids()
+
+    def kill_leader(self, topic: str) -> None:
+        """Kill the broker that leads the topic's partition 0."""
+        with self._said():
+            self._brokers[self._leaders(topic, 1)[0] - 1].kill()
+
+    def heal(self) -> None:
+        """Start again what was killed, and wait until it serves."""
+        for broker in self._brokers:
+            try:
+                _ = broker.pid
+            except Unavailable:
+                broker.start()
+        self._wait()
+
+    def folder(self) -> Path:
+        """Where the logs lie."""
+        return self._root
+
+    def stop(self) -> None:
+        """Stop the brokers; data stays until the run's folder is removed."""
+        for broker in self._brokers:
+            broker.ask_to_end()
+        for broker in self._brokers:
+            broker.stop()
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings, for the record."""
+        return {
+            "version": version(),
+            "processes": f"{self._count}, each broker and controller",
+            "virtual machine": " ".join((*HEAP, *JVM[:2])),
+        }

@@ -1,0 +1,60 @@
+"""The process that holds a Raylog cluster and its Ray: `python -m benchmarks.peers.raylog_host FOLDER BROKERS`.
+
+It reads one command a line (`describe`, `kill TOPIC`, `stop`) and answers each with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import raylog
+from raylog.cluster import Cluster
+
+SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
+
+
+def describe(cluster: Cluster) -> dict[str, Any]:
+    """Where the cluster is reached, and which processes it has: those of Ray count as the server's, too."""
+    import ray
+
+    return {
+        "bootstrap": cluster.bootstrap(),
+        "secret": cluster.secret(),
+        "ray": ray.get_runtime_context().gcs_address,
+        "pids": [one.pid for one in psutil.Process().children(recursive=True)],
+        "replicas": cluster.replicas(),
+    }
+
+
+def kill(cluster: Cluster, topic: str) -> dict[str, Any]:
+    """Kill the process of the leader of a topic's partition 0."""
+    for one in cluster.replicas():
+        if (one["topic"], one["partition"], one["role"]) == (topic, 0, "leader"):
+            os.kill(one["pid"], signal.SIGKILL)
+            return {"killed": one["pid"]}
+    return {"killed": None}
+
+
+def main() -> None:
+    """Start, answer, stop."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    with raylog.start(Path(sys.argv[1]), brokers=int(sys.argv[2]), **SPARE_FOR_RAY) as cluster:
+        answers.write(json.dumps(describe(cluster)) + "\n")
+        for line in sys.stdin:
+            command, *rest = line.split()
+            if command == "stop":
+                break
+            answer = kill(cluster, rest[0]) if command == "kill" else describe(cluster)
+            answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

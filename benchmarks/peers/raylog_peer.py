@@ -1,0 +1,144 @@
+"""Raylog on a Ray of its own, three brokers on this machine, held by a process of `raylog_host`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.optional import version_of
+from benchmarks.peers.processes import Unavailable
+from raylog.client.admin import Admin
+
+ANSWER_TIMEOUT_S = 120.0
+HEAL_TIMEOUT_S = 30.0
+NEVER = 2**63 - 1
+
+
+class Raylog:
+    """A Raylog cluster."""
+
+    name = "raylog"
+
+    def __init__(self, root: Path, brokers: int) -> None:
+        self._root = root / "raylog"
+        self._brokers = brokers
+        self._host: subprocess.Popen[str] | None = None
+        self._found: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Start Ray and the cluster."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, "-m", "benchmarks.peers.raylog_host", str(self._root / "data"), str(self._brokers)
+        ]  # fmt: skip
+        with (self._root / "host.out").open("ab") as errors:
+            self._host = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            )
+        self._found = self._answer()
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        if self._host is None or self._host.stdin is None:
+            raise Unavailable("Raylog does not run")
+        self._host.stdin.write(command + "\n")
+        self._host.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        """One line of the host, which is ended when it takes too long, so that reading returns."""
+        if self._host is None or self._host.stdout is None:
+            raise Unavailable("Raylog does not run")
+        guard = threading.Timer(ANSWER_TIMEOUT_S, self._host.kill)
+        guard.start()
+        try:
+            line = self._host.stdout.readline()
+        finally:
+            guard.cancel()
+        if not line:
+            said = (self._root / "host.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+            raise Unavailable(f"Raylog's process ended or did not answer: {' / '.join(said)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _refreshed(self) -> dict[str, Any]:
+        self._found = self._ask("describe")
+        return self._found
+
+    def address(self) -> dict[str, str]:
+        """Bootstrap, secret, and Ray's address."""
+        return {name: self._found[name] for name in ("bootstrap", "secret", "ray")}
+
+    def _admin(self) -> Admin:
+        return Admin(bootstrap=self._found["bootstrap"], secret=self._found["secret"])
+
+    def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
+        """Create a topic."""
+        config = {"flush.messages": 1 if fsync else NEVER, "min.insync.replicas": replication // 2 + 1}
+        with self._admin() as admin:
+            admin.create_topic(name, partitions=partitions, replication_factor=replication, config=config, timeout_s=60)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        with self._admin() as admin:
+            admin.delete_topic(name, timeout_s=60)
+
+    def pids(self) -> list[int]:
+        """Every process of Ray and Raylog."""
+        return [int(pid) for pid in self._refreshed()["pids"]]
+
+    def replica_pids(self) -> list[int]:
+        """The replicas' processes."""
+        return [int(one["pid"]) for one in self._refreshed()["replicas"]]
+
+    def kill_leader(self, topic: str) -> None:
+        """Kill the leader's process."""
+        if self._ask(f"kill {topic}")["killed"] is None:
+            raise Unavailable(f"no replica of {topic} said that it leads")
+
+    def heal(self) -> None:
+        """Wait until Ray has brought back what was killed and every replica is in sync again."""
+        deadline_s = time.monotonic() + HEAL_TIMEOUT_S
+        with self._admin() as admin:
+            while True:
+                described = admin.describe_topics(admin.list_topics()).values()
+                states = [one for topic in described for one in topic.partitions]
+                if all(set(one.isr) == set(one.replicas) for one in states):
+                    return
+                if time.monotonic() > deadline_s:
+                    raise Unavailable(f"not every replica was in sync again within {HEAL_TIMEOUT_S:.0f} s")
+                time.sleep(0.1)
+
+    def folder(self) -> Path:
+        """Where the logs lie."""
+        return self._root / "data"
+
+    def stop(self) -> None:
+        """Stop the cluster and Ray."""
+        if self._host is None:
+            return
+        host, self._host = self._host, None
+        if host.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                host.stdin.write("stop\n")
+                host.stdin.close()
+        try:
+            host.wait(ANSWER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            host.kill()
+            host.wait(ANSWER_TIMEOUT_S)
+        if host.stdout is not None:
+            host.stdout.close()
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings."""
+        return {
+            "version": version_of("raylog"),
+            "Ray": version_of("ray"),
+            "processes": f"{self._brokers} brokers, a controller, and a process for each replica",
+        }

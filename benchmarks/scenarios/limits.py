@@ -1,0 +1,69 @@
+"""What this machine allows at best: copying memory, writing files, sending frames, and the bare prototype."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import prototype
+from benchmarks.bench import Bench, Contestant
+from benchmarks.job import Outcome
+
+MB = 10**6
+BLOCK = 1 << 20
+
+
+def limits(bench: Bench) -> None:
+    """Each as megabytes a second of payload."""
+    seconds = 0.5 if bench.pace.quick else 3.0
+    with tempfile.TemporaryDirectory(prefix="raylog-limits-", dir=bench.scratch) as name:
+        folder = Path(name)
+        ways: dict[str, Callable[[], Outcome]] = {
+            "memory copy": lambda: _memory(seconds),
+            "sequential write, page cache": lambda: _write(folder, seconds, sync=False),
+            "sequential write, fdatasync each MiB": lambda: _write(folder, seconds, sync=True),
+            "loopback echo of 1 MiB frames": lambda: prototype.measure("echo", folder, 1_000, seconds),
+            "prototype, 1,000 B": lambda: prototype.measure("store", folder, 1_000, seconds),
+            "prototype, 100 B": lambda: prototype.measure("store", folder, 100, seconds),
+            "prototype, 1,000 B, fdatasync": lambda: prototype.measure("sync", folder, 1_000, seconds),
+        }
+        contestants = [Contestant(one, "", "") for one in ways]
+        bench.rounds("limits", "this machine", contestants, lambda one: ways[one.name](), metric="rate_mb")
+
+
+def _rate(size: int, began_s: float) -> Outcome:
+    seconds = time.monotonic() - began_s
+    return {"bytes": size, "seconds": seconds, "rate": size / seconds}
+
+
+def _memory(seconds: float) -> Outcome:
+    """Copy between two buffers that fit into no cache; one copied byte counts once."""
+    source, target = bytearray(256 * BLOCK), bytearray(256 * BLOCK)
+    view, onto = memoryview(source), memoryview(target)
+    onto[:] = view
+    size = 0
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < seconds:
+        onto[:] = view
+        size += len(source)
+    return _rate(size, began_s)
+
+
+def _write(folder: Path, seconds: float, *, sync: bool) -> Outcome:
+    block = os.urandom(BLOCK)
+    path = folder / "written"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    size = 0
+    try:
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < seconds:
+            size += os.write(descriptor, block)
+            if sync:
+                os.fdatasync(descriptor)
+        return _rate(size, began_s)
+    finally:
+        os.close(descriptor)
+        path.unlink()

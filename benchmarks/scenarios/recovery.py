@@ -1,0 +1,107 @@
+"""What takes time apart from records: creating topics, memory at rest, failover, restart."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import replace
+
+from benchmarks.bench import Bench, Contestant
+from benchmarks.clients.run import Running, run
+from benchmarks.job import Job, Outcome
+from benchmarks.peers.processes import private_bytes
+
+PARTITIONS = 6
+PROBE_RATE = 200.0
+
+
+def _pair(bench: Bench) -> list[Contestant]:
+    return bench.among("raylog send", "confluent-kafka")
+
+
+def create(bench: Bench) -> None:
+    """A topic of six partitions with three replicas each, from asking for it to one record stored in each partition."""
+    number = iter(range(1_000))
+
+    def measure(contestant: Contestant) -> Outcome | None:
+        peer = bench.peers[contestant.peer]
+        name = f"created-{time.time_ns()}-{next(number)}"
+        began_s = time.monotonic()
+        peer.create_topic(name, PARTITIONS, 3, fsync=False)
+        created_s = time.monotonic()
+        try:
+            job = Job(load="create", client=contestant.client, topic=name, address=peer.address(),
+                      partitions=PARTITIONS, linger_ms=0)  # fmt: skip
+            with Running(job) as running:
+                # The client starts after the topic is there; what its process needs to start is no part of this.
+                running.wait_ready()
+                written = running.outcome()
+            return {"seconds": created_s - began_s, "until_written_s": written["monotonic_s"] - began_s,
+                    "records": written["records"]}  # fmt: skip
+        finally:
+            peer.delete_topic(name)
+
+    rounds = 2 if bench.pace.quick else None
+    bench.rounds("create", "6 partitions, RF 3", _pair(bench), measure, metric="seconds", count=rounds)
+
+
+def memory(bench: Bench) -> None:
+    """Private memory of the server's processes at rest, with one topic of six partitions and three replicas each."""
+    contestants = _pair(bench)
+    with bench.topic(contestants, PARTITIONS, 3) as job_for:
+
+        def measure(contestant: Contestant) -> Outcome | None:
+            if job_for(contestant) is None:
+                return None
+            sizes = [private_bytes(pid) / 1e6 for pid in bench.peers[contestant.peer].replica_pids()]
+            each = statistics.median(sizes)
+            return {"private_mb": each, "processes": len(sizes), "all_mb": sum(sizes)}
+
+        case = "median process that holds replicas, 18 replicas in the topic"
+        bench.rounds("memory", case, contestants, measure, metric="private_mb", count=1)
+
+
+def failover(bench: Bench) -> None:
+    """The longest time without an acknowledgement while the process of a leader is killed; default settings."""
+    contestants = _pair(bench)
+    with bench.topic(contestants, 1, 3) as job_for:
+
+        def measure(contestant: Contestant) -> Outcome | None:
+            job = job_for(contestant)
+            if job is None:
+                return None
+            peer = bench.peers[contestant.peer]
+            peer.heal()
+            seconds = 20.0 if contestant.peer == "kafka" else 8.0
+            with Running(replace(job, load="probe", rate=PROBE_RATE, seconds=seconds, linger_ms=0)) as running:
+                running.wait_ready()
+                time.sleep(2.0)
+                peer.kill_leader(job.topic)
+                outcome = running.outcome()
+            peer.heal()
+            return outcome
+
+        rounds = 1 if bench.pace.quick else None
+        bench.rounds("failover", "kill -9 of a leader, RF 3, acks=all", contestants, measure, "gap_ms", rounds)
+
+
+def restart(bench: Bench) -> None:
+    """Stop the whole server and start it on the same data, until a record is stored."""
+    contestants = _pair(bench)
+    with bench.topic(contestants, PARTITIONS, 3) as job_for:
+
+        def measure(contestant: Contestant) -> Outcome | None:
+            job = job_for(contestant)
+            if job is None:
+                return None
+            peer = bench.peers[contestant.peer]
+            began_s = time.monotonic()
+            peer.stop()
+            stopped_s = time.monotonic()
+            peer.start()
+            job = replace(job, address=peer.address(), load="create", linger_ms=0)
+            outcome = run(job)
+            return {"seconds": outcome["monotonic_s"] - stopped_s, "stop_s": stopped_s - began_s, "records": PARTITIONS}
+
+        rounds = 1 if bench.pace.quick else 3
+        bench.rounds("restart", "6 partitions, RF 3, until written again", contestants, measure, "seconds", rounds)

@@ -1,0 +1,166 @@
+"""How many records go in and come out: produce, consume (from the page cache and cold), and growth."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.bench import Bench, Contestant
+from benchmarks.clients.run import run
+from benchmarks.job import Job, Outcome
+from benchmarks.peers.processes import drop_from_page_cache
+
+PRODUCERS: tuple[str, ...] = (
+    "raylog send", "raylog send_batch", "kafka java tool", "confluent-kafka", "aiokafka", "kafka-python", "nats",
+    "redis streams", "ray.util.queue",
+)  # fmt: skip
+CONSUMERS = (
+    "raylog records", "raylog columns", "raylog arrow", "kafka java tool", "confluent-kafka", "aiokafka",
+    "kafka-python", "nats", "redis streams",
+)  # fmt: skip
+CORE_PRODUCERS: tuple[str, ...] = PRODUCERS[:4]
+USUAL_SIZES = (100, 1_000)
+"""With these everybody is measured, and with the others those that a goal names; a run would else take a day, and what
+keeps everything in memory would fill it with larger records."""
+JobFor = Callable[[Contestant], Job | None]
+SERVER_WARMUP_S = 60.0
+FILL_S = 30.0
+"""A server that takes in less than is wanted in this time is measured with what it has."""
+
+
+def warm_up(bench: Bench) -> None:
+    """Let every server run under load before anything counts: Kafka's virtual machine gets faster for a while."""
+    contestants = bench.among("raylog send", "confluent-kafka")
+    seconds = SERVER_WARMUP_S / 6 if bench.pace.quick else SERVER_WARMUP_S
+    for replication in (3, 1):
+        with bench.topic(contestants, 6 if replication == 3 else 1, replication) as job_for:
+            for contestant in contestants:
+                job = job_for(contestant)
+                if job is not None:
+                    run(replace(job, load="produce", warmup_s=0.0, seconds=seconds / (1 if replication == 3 else 4)))
+    bench.say("the servers are warm")
+
+
+def produce(bench: Bench) -> None:
+    """By size, partitions, replication, acks, compression and durability."""
+    quick = bench.pace.quick
+    kinds = [(1, 1, False), (6, 3, False)] if quick else list(itertools.product((1, 6), (1, 3), (False,)))
+    kinds += [(6, 3, True)] if quick else [(1, 1, True), (6, 3, True)]
+    for partitions, replication, fsync in kinds:
+        contestants = bench.among(*PRODUCERS)
+        with bench.topic(contestants, partitions, replication, fsync=fsync) as job_for:
+            for size, acks, compression in _variants(quick, replication, fsync):
+                usual = size in USUAL_SIZES and acks == "all" and compression == "none"
+                names = PRODUCERS if usual else CORE_PRODUCERS
+                names = _quick_producers(replication, fsync) if quick else names
+                bench.rounds(
+                    "produce",
+                    case_name(size, partitions, replication, acks, compression, fsync),
+                    bench.among(*names),
+                    bench.run_for(job_for, "produce", size=size, acks=acks, compression=compression, fresh=True),
+                )
+
+
+def _quick_producers(replication: int, fsync: bool) -> tuple[str, ...]:
+    """A quick run has each contestant once: Kafka's clients where replicas are, the others where they can take part."""
+    if fsync:
+        return CORE_PRODUCERS
+    return PRODUCERS[:6] if replication > 1 else (*CORE_PRODUCERS, *PRODUCERS[6:])
+
+
+def _variants(quick: bool, replication: int, fsync: bool) -> list[tuple[int, str, str]]:
+    if fsync:
+        return [(100, "all", "none")] if quick else [(100, "all", "none"), (1_000, "all", "none")]
+    if quick:
+        return [(100, "all", "none")] if replication == 3 else [(1_000, "all", "none")]
+    sizes = [(size, "all", "none") for size in (10, 100, 1_000, 10_000)]
+    return [*sizes, *((size, "1", "none") for size in USUAL_SIZES), (1_000, "all", "lz4")]
+
+
+def case_name(size: int, partitions: int, replication: int, acks: str, compression: str, fsync: bool) -> str:
+    """A case as the table says it."""
+    parts = [f"{size:,} B", f"{partitions} partition{'s'[: partitions > 1]}", f"RF {replication}", f"acks={acks}"]
+    parts += [compression] if compression != "none" else []
+    return ", ".join([*parts, *(["flush.messages=1"] if fsync else [])])
+
+
+def fill(bench: Bench, job: Job, peer: str, size: int, count: int, limit_s: float = FILL_S) -> int:
+    """Have a topic hold at least `count` records, as far as it can in the time, and return how many it holds."""
+    client = {"raylog": "raylog", "kafka": "confluent", "redis": "redis", "nats": "nats"}[peer]
+    job = replace(job, client=client, form="records", load="produce", size=size, warmup_s=0.0, linger_ms=5, acks="all")
+    stored = int(run(replace(job, load="count"))["stored"])
+    rate = 100_000.0
+    ends_s = time.monotonic() + limit_s
+    while stored < count and time.monotonic() < ends_s:
+        outcome = run(replace(job, seconds=min(10.0, max(0.3, (count - stored) / rate))))
+        rate = max(1_000.0, outcome["rate"])
+        stored += int(outcome["stored"])
+    bench.say(f"{peer} holds {stored:,} records")
+    return stored
+
+
+def fill_each(
+    bench: Bench, job_for: JobFor, contestants: Sequence[Contestant], size: int, count: int, limit_s: float = FILL_S
+) -> dict[str, int]:
+    """Fill the topic of every server; how many records each holds."""
+    held: dict[str, int] = {}
+    for contestant in contestants:
+        job = job_for(contestant)
+        if job is not None and contestant.peer not in held:
+            held[contestant.peer] = fill(bench, job, contestant.peer, size, count, limit_s)
+    return held
+
+
+def consume(bench: Bench) -> None:
+    """From the page cache, and with the files dropped from it."""
+    quick = bench.pace.quick
+    contestants = bench.among(*(CONSUMERS[:6] if quick else CONSUMERS))
+    cases = [(100, 6, 3, 600_000)] if quick else [(100, 6, 3, 10_000_000), (100, 1, 1, 5_000_000)]
+    cases += [] if quick else [(1_000, 6, 1, 2_000_000)]
+    for size, partitions, replication, count in cases:
+        with bench.topic(contestants, partitions, replication) as job_for:
+            held = fill_each(bench, job_for, contestants, size, count)
+            case = f"{size:,} B, {partitions} partition{'s'[: partitions > 1]}, RF {replication}"
+            bench.rounds(
+                "consume", f"{case}, page cache", contestants, _reading(bench, job_for, size, held, cold=False)
+            )
+            few = [one for one in contestants if one.is_named_in_goals or not quick]
+            rounds = 1 if quick else None
+            cold = _reading(bench, job_for, size, held, cold=True)
+            bench.rounds("consume", f"{case}, cold", few, cold, count=rounds)
+
+
+def _reading(
+    bench: Bench, job_for: JobFor, size: int, held: Mapping[str, int], *, cold: bool
+) -> Callable[[Contestant], Outcome | None]:
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant)
+        if job is None:
+            return None
+        wanted = replace(job, load="consume", size=size, count=held[contestant.peer])
+        if cold:
+            drop_from_page_cache(bench.peers[contestant.peer].folder())
+            wanted = replace(wanted, warmup_s=0.0, seconds=0.0)
+        return run(wanted)
+
+    return measure
+
+
+def growth(bench: Bench) -> None:
+    """Throughput as partitions and data grow: 1 to 24 partitions, and 1 to 20 GB in one topic."""
+    if bench.pace.quick:
+        return
+    contestants = bench.among("raylog send_batch", "raylog send", "confluent-kafka")
+    for partitions in (1, 6, 24):
+        with bench.topic(contestants, partitions, 1) as job_for:
+            measure = bench.run_for(job_for, "produce", size=1_000)
+            bench.rounds("growth", f"1,000 B, RF 1, {partitions} partitions", contestants, measure, count=3)
+    ours = bench.among("raylog send", "confluent-kafka")
+    with bench.topic(ours, 6, 1) as job_for:
+        for gigabytes in (1, 5, 20):
+            # What the measurements before have left are smaller records, so the topic is a little smaller than said.
+            fill_each(bench, job_for, ours, 10_000, gigabytes * 10**5, limit_s=600)
+            measure = bench.run_for(job_for, "produce", size=1_000)
+            bench.rounds("growth", f"1,000 B, RF 1, 6 partitions, {gigabytes} GB on disk", ours, measure, count=3)

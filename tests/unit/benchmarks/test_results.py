@@ -1,0 +1,109 @@
+"""What a run keeps, compares and shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench import with_costs
+from benchmarks.document import document
+from benchmarks.goals import verdicts
+from benchmarks.job import Job
+from benchmarks.results import Measured, Results, ratio_to
+from benchmarks.tables import as_markdown, markdown, number, rows_of
+
+CASE = "100 B, 6 partitions, RF 3, acks=all"
+
+
+def rows(**rates: list[float]) -> list[Measured]:
+    return [
+        Measured("produce", CASE, name.replace("_", " ", 1), "rate", [{"rate": rate} for rate in found])
+        for name, found in rates.items()
+    ]
+
+
+def results(*measured: Measured) -> Results:
+    settings = {"quick": True, "rounds": 2, "seconds": 1.5}
+    return Results(
+        {"cores": "2", "load average at the beginning": "7.5"},
+        {"python": "3.11"},
+        settings,
+        list(measured),
+        {"nats": "it is not installed"},
+    )
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    kept = results(*rows(raylog_send=[1.0, 2.0]))
+    kept.write(tmp_path / "deep" / "results.json")
+    assert Results.read(tmp_path / "deep" / "results.json") == kept
+
+
+def test_a_ratio_compares_medians() -> None:
+    ours, theirs = rows(raylog_send=[300, 100, 200], confluent=[100, 50, 40])
+    assert ratio_to(ours, theirs) == 4.0
+
+
+def test_there_is_no_ratio_to_what_was_not_measured() -> None:
+    ours, theirs = rows(raylog_send=[1.0], confluent=[])
+    assert ratio_to(ours, theirs) is None
+    assert ratio_to(None, ours) is None
+
+
+def test_losing_and_missing_rows_stay_in_the_table() -> None:
+    ours, better, missing = rows(raylog_send=[100.0], confluent=[200.0], aiokafka=[])
+    missing.left_out = "it is not installed"
+    text = as_markdown(results(ours, better, missing))
+    assert "0.50 x, slower" in text
+    assert "| aiokafka | left out | it is not installed |" in text
+
+
+def test_records_that_do_not_add_up_are_named() -> None:
+    wrong = Measured("produce", CASE, "raylog send", "rate", [{"rate": 1.0, "records": 10, "stored": 9}])
+    assert results(wrong).miscounts() == [f"produce, {CASE}, raylog send: 10 by the client, 9 stored"]
+
+
+def test_goals_are_reached_or_missed_or_not_measured() -> None:
+    measured = rows(**{"raylog_send": [400.0], "confluent-kafka": [100.0], "kafka-python": [100.0]})
+    found = {one.goal: one for one in verdicts(results(*measured))}
+    goal = "produce 100 B, RF 3, acks=all: "
+    assert found[goal + "3 x confluent-kafka"].reached is True
+    assert found[goal + "20 x kafka-python"].reached is False
+    assert found[goal + "1.5 x kafka java tool"].reached is None
+
+
+def test_a_page_names_what_was_left_out_and_how_to_repeat_it() -> None:
+    page = document(results(*rows(raylog_send=[1.0])), [])
+    assert "nats was left out: it is not installed" in page
+    assert "make bench QUICK=1" in page
+
+
+def test_a_page_warns_of_a_busy_machine_and_of_a_quick_run() -> None:
+    page = document(results(*rows(raylog_send=[1.0])), [])
+    assert "a load average of 7.5 on 2 cores" in page
+    assert "2 rounds of 1.5 s each" in page
+
+
+def test_costs_are_microseconds_a_record() -> None:
+    found = with_costs({"records": 1_000, "client_cpu_s": 0.5, "server_cpu_s": 1.0, "bytes": 2 * 10**6, "seconds": 2})
+    assert (found["client_cpu_us"], found["server_cpu_us"], found["rate_mb"]) == (500.0, 1000.0, 1.0)
+
+
+@pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (99.44, "99.4"), (0.12345, "0.123")])
+def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_cell_cannot_break_its_table() -> None:
+    assert "a\\|b" in markdown(["x"], [["a|b"]])
+
+
+def test_a_row_shows_the_range() -> None:
+    (row,) = rows_of(rows(raylog_send=[100.0, 300.0, 200.0]))
+    assert row[:3] == ("raylog send", "200", "100 to 300")
+
+
+def test_a_job_survives_its_line() -> None:
+    job = Job(load="produce", client="raylog", topic="t", address={"bootstrap": "here"}, server_pids=[1])
+    assert Job.of_line(job.line()) == job

@@ -61,6 +61,7 @@ class BrokerServer:
         self._incarnation = int(NO_INCARNATION)
         self._directory: DataDirectory | None = None
         self._registered = asyncio.Event()
+        self._updated = asyncio.Event()
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,11 +154,12 @@ class BrokerServer:
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
         self.image = image
+        self._updated.set()
         # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         self._registered.set()
         if self._supervisor is None:
-            self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop)
+            self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop, self._newest_image)
             self._supervisor.start()
         self._supervisor.reconcile(image)
 
@@ -174,8 +176,19 @@ class BrokerServer:
             return
         for row in rows:
             self.image.apply(record_from_wire(row))
+        self._updated.set()
         if self._supervisor is not None:
             self._supervisor.reconcile(self.image)
+
+    async def _newest_image(self) -> MetadataImage:
+        """Return metadata as new as the controller's now, or newer; raises RpcError, RaylogError, TimeoutError."""
+        async with asyncio.timeout(FORWARD_TIMEOUT_S):
+            reply = await self._link.call("describe_cluster", [], timeout_s=FORWARD_TIMEOUT_S)
+            version = int(reply.args["version"])
+            while self.image.version < version:
+                self._updated.clear()
+                await self._updated.wait()
+        return self.image
 
     # ------------------------------------------------------------ clients
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -56,11 +56,18 @@ class ReplicaSupervisor:
     holds up no other. What fails is tried again at the next look.
     """
 
-    def __init__(self, spec: BrokerSpec, broker: int, workshop: ReplicaWorkshop) -> None:
-        """Nothing happens before :meth:`start`."""
+    def __init__(
+        self,
+        spec: BrokerSpec,
+        broker: int,
+        workshop: ReplicaWorkshop,
+        newest: Callable[[], Awaitable[MetadataImage]],
+    ) -> None:
+        """Nothing happens before :meth:`start`. ``newest`` asks the controller; what it raises is tried again."""
         self._spec = spec
         self._broker = broker
         self._workshop = workshop
+        self._newest = newest
         self._image: MetadataImage | None = None
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
@@ -118,7 +125,7 @@ class ReplicaSupervisor:
                     continue
                 logger.info("%s belongs to a %s", folder.name, "replica that was moved" if moved else "deleted topic")
                 await self._workshop.end(name)
-                if self._image is None or name not in self._wanted(self._image):  # not given back meanwhile
+                if name not in self._wanted(await self._newest()):
                     await asyncio.to_thread(remove_partition_folder, folder, topic_id)
             self._swept = True
         except Exception as error:  # whatever it was (disk, Ray, time), the replicas that are wanted must start
@@ -221,9 +228,14 @@ class ReplicaSupervisor:
         return {name: wanted[name] for name in dict.fromkeys([*preferred, *wanted])}
 
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
+        """End a replica and remove its folder, unless it was given back.
+
+        Our metadata may be late: the replica may have been added again, and count as in sync on what is in the folder.
+        So the controller is asked, when no process can register any more that this supervisor does not start.
+        """
         logger.info("replica %s is no longer wanted", name)
         await self._workshop.end(name)
-        if self._image is None or name not in self._wanted(self._image):  # it was not given back meanwhile
+        if name not in self._wanted(await self._newest()):
             folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
             await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
         for notes in (self._started, self._told, self._missing_since_ms):

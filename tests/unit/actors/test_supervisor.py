@@ -33,6 +33,7 @@ class Workshop:
         self.failures = 0
         self.asked = 0
         self.stuck: set[int] = set()
+        self.newest: MetadataImage | None = None
 
     def _maybe_fail(self) -> None:
         self.asked += 1
@@ -60,14 +61,21 @@ class Workshop:
 Story = Callable[[Workshop, ReplicaSupervisor, MetadataImage], Coroutine[Any, Any, None]]
 
 
-def told(root: Path, story: Story, partitions: int = 1) -> None:
+def told(
+    root: Path, story: Story, partitions: int = 1, assignment: tuple[tuple[BrokerId, ...], ...] | None = None
+) -> None:
     """Run a story with a supervisor of broker 1, and a topic of which it holds every partition."""
 
     async def whole() -> None:
         workshop, image = Workshop(), MetadataImage()
         spec = BrokerSpec(broker=1, folder=root, secret=b"s", cluster_id="c", node_id="n")
-        supervisor = ReplicaSupervisor(spec, 1, workshop)
-        image.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=((BrokerId(1),),) * partitions))
+
+        async def newest() -> MetadataImage:
+            return workshop.newest or image
+
+        supervisor = ReplicaSupervisor(spec, 1, workshop, newest)
+        placed_on = assignment or ((BrokerId(1),),) * partitions
+        image.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=placed_on))
         supervisor.start()
         try:
             async with asyncio.timeout(20):
@@ -113,6 +121,31 @@ def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None
         await until(lambda: set(workshop.running) == {"t1", "t2"})
 
     told(tmp_path, story, partitions=3)
+
+
+def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile(tmp_path: Path) -> None:
+    """The broker's metadata is late: it sees the removal, and not yet that the replica was added again."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}\n")
+    here_and_elsewhere = ((BrokerId(1), BrokerId(2)),)
+
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await until(lambda: bool(workshop.running))
+        workshop.newest = image.copy()
+        late = MetadataImage()
+        late.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=((BrokerId(2),),)))
+        supervisor.reconcile(late)
+        await until(lambda: not workshop.running)
+        supervisor.reconcile(workshop.newest)
+        await until(lambda: bool(workshop.running))
+        assert folder.exists()
+        workshop.newest = late
+        supervisor.reconcile(late)
+        await until(lambda: not folder.exists())
+
+    told(tmp_path, story, assignment=here_and_elsewhere)
 
 
 def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_path: Path) -> None:

@@ -201,13 +201,14 @@ class Segment:
     def resume(self, below: int) -> None:
         """Take what lies before the last indexed batch that begins below offset `below` on trust in the index files.
 
-        The caller checks the batches from there on. Raises OSError or IndexDamaged, and knows nothing then.
+        The caller checks the batches from there on. Raises OSError or IndexDamaged, and knows nothing then: also where
+        so little lies before it that it is better read, because reading finds damage.
         """
         index = OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.file_size())
         times = TimeIndex.from_bytes(self.sibling(TIME_INDEX).read_bytes())
         relative, position = index.floor(below - 1 - self.base_offset)
-        if position == 0:
-            raise IndexDamaged("it has no entry there")
+        if position < HINT_BYTES:
+            raise IndexDamaged("it has no entry far enough")
         index.truncate(position + 1)
         times.truncate(relative)
         known = times.largest_below(relative)

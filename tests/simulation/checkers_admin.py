@@ -64,6 +64,11 @@ class ResigningSettles:
         self._last_ms: dict[int, int] = {}
         self.count = 0
 
+    def elected(self, state: PartitionState) -> None:
+        """The durable state names a leader; who has to lead for want of anybody else may resign again at once."""
+        if state.isr == (state.leader,):
+            self._last_ms.pop(state.leader, None)
+
     def resigned(self, broker: int, epoch: int, before: PartitionState, after: PartitionState, now_ms: int) -> None:
         """The controller took a resignation from the leadership of ``epoch``, and the partition changed by it."""
         if (before.leader, before.leader_epoch) != (broker, epoch):

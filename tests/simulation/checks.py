@@ -212,6 +212,7 @@ class Checks:
             after.partition_epoch,
         )
         self.metadata.changed(before, after)
+        self.resigning.elected(after)
         self._members_hold(after)
         self._deleted_everywhere(after)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from raylog.core.controller.events import LeaderResigned
 from raylog.core.controller.membership import Membership
-from raylog.core.ids import BrokerId, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
+from raylog.core.ids import BrokerId, Offset, PartitionEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import AdvanceLogStart, DeleteRecordsReceived, Effect
 from raylog.core.replication.leader import Leader
-from tests.simulation.bugs import Planted
+from tests.simulation.bugs import STORY, Planted
 
 
 def wait_for_nobody(self: Leader) -> tuple[Offset, list[BrokerId]]:
@@ -66,16 +66,16 @@ def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
 def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
     """Another replica leads, and whoever resigned still counts as in sync."""
 
-    def settle(self: Membership, partition: TopicPartition, *, gone: BrokerId | None = None, **options: Any) -> None:
-        state = self._ledger.image.partition(partition)
-        if gone is None or state is None:
-            original(self, partition, gone=gone, **options)
-            return
-        heir = next(broker for broker in state.isr if broker != gone)
-        epochs = LeaderEpoch(state.leader_epoch + 1), PartitionEpoch(state.partition_epoch + 1)
-        self._commit(state, replace(state, leader=heir, leader_epoch=epochs[0], partition_epoch=epochs[1]))
+    def resign(self: Membership, event: LeaderResigned) -> None:
+        before = self._ledger.image.partition(event.partition)
+        original(self, event)
+        after = self._ledger.image.partition(event.partition)
+        if before is not None and after is not None and after is not before:
+            isr = tuple(broker for broker in after.replicas if broker in (*after.isr, event.broker))
+            epoch = PartitionEpoch(after.partition_epoch + 1)
+            self._commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch))
 
-    return settle
+    return resign
 
 
 def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
@@ -111,8 +111,8 @@ ADMIN_BUGS = (
     ),
     Planted(
         "a follower joins the ISR with an older log start",
-        "disk",
-        40,
+        STORY,
+        1,
         ("I16",),
         Leader,
         "_may_join",
@@ -142,13 +142,13 @@ ADMIN_BUGS = (
         20,
         ("L4",),
         Membership,
-        "settle",
-        resign_within_the_isr(Membership.settle),
+        "resign",
+        resign_within_the_isr(Membership.resign),
     ),
     Planted(
         "a resignation from an earlier epoch counts",
-        "disk",
-        60,
+        STORY,
+        1,
         ("L4",),
         Membership,
         "resign",

@@ -76,11 +76,8 @@ class Hosts:
     def _remove(self, broker: int) -> None:
         """End the replica; only then the controller is asked, as no process can register any more."""
         self.busy.add(broker)
-        self._end(broker)
-        self._ask(broker)
-
-    def _end(self, broker: int) -> None:
         self.simulation.crash(broker, "it was moved elsewhere")
+        self._ask(broker)
 
     # ------------------------------------------------------------ the question to the controller
 

@@ -64,16 +64,6 @@ def remove_at_once(self: Hosts, broker: int) -> None:
     self._conclude(broker)
 
 
-def end_at_last(original: Callable[..., None]) -> Callable[..., None]:
-    """The controller is asked while the replica still runs; it ends when the answer is there."""
-
-    def remove_folder(self: Hosts, broker: int) -> None:
-        self.simulation.crash(broker, "it was moved elsewhere")
-        original(self, broker)
-
-    return remove_folder
-
-
 MOVE_BUGS = (
     Planted(
         "a move is complete before the whole target is in the ISR",

@@ -54,7 +54,7 @@ def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
     def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
         original(self, event, out)
         out.now[:] = [
-            replace(effect, to=min(effect.to + 1, self._log.high_watermark))
+            replace(effect, to=Offset(min(effect.to + 1, self._log.high_watermark)))
             if isinstance(effect, AdvanceLogStart)
             else effect
             for effect in out.now

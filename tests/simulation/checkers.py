@@ -27,10 +27,15 @@ class AckedIsKept:
         self._acked: list[tuple[int, int, int]] = []
         self._offsets: dict[int, int] = {}
 
-    def acknowledged(self, epoch: int, offset: int, value: int, *, idempotent: bool = True) -> None:
-        """A leader of ``epoch`` told a producer that its batch is at ``offset``; retries count as one if idempotent."""
+    def acknowledged(
+        self, epoch: int, offset: int, value: int, *, idempotent: bool = True, forgotten_below: int = 0
+    ) -> None:
+        """A leader of ``epoch`` told a producer that its batch is at ``offset``; retries count as one if idempotent.
+
+        What lay below ``forgotten_below`` may be stored again.
+        """
         known = self._offsets.setdefault(value, offset)
-        if known != offset and idempotent:
+        if known != offset and idempotent and known >= forgotten_below:
             raise Violation("I11", f"value {value} was acknowledged at offset {known} and again at {offset}")
         self._acked.append((epoch, offset, value))
 

@@ -18,8 +18,10 @@ from tests.simulation.checkers import (
     WatermarkEarned,
     WatermarkMonotone,
 )
+from tests.simulation.checkers_admin import DeletedIsGone, ResigningSettles
 from tests.simulation.disk import NO_PRODUCER_ID, Entry, chained
-from tests.simulation.replica import ProduceRequest, ReplicaProcess
+from tests.simulation.replica import ReplicaProcess
+from tests.simulation.requests import ProduceRequest
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Checks:
         self.no_cut = NoCutBelow()
         faults = simulation.faults
         self.metadata = MetadataLine(faults.topic_min_insync_replicas or faults.min_insync_replicas)
+        self.deleted = DeletedIsGone()
+        self.resigning = ResigningSettles()
         self.elections = 0
 
     # ------------------------------------------------------------ after every step of a replica
@@ -104,6 +108,7 @@ class Checks:
         self.one_leader.leads(effect.leader_epoch, process.broker, process.machine.incarnation)
         self.committed.led(effect.leader_epoch, log.entry, log.start)
         self.acked.led(effect.leader_epoch, log.start, log.entry)
+        self.deleted.holds(f"leader {process.broker}", effect.leader_epoch, log.start)
 
     def appended(self, process: ReplicaProcess, offset: int, entries: Sequence[Entry]) -> None:
         """A replica stored entries; the chain is computed again over its own log."""
@@ -146,7 +151,11 @@ class Checks:
                 raise Violation("I1", f"acks=1 for offset {offset}, {process.log.durable_end} is durable")
             return
         idempotent = request.producer != NO_PRODUCER_ID
-        self.acked.acknowledged(machine.leader_epoch, offset, request.value, idempotent=idempotent)
+        # Whose batches were deleted behind a log that starts anew is a stranger, there as in Kafka.
+        forgotten = self.deleted.wanted if self.committed.producers_forgotten else 0
+        self.acked.acknowledged(
+            machine.leader_epoch, offset, request.value, idempotent=idempotent, forgotten_below=forgotten
+        )
         for other in self.simulation.processes.values():
             if other.alive and other.machine is not None and other.machine.role == "leader":
                 epoch = other.machine.leader_epoch
@@ -157,6 +166,25 @@ class Checks:
                     and (found is None or found.value != request.value)
                 ):
                     raise Violation("I1", f"value {request.value} is acknowledged, and epoch {epoch} is led without it")
+
+    def deletion_answered(self, process: ReplicaProcess, asked: int, low_watermark: int) -> None:
+        """A leader tells a client that everything below a low watermark is gone."""
+        machine, state = process.machine, self.simulation.controller.state
+        if machine is None:
+            return
+        self.simulation.deletions += 1
+        self.deleted.answered(machine.leader_epoch, asked, low_watermark, self.committed.end)
+        if state is not None:
+            self._deleted_everywhere(state)
+
+    def _deleted_everywhere(self, state: PartitionState) -> None:
+        """Whoever may lead next has nothing of what was said to be deleted, as far as it still has its log."""
+        for broker in (*state.isr, *state.elr):
+            log = self.simulation.logs[broker]
+            place = state.place(broker)
+            lost = (state.partition, broker) in self.simulation.controller.public.lost_logs
+            if place is not None and place.incarnation >= 0 and log.incarnation == place.incarnation and not lost:
+                self.deleted.holds(f"ISR or ELR member {broker}", state.leader_epoch, log.start)
 
     def exposed(self, process: ReplicaProcess, watermark: int) -> None:
         """A leader shows its watermark to clients."""
@@ -184,7 +212,9 @@ class Checks:
             after.partition_epoch,
         )
         self.metadata.changed(before, after)
+        self.resigning.elected(after)
         self._members_hold(after)
+        self._deleted_everywhere(after)
 
     def finish_without_leader(self) -> None:
         """At the end of a run in which the only in-sync copy was lost: that it is so is true, and nobody leads."""
@@ -211,3 +241,6 @@ class Checks:
         log = process.log
         self.committed.seen("the final read", log.start, log.entries)
         self.acked.finally_read(log.start, log.entries)
+        self.deleted.holds("the final read", process.machine.leader_epoch if process.machine else 0, log.start)
+        if log.start > self.deleted.wanted:
+            raise Violation("I16", f"the log starts at {log.start} in the end, {self.deleted.wanted} was asked for")

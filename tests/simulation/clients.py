@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.disk import NO_PRODUCER_ID, Entry
-from tests.simulation.replica import ProduceRequest
+from tests.simulation.requests import DeleteRequest, ProduceRequest
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _MAX_STALENESS_MS = 300
 _REQUEST_TIMEOUT_MS = 400
 _VALUES_PER_CLIENT = 1_000_000
+_DELETE_TIMEOUT_MS = 2_000
 
 
 class Client:
@@ -135,3 +136,27 @@ class Consumer(Client):
         if asked == self.position:
             self.position = offset + len(entries)
             self.read += len(entries)
+
+
+class Administrator(Client):
+    """Deletes records: all that are committed, some of them, or, by mistake, more than are committed."""
+
+    def delete(self) -> None:
+        """Ask whoever seems to lead; what becomes of it is for the checkers to see."""
+        self.refresh()
+        simulation, draw = self.simulation, self.world.random
+        committed = simulation.checks.committed.end
+        before = draw.choice((-1, draw.randint(0, committed), max(0, committed - 5), committed + draw.randint(0, 20)))
+        request = DeleteRequest(
+            client=self.address,
+            before=before,
+            leader_epoch=self.leader_epoch if self.world.chance(0.5) else -1,
+            timeout_ms=_DELETE_TIMEOUT_MS,
+            answer=lambda code, low: self._answered(before, code, low),
+        )
+        if self.leader > 0:
+            self.world.tell("somebody wants the records below {} gone", before)
+            simulation.network.send(self.address, self.leader, simulation.deliver_deletion, self.leader, request)
+
+    def _answered(self, before: int, code: int, low_watermark: int | None) -> None:
+        self.world.tell("deletion below {} is answered with {}, low watermark {}", before, code, low_watermark)

@@ -16,6 +16,7 @@ from raylog.core.controller.events import (
     Effect,
     Event,
     IsrChangeReceived,
+    LeaderResigned,
     Refuse,
     ReplicaRegistrationReceived,
     Reply,
@@ -31,7 +32,7 @@ from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
-from raylog.core.replication.events import ProposeIsr
+from raylog.core.replication.events import ProposeIsr, ResignLeadership
 from raylog.core.replication.state import PartitionState
 from tests.simulation.network import Session
 from tests.simulation.replica import ReplicaProcess
@@ -328,6 +329,30 @@ class ControllerNode:
         if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
             self.simulation.checks.metadata.accepted(before, effect.partition_epoch)
 
+    def resign(self, link: ReplicaLink, session: int, effect: ResignLeadership, incarnation: int) -> None:
+        """A leader asks that another replica leads."""
+        if self._asleep(self.resign, link, session, effect, incarnation) or self.machine is None:
+            return
+        before = self.machine.image.partition(PARTITION)
+        broker = BrokerId(link.process.broker)
+        self._step(
+            LeaderResigned(
+                cause="resign",
+                now_ms=self.world.now_ms,
+                session=session,
+                request=self._request(link, 0),
+                topic_id=TOPIC_ID,
+                partition=PARTITION,
+                broker=broker,
+                incarnation=Incarnation(incarnation),
+                leader_epoch=effect.leader_epoch,
+            )
+        )
+        after = self.machine.image.partition(PARTITION) if self.machine is not None else None
+        if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
+            epoch, now = effect.leader_epoch, self.world.now_ms
+            self.simulation.checks.resigning.resigned(broker, epoch, before, after, now)
+
     def command(self, make: Callable[[int, int], Event]) -> None:
         """An administrator's command arrives; ``make`` takes the time and the request's number."""
         if self.machine is not None and not self._asleep(self.command, make):
@@ -389,6 +414,12 @@ class ReplicaLink:
             return
         controller, ask = self.simulation.controller, self._ask(effect.request)
         session.send(True, controller.change_isr, self, session.number, ask, effect, machine.incarnation)
+
+    def resign(self, effect: ResignLeadership) -> None:
+        """Send a resignation; the machine repeats it, so nobody waits for the answer."""
+        session, machine = self._session, self.process.machine
+        if session is not None and machine is not None and self._registered:
+            session.send(True, self.simulation.controller.resign, self, session.number, effect, machine.incarnation)
 
     def break_off(self) -> None:
         """The connection breaks for no reason that either end knows."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _QUIET_START_MS = 500
 _EFFECTS_UNTIL_CRASH_MAX = 6
+_BATCHES_RETAINED = 100
 
 
 class Nemesis:
@@ -47,6 +48,8 @@ class Nemesis:
             (faults.elect_rate, self._elect),
             (faults.stop_rate, self._stop),
             (faults.reassign_rate, self._reassign),
+            (faults.delete_rate, self.simulation.administrator.delete),
+            (faults.refuse_rate, self._refuse),
         )
         for rate, strike in kinds:
             if rate > 0:
@@ -174,6 +177,12 @@ class Nemesis:
         self.world.tell("the disk of r{} is full for {:.0f} ms", broker, ms)
         self.simulation.full_until_us[broker] = self.world.now_us + int(ms * 1000)
 
+    def _refuse(self) -> None:
+        broker = self._victim()
+        ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.refuse_ms
+        self.world.tell("the disk of r{} refuses records for {:.0f} ms", broker, ms)
+        self.simulation.refusing_until_us[broker] = self.world.now_us + int(ms * 1000)
+
     def _pause(self) -> None:
         broker = self._victim()
         process = self.simulation.processes.get(broker)
@@ -215,6 +224,11 @@ class Nemesis:
             link.break_off()
 
     def _retain(self) -> None:
+        """Drop what is committed, save what producers may repeat: behind a new start it would be stored twice."""
         process = self.simulation.processes.get(self.world.random.choice(self.simulation.brokers))
-        if process is not None and process.paused_until_us <= self.world.now_us:
-            process.retain()
+        if process is None or process.machine is None or not process.alive:
+            return
+        if process.paused_until_us <= self.world.now_us:
+            to = process.machine.high_watermark - _BATCHES_RETAINED
+            self.simulation.checks.deleted.asked(to)
+            process.drop_below(to)

@@ -19,6 +19,7 @@ from tests.simulation.checkers import CommittedOnce
 from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.groups.planted import GROUP_BUGS
+from tests.simulation.planted_admin import ADMIN_BUGS
 from tests.simulation.planted_moves import MOVE_BUGS
 from tests.simulation.replica import ReplicaProcess
 
@@ -264,7 +265,7 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
-EVERY_BUG = PLANTED + MOVE_BUGS + GROUP_BUGS + TOO_DEEP
+EVERY_BUG = PLANTED + MOVE_BUGS + ADMIN_BUGS + GROUP_BUGS + TOO_DEEP
 
 
 def bug(name: str) -> Planted:

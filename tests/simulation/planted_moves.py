@@ -58,6 +58,12 @@ def always_eligible(original: Callable[..., tuple[BrokerId, ...]]) -> Callable[.
     return eligible
 
 
+def remove_at_once(self: Hosts, broker: int) -> None:
+    """What the broker has heard so far is taken for the newest there is."""
+    self._newest[broker] = -1
+    self._conclude(broker)
+
+
 MOVE_BUGS = (
     Planted(
         "a move is complete before the whole target is in the ISR",
@@ -83,8 +89,8 @@ MOVE_BUGS = (
         40,
         ("I7",),
         Hosts,
-        "_is_newer",
-        lambda self, broker, version: False,
+        "_ask",
+        remove_at_once,
     ),
     Planted(
         "an eligible replica leads though it lost its log",

@@ -59,6 +59,9 @@ class Faults:
     full_rate: float = 0
     """A replica's disk takes nothing for a while."""
     full_ms: float = 1500
+    refuse_rate: float = 0
+    """A replica's disk refuses records for seconds, and takes everything else."""
+    refuse_ms: float = 4000
     retention: float = 0
     """How often a replica drops all but the newest of what it knows to be committed."""
 
@@ -80,6 +83,8 @@ class Faults:
     """Somebody moves the partition, cancels the move, or takes a replica away and adds it again at once."""
     metadata_ms: float = 20
     """How late brokers learn of metadata, up to; each has a pace of its own."""
+    delete_rate: float = 0
+    """Somebody has records deleted: some, all, or more than are committed."""
     topic_min_insync_replicas: int = 0
     """What the topic says, where its change has not reached the replicas yet; 0 = the same as they know."""
 
@@ -132,6 +137,7 @@ def _swarm(draw: random.Random) -> Faults:
         controller_pause_rate=sometimes(0.4),
         elect_rate=sometimes(1.0),
         stop_rate=sometimes(0.4),
+        delete_rate=sometimes(1.5),
     )
 
 
@@ -212,6 +218,7 @@ def _eligible(draw: random.Random) -> Faults:
         controller_crash_rate=draw.choice((0.0, 0.4)),
         slow_sync=0.1,
         unsynced_survives=0.2,
+        delete_rate=draw.choice((0.0, 1.0, 4.0)),
     )
 
 
@@ -292,6 +299,7 @@ def _retention(draw: random.Random) -> Faults:
         lag_max_ms=800,
         chaos_s=8,
         converge_s=5,
+        delete_rate=draw.choice((0.0, 2.0)),
     )
 
 
@@ -312,6 +320,10 @@ def _disk(draw: random.Random) -> Faults:
         controller_crash_rate=draw.choice((0.0, 0.5)),
         retention=draw.choice((0.0, 2.0)),
         restore=draw.choice((0.0, 0.5)),
+        delete_rate=draw.choice((0.0, 1.0)),
+        refuse_rate=draw.choice((0.0, 0.3, 0.8)),
+        refuse_ms=draw.choice((1500, 4000)),
+        pause_rate=draw.choice((0.0, 0.4)),
     )
 
 

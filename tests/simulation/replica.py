@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from raylog.core.errors import OutOfOrderSequence, RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
@@ -16,6 +16,7 @@ from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,
+    AnswerDeleteRecords,
     AnswerDiverging,
     AnswerFetch,
     AnswerProduce,
@@ -23,6 +24,7 @@ from raylog.core.replication.events import (
     AppendFailed,
     AppendFetched,
     AssignLeaderEpoch,
+    DeleteRecordsReceived,
     Effect,
     Event,
     FetchAnswered,
@@ -49,49 +51,14 @@ from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.core.replication.state import PartitionState
 from raylog.storage.errors import StorageError
 from tests.simulation.disk import Entry, VirtualLog, chained
+from tests.simulation.requests import DeleteRequest, ProduceRequest, Uplink
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 _BATCHES_PER_FETCH = 8
-_BATCHES_RETAINED = 100
 _TICK_US = 50_000
-
-
-class ProduceRequest:
-    """A client's batch on its way, and how to tell the client what became of it."""
-
-    __slots__ = ("acks", "answer", "client", "deadline_ms", "leader_epoch", "producer", "sequence", "value")
-
-    def __init__(
-        self,
-        *,
-        client: int,
-        value: int,
-        producer: int,
-        sequence: int,
-        acks: int,
-        leader_epoch: int,
-        deadline_ms: int,
-        answer: Callable[[int, int | None], None],
-    ) -> None:
-        """``answer`` takes an error code (0 = stored) and the offset."""
-        self.client = client
-        self.value = value
-        self.producer = producer
-        self.sequence = sequence
-        self.acks = acks
-        self.leader_epoch = leader_epoch
-        self.deadline_ms = deadline_ms
-        self.answer = answer
-
-
-class Uplink(Protocol):
-    """What a replica process needs of its control session."""
-
-    def propose(self, effect: ProposeIsr) -> None:
-        """Send an ISR proposal."""
 
 
 class ReplicaProcess:
@@ -109,7 +76,7 @@ class ReplicaProcess:
         self.crash_after_effects: int | None = None
         self.machine: ReplicaMachine | None = None
         self.uplink: Uplink | None = None
-        self._requests: dict[int, ProduceRequest | tuple[ReplicaProcess, int, int]] = {}
+        self._requests: dict[int, ProduceRequest | DeleteRequest | tuple[ReplicaProcess, int, int]] = {}
         self._last_request = 0
         self._records: dict[int, tuple[Entry, ...]] = {}
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
@@ -261,6 +228,22 @@ class ReplicaProcess:
             )
         )
 
+    def delete_records(self, request: DeleteRequest) -> None:
+        """An administrator's request to delete records arrives."""
+        self._last_request += 1
+        number = self._last_request
+        self._requests[number] = request
+        self.feed(
+            lambda now: DeleteRecordsReceived(
+                cause="delete",
+                now_ms=now,
+                request=number,
+                leader_epoch=LeaderEpoch(request.leader_epoch),
+                before_offset=Offset(request.before),
+                deadline_ms=now + request.timeout_ms,
+            )
+        )
+
     def fetch(self, sender: ReplicaProcess, effect: SendFetch) -> None:
         """A follower's fetch arrives."""
         self._last_request += 1
@@ -292,18 +275,13 @@ class ReplicaProcess:
         if machine.consumer_fetch_error(LeaderEpoch(leader_epoch)) is not None or exposed is None:
             return None
         offset = max(offset, self.log.start)
+        self.simulation.checks.deleted.holds("a reader's leader", machine.leader_epoch, offset)
         return machine.leader_epoch, exposed, list(self.log.read(offset, exposed, 64))
-
-    def retain(self) -> None:
-        """Drop what is committed, save what producers may repeat: behind a log's new start it would be stored twice."""
-        machine = self.machine
-        if machine is None or not self.alive:
-            return
-        self.drop_below(machine.high_watermark - _BATCHES_RETAINED)
 
     def drop_below(self, to: int) -> None:
         """Move the log start offset."""
         if to > self.log.start:
+            self.simulation.checks.deleted.moving(self.broker, to, self.simulation.checks.committed.end)
             self.log.advance_start(to)
             self.step(LogStartAdvanced(cause="retention", now_ms=self.world.now_ms, log_start_offset=Offset(to)))
 
@@ -343,7 +321,7 @@ class ReplicaProcess:
         request = self._requests[effect.request]
         assert isinstance(request, ProduceRequest)
         now = self.world.now_ms
-        if self.simulation.disk_is_full(self.broker):
+        if self.simulation.disk_refuses(self.broker):
             self.step(AppendFailed(cause="append", now_ms=now, request=effect.request))
             return
         try:
@@ -371,7 +349,7 @@ class ReplicaProcess:
 
     def _append_fetched(self, effect: AppendFetched) -> None:
         entries = self._records[effect.request]
-        if self.simulation.disk_is_full(self.broker):
+        if self.simulation.disk_refuses(self.broker):
             self.step(AppendFailed(cause="append", now_ms=self.world.now_ms, request=effect.request))
             return
         offset = self.log.end
@@ -395,6 +373,7 @@ class ReplicaProcess:
     def _reset(self, effect: ResetLog) -> None:
         # What lies below the new start is retention's to drop; only what lies above it is cut.
         self.simulation.checks.truncating(self, max(self.log.start, effect.start_offset))
+        self.simulation.checks.deleted.moving(self.broker, effect.start_offset, self.simulation.checks.committed.end)
         self.log.reset(effect.start_offset)
         self.simulation.checks.committed.producers_forgotten = True
         self._waiting = deque((self.log.end, effects) for _, effects in self._waiting)
@@ -408,15 +387,30 @@ class ReplicaProcess:
     def _refuse(self, effect: RefuseRequest) -> None:
         self._send_refusal(self._requests.pop(effect.request), effect.error)
 
-    def _send_refusal(self, request: ProduceRequest | tuple[ReplicaProcess, int, int], error: RaylogError) -> None:
+    def _send_refusal(
+        self, request: ProduceRequest | DeleteRequest | tuple[ReplicaProcess, int, int], error: RaylogError
+    ) -> None:
         network = self.simulation.network
-        if isinstance(request, ProduceRequest):
+        if not isinstance(request, tuple):
             network.send(self.broker, request.client, request.answer, error.code, None)
             return
         sender, number, _ = request
         log_start = error.details.get("log_start_offset", 0)
         assert isinstance(log_start, int)
         network.send(self.broker, sender.broker, sender.fetch_failed, number, error.code, log_start)
+
+    def _advance_start(self, effect: AdvanceLogStart) -> None:
+        request = None if effect.request is None else self._requests.get(effect.request)
+        if isinstance(request, DeleteRequest):
+            committed = self.simulation.checks.committed.end
+            self.simulation.checks.deleted.asked(committed if request.before < 0 else request.before)
+        self.drop_below(effect.to)
+
+    def _answer_deletion(self, effect: AnswerDeleteRecords) -> None:
+        request = self._requests.pop(effect.request)
+        assert isinstance(request, DeleteRequest)
+        self.simulation.checks.deletion_answered(self, request.before, effect.low_watermark)
+        self.simulation.network.send(self.broker, request.client, request.answer, 0, int(effect.low_watermark))
 
     def _answer_fetch(self, effect: AnswerFetch) -> None:
         entries = tuple(self.log.read(effect.fetch_offset, effect.upper, _BATCHES_PER_FETCH))
@@ -465,6 +459,11 @@ class ReplicaProcess:
             return
         self.uplink.propose(effect)
 
+    def _resign(self, effect: ResignLeadership) -> None:
+        self.world.tell("r{} resigns from epoch {}", self.broker, effect.leader_epoch)
+        if self.uplink is not None:
+            self.uplink.resign(effect)
+
     def _watermark(self, effect: HighWatermarkAdvanced) -> None:
         self.simulation.checks.exposed(self, effect.high_watermark)
 
@@ -487,8 +486,9 @@ _CARRY_OUT: dict[type[Effect], Callable[..., None]] = {
     AppendFetched: ReplicaProcess._append_fetched,
     TruncateLog: ReplicaProcess._truncate,
     ResetLog: ReplicaProcess._reset,
-    AdvanceLogStart: lambda self, effect: self.drop_below(effect.to),
-    ResignLeadership: lambda *_: None,  # the controller of the simulation does not know this request
+    AdvanceLogStart: ReplicaProcess._advance_start,
+    AnswerDeleteRecords: ReplicaProcess._answer_deletion,
+    ResignLeadership: ReplicaProcess._resign,
     AnswerProduce: ReplicaProcess._answer_produce,
     RefuseRequest: ReplicaProcess._refuse,
     AnswerFetch: ReplicaProcess._answer_fetch,

@@ -9,8 +9,9 @@ from typing import Any
 
 from tests.simulation.network import CONTROLLER
 from tests.simulation.replica import ReplicaProcess
+from tests.simulation.requests import DeleteRequest
 from tests.simulation.simulation import Simulation
-from tests.simulation.stage import isolate, leading_broker
+from tests.simulation.stage import follower_of, isolate, leading_broker
 
 _STEP_US = 5_000
 
@@ -158,3 +159,63 @@ def a_zombie_takes_up_an_old_epoch(simulation: Simulation) -> None:
         simulation.crash(leader, "as the story wants")
 
     world.at(2_500_000, pause)
+
+
+def records_are_deleted_while_a_follower_is_away(simulation: Simulation) -> None:
+    """KIP-107: a follower that was away when records were deleted is caught up at once, as nothing else happened."""
+    world, network = simulation.world, simulation.network
+    away: list[int] = []
+
+    def idle() -> None:
+        for producer in simulation.producers:
+            for broker in simulation.brokers:
+                network.cut(producer.address, broker)
+
+    def leave() -> None:
+        away.append(follower_of(simulation))
+        isolate(simulation, away[0])
+        simulation.crash(away[0], "as the story wants")
+
+    def delete() -> None:
+        process = simulation.leader()
+        assert process is not None
+        before = process.log.end - 5
+        request = DeleteRequest(client=-200, before=before, leader_epoch=-1, timeout_ms=1000, answer=lambda *_: None)
+        process.delete_records(request)
+
+    def come_back() -> None:
+        assert simulation.deletions == 1, "the deletion was not answered without the one that is away"
+        network.clog(away[0], leading_broker(simulation), 100)
+        isolate(simulation, away[0], joined=True)
+
+    world.at(2_500_000, idle)
+    world.at(2_800_000, leave)
+    world.at(3_600_000, delete)
+    world.at(4_600_000, come_back)
+
+
+def a_resignation_comes_twice(simulation: Simulation) -> None:
+    """A leader repeats its resignation as it hears nothing, and is long in sync again when that arrives."""
+    world, network = simulation.world, simulation.network
+    cast: list[int] = []
+
+    def refuse() -> None:
+        cast.append(leading_broker(simulation))
+        network.clog(CONTROLLER, cast[0], 1200)
+        simulation.refusing_until_us[cast[0]] = world.now_us + 10_000_000
+        wait_for_the_heir()
+
+    def wait_for_the_heir() -> None:
+        if leading_broker(simulation) == cast[0]:
+            world.after(_STEP_US, wait_for_the_heir)
+            return
+        simulation.refusing_until_us[cast[0]] = world.now_us + 1_100_000
+        network.clog(cast[0], CONTROLLER, 2000)
+        world.after(2_900_000, in_sync_again)
+
+    def in_sync_again() -> None:
+        state = simulation.controller.state
+        assert state is not None
+        assert cast[0] in state.isr, "the resignation is to find the old leader in sync"
+
+    world.at(2_000_000, refuse)

@@ -7,14 +7,15 @@ from raylog.core.ids import NO_LEADER
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.core.replication.state import PartitionState
 from tests.simulation.checks import Checks
-from tests.simulation.clients import Consumer, Producer
+from tests.simulation.clients import Administrator, Consumer, Producer
 from tests.simulation.controller import ControllerNode, ReplicaLink
 from tests.simulation.disk import VirtualLog
 from tests.simulation.hosts import Hosts
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.profiles import Faults
-from tests.simulation.replica import ProduceRequest, ReplicaProcess
+from tests.simulation.replica import ReplicaProcess
+from tests.simulation.requests import DeleteRequest, ProduceRequest
 from tests.simulation.world import Violation, World
 
 
@@ -40,16 +41,19 @@ class Simulation:
         self._folders = 0
         self.logs = {broker: self._new_folder() for broker in self.brokers}
         self.full_until_us = dict.fromkeys(self.brokers, 0)
+        self.refusing_until_us = dict.fromkeys(self.brokers, 0)
         self.processes: dict[int, ReplicaProcess] = {}
         self.links: dict[int, ReplicaLink] = {}
         self.lives = dict.fromkeys(self.brokers, 0)
         self.healed = False
         self.acks = 0
+        self.deletions = 0
         self.machine_steps = 0
         self.checks = Checks(self)
         self.controller = ControllerNode(self)
         self.producers = [self._producer(number) for number in range(1, faults.producers + 1)]
         self.consumers = [Consumer(self, -100 - number) for number in range(faults.consumers)]
+        self.administrator = Administrator(self, -200)
         self.nemesis = Nemesis(self)
 
     def _producer(self, number: int) -> Producer:
@@ -82,6 +86,7 @@ class Simulation:
         self.healed = True
         self.network.heal()
         self.full_until_us = dict.fromkeys(self.brokers, 0)
+        self.refusing_until_us = dict.fromkeys(self.brokers, 0)
         self.controller.crash_after_effects = None
         self.controller.paused_until_us = 0
         self.controller.start()
@@ -144,12 +149,14 @@ class Simulation:
         if not any(producer.sent for producer in self.producers):
             return "nothing was produced"
         end = process.machine.high_watermark
+        if self.hosts.busy:
+            return f"brokers {sorted(self.hosts.busy)} are not done with what was moved elsewhere"
         for broker in sorted(set(self.brokers) - set(state.replicas)):
             if self.processes.get(broker) is not None and self.processes[broker].alive:
                 return f"the replica on broker {broker} runs on, though it was moved elsewhere"
         for broker in state.replicas:
             log, other = self.logs[broker], self.processes[broker].machine
-            if log.end != end or other is None or (log.entries and log.entries[-1] != process.log.entries[-1]):
+            if log.end != end or other is None or log.entry(end - 1) != process.log.entry(end - 1):
                 return f"broker {broker} ends at {log.end}, committed is {end}"
         for consumer in self.consumers:
             if consumer.position != end:
@@ -233,6 +240,10 @@ class Simulation:
         """True while that broker's disk takes nothing."""
         return self.full_until_us[broker] > self.world.now_us
 
+    def disk_refuses(self, broker: int) -> bool:
+        """True while that broker's disk takes no records: it is full, or failing in part."""
+        return self.disk_is_full(broker) or self.refusing_until_us[broker] > self.world.now_us
+
     def crash_controller(self) -> None:
         """End the controller's life; it starts again by itself."""
         self.controller.crash()
@@ -246,6 +257,12 @@ class Simulation:
         process = self.processes.get(broker)
         if process is not None and process.alive:
             process.produce(request)
+
+    def deliver_deletion(self, broker: int, request: DeleteRequest) -> None:
+        """A request to delete records reaches whoever runs on that broker now."""
+        process = self.processes.get(broker)
+        if process is not None and process.alive:
+            process.delete_records(request)
 
     def deliver_fetch(self, sender: ReplicaProcess, effect: object) -> None:
         """A fetch reaches whoever runs on the leader's broker now."""

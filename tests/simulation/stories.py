@@ -15,8 +15,10 @@ from tests.simulation.runs import run_seed
 from tests.simulation.scripts import (
     a_divergence_comes_twice,
     a_follower_asks_the_leader_of_another_epoch,
+    a_resignation_comes_twice,
     a_zombie_takes_up_an_old_epoch,
     an_old_order_reaches_a_new_life,
+    records_are_deleted_while_a_follower_is_away,
     the_only_copy_that_may_lead_is_gone,
     two_leaders_in_a_row_have_tails,
 )
@@ -46,6 +48,7 @@ def retention_overtakes_a_cut_off_leader(simulation: Simulation) -> None:
         process = simulation.leader()
         assert process is not None
         assert process.broker != broker
+        simulation.checks.deleted.asked(parting + 3)
         process.drop_below(parting + 3)
         isolate(simulation, broker, joined=True)
 
@@ -173,6 +176,16 @@ STORIES: tuple[tuple[Script, Faults, Planted], ...] = (
         a_divergence_comes_twice,
         faults(min_insync_replicas=1, producers=3, acks_one=1.0),
         bug("fetch answers are not matched to the request"),
+    ),
+    (
+        records_are_deleted_while_a_follower_is_away,
+        faults(min_insync_replicas=1, down_ms=100),
+        bug("a follower joins the ISR with an older log start"),
+    ),
+    (
+        a_resignation_comes_twice,
+        faults(chaos_s=8, session_timeout_ms=4000),
+        bug("a resignation from an earlier epoch counts"),
     ),
     (
         a_zombie_takes_up_an_old_epoch,

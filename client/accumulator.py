@@ -275,7 +275,8 @@ class Accumulator:
             batch = lane.open
             if batch is None:
                 return None
-            is_ready = batch.reserved - batch.room >= self._batch_size or now_s >= self._lingers_until_s(lane, batch) or self._waiters
+            is_full = batch.reserved - batch.room >= self._batch_size
+            is_ready = is_full or now_s >= self._lingers_until_s(lane, batch) or self._waiters
             return self._seal(lane, batch) if is_ready else None
 
     def ready_at_s(self, lane: Lane) -> float:

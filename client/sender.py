@@ -137,7 +137,7 @@ class Sender:
             self._timer.cancel()
             self._timer = None
         if next_s < _NEVER_S and self._loop is not None:
-            self._timer = self._loop.call_at(self._loop.time() + max(0.0, next_s - time.monotonic()), self._pass_by_timer)
+            self._timer = self._loop.call_later(max(0.0, next_s - time.monotonic()), self._pass_by_timer)
 
     def _serve(self, lanes: list[Lane]) -> tuple[float, list[Lane]]:
         """Let every lane send what it may; when one of them wants to be looked at again, and which have no work."""

@@ -75,7 +75,8 @@ class SendQueue:
     """
 
     __slots__ = ("_closing", "_fd", "_flush_scheduled", "_linger", "_loop", "_on_error", "_on_low", "_paused",
-                 "_pieces", "_tail", "_together", "_transport", "high_water_bytes", "is_over", "unsent_bytes")  # fmt: skip
+                 "_pieces", "_tail", "_together", "_transport", "high_water_bytes", "is_over",
+                 "unsent_bytes")  # fmt: skip
 
     def __init__(
         self,

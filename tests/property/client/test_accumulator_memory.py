@@ -29,7 +29,9 @@ ACTIONS = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(actions=ACTIONS, batch_size=st.sampled_from([1, 100, 1_000, 16_384]), memory=st.sampled_from([800, 3_000, 10**6]))
+@given(
+    actions=ACTIONS, batch_size=st.sampled_from([1, 100, 1_000, 16_384]), memory=st.sampled_from([800, 3_000, 10**6])
+)
 def test_memory_is_never_exceeded_is_counted_to_the_byte_and_comes_back(
     actions: list[tuple[str, int, int]], batch_size: int, memory: int
 ) -> None:

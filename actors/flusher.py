@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from raylog.rpc import Together
 from raylog.storage.log import PartitionLog
 
 
@@ -68,7 +69,8 @@ class Flusher:
         if self._loop is not None:
             self._is_busy = False
             self._order()
-            self._on_synced(end)
+            with Together.on(self._loop):  # what waited for the disk leaves at once
+                self._on_synced(end)
 
     def _failed(self, error: Exception) -> None:
         """Nothing is synced any more: it stays busy."""

@@ -86,7 +86,7 @@ class FollowerLink:
 
     def _ask(self, connection: Connection, fetch: SendFetch) -> None:
         """Send the fetch on a standing connection. No task: this is on the way of every replicated record."""
-        asked = connection.call_nowait(
+        connection.call_then(
             "replica_fetch",
             [
                 self._topic_id,
@@ -102,20 +102,19 @@ class FollowerLink:
                 int(fetch.disk_failing),
             ],
             timeout_s=self._fetch_timeout_s,
+            then=lambda answer: self._answered(fetch, answer),
         )
-        asked.add_done_callback(lambda done: self._answered(fetch, done))
 
-    def _answered(self, fetch: SendFetch, asked: asyncio.Future[Reply]) -> None:
-        if self._is_stopped or asked.cancelled():
+    def _answered(self, fetch: SendFetch, answer: Reply | RpcError) -> None:
+        if self._is_stopped:
             return
-        error = asked.exception()
-        if error is None:
-            self._on_answer(fetch, asked.result())
-        elif isinstance(error, RemoteError):
-            start = error.details.get("log_start_offset", 0)
-            self._on_failure(fetch, error.code, start if isinstance(start, int) else 0)
+        if isinstance(answer, Reply):
+            self._on_answer(fetch, answer)
+        elif isinstance(answer, RemoteError):
+            start = answer.details.get("log_start_offset", 0)
+            self._on_failure(fetch, answer.code, start if isinstance(start, int) else 0)
         else:
-            if isinstance(error, RpcTimeout):
+            if isinstance(answer, RpcTimeout):
                 self._give_up("a fetch was not answered in time")
             self._on_failure(fetch, LINK_BROKEN, 0)
 

@@ -30,6 +30,8 @@ MAX_BYTES = 7
 """Place of ``max_bytes`` in the arguments of ``replica_fetch``."""
 DESERTED_CHECK_MS: Final = 500
 """How often requests are looked for whose sender has gone."""
+KEPT_READ_BYTES: Final = 1 << 20
+"""A read for a follower up to this size is kept: the next follower nearly always asks for the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ class ReplicaRunner:
         self._requests: dict[int, Request] = {}
         self._fetched: dict[int, memoryview] = {}
         self._after_sync: deque[tuple[int, list[ev.Effect]]] = deque()
+        self._kept_read: tuple[tuple[int, ...], bytes] = ((), b"")
 
     def start(self) -> None:
         """Begin to sync; there is no machine before :meth:`begin_life`."""
@@ -200,6 +203,10 @@ class ReplicaRunner:
                 self._answer(effect.request, [effect.first_offset, self.log.log_start_offset])
             case ev.AnswerFetch():
                 self._answer_fetch(effect)
+            case ev.SendFetch():
+                self._hands.send_fetch(effect)
+            case ev.HighWatermarkAdvanced():
+                self.reads.wake()
             case ev.AnswerDiverging():
                 self._answer(
                     effect.request,
@@ -216,12 +223,8 @@ class ReplicaRunner:
                 self._answer(effect.request, [effect.low_watermark])
             case ev.ResignLeadership():
                 self._hands.resign(effect)
-            case ev.SendFetch():
-                self._hands.send_fetch(effect)
             case ev.RefuseRequest():
                 self._refuse(effect.request, effect.error)
-            case ev.HighWatermarkAdvanced():
-                self.reads.wake()
             case ev.AssignLeaderEpoch():
                 self.log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
             case ev.TruncateLog() | ev.ResetLog():
@@ -320,15 +323,20 @@ class ReplicaRunner:
             return
         max_bytes = min(request.args[MAX_BYTES], FETCH_BYTES_MAX)
         try:
-            records = (
-                self.log.read(effect.fetch_offset, max_bytes, effect.upper)
-                if effect.fetch_offset < effect.upper
-                else b""
-            )
+            records = self._read(effect, max_bytes) if effect.fetch_offset < effect.upper else b""
         except StorageError as error:
             request.fail(error)
             return
         request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None], records)
+
+    def _read(self, effect: ev.AnswerFetch, max_bytes: int) -> bytes:
+        """Read for a follower. In one leader epoch these offsets never get other records, so a read may be kept."""
+        wanted = (effect.leader_epoch, effect.fetch_offset, effect.upper, max_bytes)
+        if self._kept_read[0] == wanted:
+            return self._kept_read[1]
+        records = self.log.read(effect.fetch_offset, max_bytes, effect.upper)
+        self._kept_read = (wanted, records) if len(records) <= KEPT_READ_BYTES else ((), b"")
+        return records
 
     def _answer(self, number: int, result: list[object]) -> None:
         request = self._requests.pop(number, None)

@@ -25,6 +25,8 @@ RECORD_OVERHEAD_BYTES = 12
 HEADER_OVERHEAD_BYTES = 8
 BATCH_SHARE_OF_REQUEST = 4
 """Under load a batch grows up to this share of max.request.size, so that several can be under way."""
+ROOM_SHARE = 8
+"""An open batch may reserve this part of the free memory, divided by the partitions that are busy."""
 HASHES_KEPT = 16_384
 DEFAULT_LINGER_MS = 5
 """Without `linger_ms` of the user's: and then only behind a batch that is under way."""
@@ -135,43 +137,37 @@ class Accumulator:
             size += len(key)
         if headers is not None:
             size += sum([len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers])
-        if size > self._largest:
-            raise RecordTooLarge(
-                f"The record of {size} bytes is over max_request_size={self._largest}; send less, or raise that limit "
-                "and the topic's max.message.bytes.",
-                size=size,
-            )
-        batch_size, hashes = self._batch_size, self._hashes
         with self._lock:
-            if self._buffered + size > self._memory:
-                self._raise_if_never(size)
-                return None
             if partition is not None or self._choose is not None:
                 lane = self._chosen_lane(router, key, partition)
             elif key is not None:
-                hashed = hashes.get(key)
+                hashed = self._hashes.get(key)
                 lane = router.lanes[(self._remember_hash(key) if hashed is None else hashed) % router.count]
             else:
                 if router.sticky_left <= 0:
-                    router.switch(batch_size)
+                    router.switch(self._batch_size)
                 router.sticky_left -= size
                 lane = router.sticky
             batch = lane.open
-            if batch is None or batch.size + size > lane.limit:
-                batch = self._next_batch(lane, batch)
+            if batch is not None and size < batch.room:
+                batch.room -= size
+                is_wake_due = False
+            else:
+                batch = self._with_room(lane, size)
+                if batch is None:
+                    return None
+                is_wake_due = self._is_wake_due and not self._is_wake_sent
+                if is_wake_due:
+                    self._is_wake_sent = True
             values = batch.values
             index = len(values)
             values.append(value)
-            batch.keys.append(key)
             batch.timestamps.append(timestamp_ms)
+            if key is not None or batch.keys:
+                _append_key(batch, key, index)
             if headers is not None or batch.headers is not None:
                 _append_headers(batch, headers, index)
-            batch.size = filled = batch.size + size
-            self._buffered += size
-            if filled >= batch_size > filled - size:  # true once per batch
-                self._is_wake_due = True
-        if self._is_wake_due and not self._is_wake_sent:
-            self._is_wake_sent = True
+        if is_wake_due:
             self._wake()
         return SendFuture(batch, index)
 
@@ -199,12 +195,12 @@ class Accumulator:
                 router.sticky_left -= size
                 lane = router.sticky
             if lane.open is not None:
-                lane.sealed.append(_seal(lane, lane.open))
+                lane.sealed.append(self._seal(lane, lane.open))
             batch = self._new_batch(lane)
-            batch.keys, batch.values, batch.size = keys or [], values, size
+            batch.keys, batch.values, batch.reserved = keys or [], values, size
             batch.timestamps = [timestamp_ms] * len(values)
-            lane.sealed.append(_seal(lane, batch))
             self._buffered += size
+            lane.sealed.append(self._seal(lane, batch))
             self._activate(lane)
             is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
         if is_wake_due:
@@ -279,8 +275,9 @@ class Accumulator:
             batch = lane.open
             if batch is None:
                 return None
-            is_ready = batch.size >= self._batch_size or now_s >= self._lingers_until_s(lane, batch) or self._waiters
-            return _seal(lane, batch) if is_ready else None
+            is_full = batch.reserved - batch.room >= self._batch_size
+            is_ready = is_full or now_s >= self._lingers_until_s(lane, batch) or self._waiters
+            return self._seal(lane, batch) if is_ready else None
 
     def ready_at_s(self, lane: Lane) -> float:
         """When the lane's open batch has lingered long enough; never, when there is none."""
@@ -300,7 +297,7 @@ class Accumulator:
             while lane.sealed and lane.sealed[0].deadline_s <= now_s:
                 expired.append(lane.sealed.popleft())
             if not lane.sealed and lane.open is not None and lane.open.deadline_s <= now_s:
-                expired.append(_seal(lane, lane.open))
+                expired.append(self._seal(lane, lane.open))
         return expired
 
     def seal_all(self) -> list[Batch]:
@@ -309,7 +306,7 @@ class Accumulator:
         with self._lock:
             for lane in self._active:
                 if lane.open is not None:
-                    lane.sealed.append(_seal(lane, lane.open))
+                    lane.sealed.append(self._seal(lane, lane.open))
                 waiting += lane.sealed
         return waiting
 
@@ -328,12 +325,12 @@ class Accumulator:
         with self._lock:
             if self.closed_by is None:
                 self.closed_by = error
-            self._memory = -1  # sends every append the slow way, where `closed_by` is seen
+            self._memory = -1  # with no batch open every append asks for memory, and sees `closed_by` then
             for lane in self._active:
                 left += [(lane, batch) for batch in lane.sealed]
                 lane.sealed.clear()
                 if lane.open is not None:
-                    left.append((lane, _seal(lane, lane.open)))
+                    left.append((lane, self._seal(lane, lane.open)))
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()
@@ -344,11 +341,15 @@ class Accumulator:
         self._lock = threading.Lock()
         self.closed_by = error
         self._memory = -1
+        for router in self.routers.values():
+            for lane in router.lanes:
+                lane.open = None
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of records that are not done."""
-        return self._buffered
+        with self._lock:
+            return self._buffered - sum(lane.open.room for lane in self._active if lane.open is not None)
 
     # Inside; the lock is held
 
@@ -373,9 +374,47 @@ class Accumulator:
             )
         return router.lanes[partition]
 
+    def _with_room(self, lane: Lane, size: int) -> Batch | None:
+        """The lane's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
+
+        Once for many records: the batch gets room for more beside the record, up to where it counts as full. That
+        memory is reserved until the batch is closed, so it is a share that leaves some for other partitions.
+        """
+        if size > self._largest:
+            raise RecordTooLarge(
+                f"The record of {size} bytes is over max_request_size={self._largest}; send less, or raise that limit "
+                "and the topic's max.message.bytes.",
+                size=size,
+            )
+        batch, batch_size = lane.open, self._batch_size
+        before = 0 if batch is None else batch.reserved - batch.room
+        free = self._memory - self._buffered + (0 if batch is None else batch.room)
+        if size > free:
+            self._raise_if_never(size)
+            return None
+        if batch is None or before + size > lane.limit:
+            batch, before = self._next_batch(lane, batch), 0
+        filled = before + size
+        if filled >= batch_size > before:
+            self._is_wake_due = True
+        until = min(lane.limit, batch_size if filled < batch_size else filled + batch_size)
+        room = max(0, min(until - filled, (free - size) // (ROOM_SHARE * len(self._active))))
+        self._buffered += filled + room - batch.reserved
+        batch.reserved, batch.room = filled + room, room
+        return batch
+
+    def _seal(self, lane: Lane, batch: Batch) -> Batch:
+        """Nothing is added to the open batch any more."""
+        lane.open = None
+        self._buffered -= batch.room
+        batch.size = batch.reserved - batch.room
+        batch.room = 0
+        lane.waiting_bytes += batch.size
+        return batch
+
     def _next_batch(self, lane: Lane, full: Batch | None) -> Batch:
         if full is not None:
-            lane.sealed.append(_seal(lane, full))
+            lane.sealed.append(self._seal(lane, full))
             self._is_wake_due = True
         batch = lane.open = self._new_batch(lane)
         self._activate(lane)
@@ -400,11 +439,10 @@ class Accumulator:
             self._active.append(lane)
 
 
-def _seal(lane: Lane, batch: Batch) -> Batch:
-    """Nothing is added to the open batch any more."""
-    lane.open = None
-    lane.waiting_bytes += batch.size
-    return batch
+def _append_key(batch: Batch, key: bytes | None, index: int) -> None:
+    if not batch.keys:
+        batch.keys = [None] * index
+    batch.keys.append(key)
 
 
 def _append_headers(batch: Batch, headers: list[Header] | None, index: int) -> None:

@@ -30,7 +30,7 @@ class Batch:
     __slots__ = (
         "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "error",
         "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
-        "record_count", "sent_s", "size", "state", "timestamps", "topic", "values",
+        "record_count", "reserved", "room", "sent_s", "size", "state", "timestamps", "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
@@ -41,8 +41,11 @@ class Batch:
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.headers: list[list[Header] | None] | None = None
+        self.reserved = 0
+        """Bytes of the producer's memory that the open batch holds: of its records, and `room` for more."""
+        self.room = 0
         self.size = 0
-        """Bytes of the records as the producer counts them, before compression."""
+        """Bytes of the records as the producer counts them, before compression; known when the batch is closed."""
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         self.loop_thread = loop_thread

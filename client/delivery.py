@@ -36,7 +36,7 @@ from raylog.core.errors import (
     RaylogError,
     RequestTimedOut,
 )
-from raylog.rpc import Connection, Reply
+from raylog.rpc import Connection, Reply, RpcError
 
 if TYPE_CHECKING:
     from raylog.client.sender import Sender
@@ -175,17 +175,21 @@ class Delivery:
             sender.own(written)
             written.add_done_callback(lambda _: self._stored(batch, attempt, -1))
             return
-        future = connection.call_nowait("produce", args, batch.encoded, timeout_s=sender.request_timeout_s)
-        future.add_done_callback(lambda done: self._answered(batch, attempt, done))
+        connection.call_then(
+            "produce",
+            args,
+            batch.encoded,
+            timeout_s=sender.request_timeout_s,
+            then=lambda answer: self._answered(batch, attempt, answer),
+        )
 
-    def _answered(self, batch: Batch, attempt: int, future: asyncio.Future[Reply]) -> None:
-        if future.cancelled() or batch.attempts != attempt or batch.is_done:
+    def _answered(self, batch: Batch, attempt: int, answer: Reply | RpcError) -> None:
+        if batch.attempts != attempt or batch.is_done:
             return
-        error = future.exception()
-        if error is None:
-            self._stored(batch, attempt, future.result().args[0])
+        if isinstance(answer, Reply):
+            self._stored(batch, attempt, answer.args[0])
         else:
-            self._refused(batch, as_raylog_error(error))
+            self._refused(batch, as_raylog_error(answer))
 
     def _stored(self, batch: Batch, attempt: int, base_offset: int) -> None:
         if batch.attempts != attempt or batch.is_done:

@@ -110,7 +110,7 @@ class AsyncProducer:
         accumulator = self.sender.accumulator
         router = accumulator.routers.get(topic) or await self._route(topic)
         checked = self.checked_key(key), self.checked_value(value), checked_headers(headers)
-        moment = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        moment = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
         future = accumulator.append(router, *checked, partition, moment)
@@ -137,7 +137,7 @@ class AsyncProducer:
         router = self.sender.accumulator.routers.get(topic) or await self._route(topic)
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
-        moment = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        moment = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
         for one in self.plan(router, values, keys, partition):
             append = self.appending(router, one, moment)
@@ -267,7 +267,7 @@ class Producer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        _now: Any = time.time,
+        _now_ns: Any = time.time_ns,
     ) -> SendFuture:
         """Put a record in line and return at once; the future tells where it was stored.
 
@@ -283,7 +283,7 @@ class Producer:
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)
         if timestamp_ms is None:
-            timestamp_ms = int(_now() * 1000)
+            timestamp_ms = _now_ns() // 1_000_000
         future = self._append(router, key, value, headers, partition, timestamp_ms)
         if future is None:
             return self._when_room(lambda: self._append(router, key, value, headers, partition, timestamp_ms))
@@ -308,7 +308,7 @@ class Producer:
         router = self._routers.get(topic)
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)
-        moment = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        moment = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
         for one in self._twin.plan(router, values, keys, partition):
             append = self._twin.appending(router, one, moment)

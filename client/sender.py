@@ -17,6 +17,7 @@ from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.delivery import Delivery
 from raylog.core.errors import ClientClosed, RaylogError
+from raylog.rpc import Together
 from raylog.storage.compression import COMPRESSIONS
 
 _NEVER_S = float("inf")
@@ -50,6 +51,7 @@ class Sender:
         self.request_timeout_s = config.request_timeout_ms / 1000
         self.counts = SendCounts()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._together = Together()  # of the loop, once it is known
         self._deliveries: dict[Lane, Delivery] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_pass_due = False
@@ -64,6 +66,7 @@ class Sender:
     def start(self, loop_thread: int) -> None:
         """Take up work on the running loop."""
         self._loop = asyncio.get_running_loop()
+        self._together = Together.on(self._loop)
         self.accumulator.loop_thread = loop_thread
         self.cluster.on_topics_changed(self._topics_changed)
 
@@ -127,6 +130,17 @@ class Sender:
             return
         accumulator = self.accumulator
         lanes = accumulator.begin_pass()
+        with self._together:
+            next_s, idle = self._serve(lanes)
+        accumulator.end_pass(next_s, idle)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_s < _NEVER_S and self._loop is not None:
+            self._timer = self._loop.call_later(max(0.0, next_s - time.monotonic()), self._pass_by_timer)
+
+    def _serve(self, lanes: list[Lane]) -> tuple[float, list[Lane]]:
+        """Let every lane send what it may; when one of them wants to be looked at again, and which have no work."""
         now_s = time.monotonic()
         next_s = _NEVER_S
         idle = []
@@ -141,17 +155,12 @@ class Sender:
                 self._look_for_leader(lane.topic)
                 suspect_s = now_s + SUSPECT_S
             next_s = min(next_s, suspect_s)
-            lingers_until_s = accumulator.ready_at_s(lane)
+            lingers_until_s = self.accumulator.ready_at_s(lane)
             if lingers_until_s > now_s:  # else it waits for an answer, which makes a pass by itself
                 next_s = min(next_s, lingers_until_s)
             if delivery.is_idle:
                 idle.append(lane)
-        accumulator.end_pass(next_s, idle)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if next_s < _NEVER_S and self._loop is not None:
-            self._timer = self._loop.call_at(self._loop.time() + max(0.0, next_s - now_s), self._pass_by_timer)
+        return next_s, idle
 
     def _pass_by_timer(self) -> None:
         self._timer = None

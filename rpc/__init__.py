@@ -17,6 +17,7 @@ from raylog.rpc.errors import (
 from raylog.rpc.framing import Buffer, Buffers
 from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler, Request
+from raylog.rpc.sending import Together
 from raylog.rpc.server import RpcServer
 from raylog.rpc.tls import client_context, server_context
 
@@ -37,6 +38,7 @@ __all__ = [
     "RpcError",
     "RpcServer",
     "RpcTimeout",
+    "Together",
     "TooManyPendingCalls",
     "client_context",
     "connect",

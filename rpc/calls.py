@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,6 +26,41 @@ class Reply(msgspec.Struct, gc=False):
     payload: memoryview
 
 
+class Told:
+    """Stands in a future's place: calls `then` with the answer while it is being received, or soon with an error.
+
+    A future would cost two more turns of the loop until what follows from the answer is sent. An error comes in a turn
+    of its own, as it may be the end of a connection, and nobody should act on that halfway through.
+    """
+
+    __slots__ = ("_is_done", "_loop", "_then")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, then: Callable[[Reply | RpcError], None]) -> None:
+        self._loop = loop
+        self._then = then
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Whether the outcome has come."""
+        return self._is_done
+
+    def set_result(self, reply: Reply) -> None:
+        """The answer has come."""
+        self._is_done = True
+        try:
+            self._then(reply)
+        except Exception as error:  # a bug of the caller's must not end the connection, on which others wait as well
+            self._loop.call_exception_handler({"message": "What follows from an answer failed.", "exception": error})
+
+    def set_exception(self, error: RpcError) -> None:
+        """There will be no answer, or the answer is an error."""
+        self._is_done = True
+        self._loop.call_soon(self._then, error)
+
+
+Waiting: TypeAlias = asyncio.Future[Reply] | Told
+
+
 class PendingCalls:
     """Futures by correlation id. Every future that enters leaves with a result or an error, at its deadline at last."""
 
@@ -33,7 +69,7 @@ class PendingCalls:
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str = "the peer") -> None:
         self._loop = loop
         self._peer = peer
-        self._calls: dict[int, tuple[asyncio.Future[Reply], float, str]] = {}
+        self._calls: dict[int, tuple[Waiting, float, str]] = {}
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_s = math.inf
@@ -46,14 +82,12 @@ class PendingCalls:
         self._last_id += 1
         return self._last_id
 
-    def add(self, correlation_id: int, method: str, timeout_s: float) -> asyncio.Future[Reply]:
-        """A future for the answer to this call, which fails with RpcTimeout after `timeout_s` (at most 50 ms later)."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
+    def add(self, correlation_id: int, method: str, timeout_s: float, waiting: Waiting) -> None:
+        """Let `waiting` have the answer to this call, or RpcTimeout after `timeout_s` (at most 50 ms later)."""
         deadline_s = self._loop.time() + timeout_s
-        self._calls[correlation_id] = (future, deadline_s, method)
+        self._calls[correlation_id] = (waiting, deadline_s, method)
         if deadline_s < self._next_sweep_s:
             self._sweep_at(deadline_s)
-        return future
 
     def resolve(self, correlation_id: int, args: object, payload: memoryview) -> bool:
         """Give the answer to its call; False when that call is no longer there (its deadline has passed)."""
@@ -107,8 +141,9 @@ class PendingCalls:
             self._sweep_at(earliest_s)
 
 
-def fail(future: asyncio.Future[Reply], error: RpcError) -> None:
+def fail(waiting: Waiting, error: RpcError) -> None:
     """End a future with an error, quietly: an error that nobody waits for any more is no news for the log."""
-    if not future.done():
-        future.set_exception(error)
-        cast(Any, future).exception()  # marks it as seen, else asyncio logs "exception was never retrieved"
+    if not waiting.done():
+        waiting.set_exception(error)
+        if isinstance(waiting, asyncio.Future):
+            waiting.exception()  # marks it as seen, else asyncio logs "exception was never retrieved"

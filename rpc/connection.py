@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 from raylog.rpc.auth import ClientHandshake, ServerHandshake
-from raylog.rpc.calls import PendingCalls, Reply, fail
+from raylog.rpc.calls import PendingCalls, Reply, Told, Waiting, fail
 from raylog.rpc.errors import (
     AuthenticationFailed,
     BadFrame,
@@ -37,7 +37,7 @@ from raylog.rpc.framing import (
 )
 from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler, Request, describe
-from raylog.rpc.sending import SendQueue
+from raylog.rpc.sending import SendQueue, Together
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
         self._decoder: FrameDecoder | None = None  # made for a proved peer only: it is large
         self._pending = PendingCalls(loop)
+        self._together = Together.on(loop)
         self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
         self._unanswered = 0
         self._unanswered_bytes = 0
@@ -100,19 +101,24 @@ class Connection(asyncio.BufferedProtocol):
         All errors of `call` come through the future; only arguments that cannot be encoded raise TypeError here.
         Large payload parts are sent from where they lie: do not change them before the answer has come.
         """
-        pending = self._pending
-        if self.is_closed or len(pending) >= self._limits.max_pending_calls:
-            return self._refused(method)
-        parts, payload_bytes = payload_parts(payload)
-        correlation_id = pending.next_id()
-        header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
-        try:
-            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
-        except FrameTooLarge as error:
-            return self._failed(error)
-        future = pending.add(correlation_id, method, timeout_s)
-        self._queue.put(header, parts, payload_bytes)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._ask(method, args, payload, timeout_s, future)
         return future
+
+    def call_then(
+        self,
+        method: str,
+        args: object,
+        payload: Buffers = b"",
+        *,
+        timeout_s: float,
+        then: Callable[[Reply | RpcError], None],
+    ) -> None:
+        """As `call_nowait`, but `then` gets the answer itself, before this connection looks at what came behind it.
+
+        What it sends leaves at once with the rest. `then` must not block; errors reach it in a later turn of the loop.
+        """
+        self._ask(method, args, payload, timeout_s, Told(self._loop, then))
 
     def notify(self, method: str, args: object = None, payload: Buffers = b"") -> None:
         """Send a request that has no answer; lost without a word when the connection goes. Raises FrameTooLarge."""
@@ -200,11 +206,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         frames = decoder.buffer_updated(nbytes)
         if frames:
-            self._queue.hold()
-            try:
+            with self._together:
                 self._dispatch(frames)
-            finally:
-                self._queue.release()
             self._govern_reading()
         if decoder.failure is not None:
             self._refuse(decoder.failure)
@@ -310,6 +313,27 @@ class Connection(asyncio.BufferedProtocol):
 
     # Frames out
 
+    def _ask(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
+        """Queue a request and let `waiting` have its answer; or an error, when it cannot be sent."""
+        pending = self._pending
+        if self.is_closed:
+            fail(waiting, ConnectionLost(f"The connection for {method} is closed: {self.close_reason}"))
+            return
+        if len(pending) >= self._limits.max_pending_calls:
+            reason = f"{len(pending)} calls to {self.peer} wait for answers; wait for some of them."
+            fail(waiting, TooManyPendingCalls(reason))
+            return
+        parts, payload_bytes = payload_parts(payload)
+        correlation_id = pending.next_id()
+        header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
+        try:
+            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+        except FrameTooLarge as error:
+            fail(waiting, error)
+            return
+        pending.add(correlation_id, method, timeout_s, waiting)
+        self._queue.put(header, parts, payload_bytes)
+
     def _send(self, kind: int, correlation_id: int, third: object, args: object, payload: Buffers) -> None:
         parts, payload_bytes = payload_parts(payload)
         header = encode_header(kind, correlation_id, third, args, payload_bytes)
@@ -346,18 +370,6 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon_threadsafe(self._send_error, correlation_id, describe(error), request_bytes)
 
     # Ends
-
-    def _refused(self, method: str) -> asyncio.Future[Reply]:
-        if self.is_closed:
-            return self._failed(ConnectionLost(f"The connection for {method} is closed: {self.close_reason}"))
-        return self._failed(
-            TooManyPendingCalls(f"{len(self._pending)} calls to {self.peer} wait for answers; wait for some of them.")
-        )
-
-    def _failed(self, error: RpcError) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        fail(future, error)
-        return future
 
     def _refuse(self, error: RpcError) -> None:
         """The peer broke the rules: log it and close."""

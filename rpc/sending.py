@@ -13,6 +13,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 from raylog.rpc.framing import Buffer
 from raylog.rpc.limits import Limits
@@ -26,6 +28,45 @@ _PIECES_PER_WRITE = 512  # the kernel's own limit is 1024
 _TLS_HIGH_BYTES = 256 * 1024
 
 
+class Together:
+    """While it is entered, nothing that a loop's connections queue is sent; at its end all of it is.
+
+    For work that queues in one go what belongs together: each connection then writes once, and at once, where it would
+    otherwise need another turn of the loop. One for each loop, which may be entered again inside.
+    """
+
+    __slots__ = ("_depth", "_queues")
+    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Together]] = WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._queues: list[SendQueue] = []
+
+    @classmethod
+    def on(cls, loop: asyncio.AbstractEventLoop) -> Together:
+        """The one of this loop."""
+        found = cls._of_loops.get(loop)
+        if found is None:
+            found = cls._of_loops[loop] = cls()
+        return found
+
+    def holds(self, queue: SendQueue) -> bool:
+        """Whether it is entered; if so, the queue is sent at the end."""
+        if self._depth:
+            self._queues.append(queue)
+        return self._depth > 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth and self._queues:
+            queues, self._queues = self._queues, []
+            for queue in queues:
+                queue.scheduled_flush()
+
+
 class SendQueue:
     """Unsent frames of one connection, in order.
 
@@ -33,8 +74,9 @@ class SendQueue:
     `on_error` when the socket refuses to take more for good.
     """
 
-    __slots__ = ("_closing", "_fd", "_flush_scheduled", "_held", "_linger", "_loop", "_on_error", "_on_low", "_paused",
-                 "_pieces", "_tail", "_transport", "high_water_bytes", "is_over", "unsent_bytes")  # fmt: skip
+    __slots__ = ("_closing", "_fd", "_flush_scheduled", "_linger", "_loop", "_on_error", "_on_low", "_paused",
+                 "_pieces", "_tail", "_together", "_transport", "high_water_bytes", "is_over",
+                 "unsent_bytes")  # fmt: skip
 
     def __init__(
         self,
@@ -51,7 +93,7 @@ class SendQueue:
         self._pieces: deque[Buffer] = deque()
         self._tail = bytearray()  # the piece that still grows
         self._flush_scheduled = False
-        self._held = False
+        self._together = Together.on(loop)
         self._paused = False
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
@@ -98,22 +140,13 @@ class SendQueue:
         self.unsent_bytes += len(header) + payload_bytes
         if self.unsent_bytes > self.high_water_bytes:
             self.is_over = True
-        if not self._flush_scheduled and not self._held:
+        if not self._flush_scheduled:
             if payload_bytes >= FLUSH_AT_ONCE_BYTES:
                 self._flush()
             elif not self._paused:
                 self._flush_scheduled = True
-                self._loop.call_soon(self._scheduled_flush)
-
-    def hold(self) -> None:
-        """Send nothing until `release`: many frames are about to be queued in one go."""
-        self._held = True
-
-    def release(self) -> None:
-        """End a `hold` and send what was queued in the meantime."""
-        self._held = False
-        if self.unsent_bytes and not self._flush_scheduled:
-            self._flush()
+                if not self._together.holds(self):
+                    self._loop.call_soon(self.scheduled_flush)
 
     def pause(self) -> None:
         """The transport holds unsent bytes: the socket takes no more."""
@@ -132,7 +165,8 @@ class SendQueue:
         self._linger = self._loop.call_later(linger_s, self._transport.abort)
         self._flush()
 
-    def _scheduled_flush(self) -> None:
+    def scheduled_flush(self) -> None:
+        """What was put off until the end of the turn: send."""
         self._flush_scheduled = False
         self._flush()
 
@@ -148,7 +182,7 @@ class SendQueue:
             if self.unsent_bytes <= turn_end:
                 if not self._flush_scheduled:
                     self._flush_scheduled = True
-                    self._loop.call_soon(self._scheduled_flush)
+                    self._loop.call_soon(self.scheduled_flush)
                 break
             if self._fd < 0:
                 self._write_through(transport, _TLS_HIGH_BYTES)

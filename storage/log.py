@@ -141,8 +141,9 @@ class PartitionLog:
         if now_ms is not None:
             self._now_ms = now_ms
         batches = inspect(payload)
-        if self.size_bytes == 0 and batches[0][1].base_offset < self.log_end_offset < batches[0][1].next_offset:
-            return self._begin_within_a_batch(payload, batches[0][1].base_offset)
+        first = batches[0][1]
+        if first.base_offset < self.log_end_offset < first.next_offset and self.size_bytes == 0:
+            return self._begin_within_a_batch(payload, first.base_offset)
         check_offsets(batches, self.log_end_offset)
         began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for _, header in batches])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)

@@ -294,7 +294,7 @@ class Leader:
         return committed_end(
             current=self._log.high_watermark,
             own_durable_end=self._log.durable_end,
-            member_ends=(self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me),
+            member_ends=[self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me],
             # Beside eligible leader replicas nothing is committed, whatever minimum has reached this process: they are
             # trusted to have all that ever was.
             isr_size=0 if self.isr.state.elr else len(self.isr.committed),

@@ -7,9 +7,16 @@ from functools import partial
 
 import pytest
 
-from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls
-from raylog.rpc.errors import ConnectionLost, RemoteError, RpcTimeout
+from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls, Reply, Told, fail
+from raylog.rpc.errors import ConnectionLost, RemoteError, RpcError, RpcTimeout
 from tests.unit.rpc.support import run
+
+
+def added(pending: PendingCalls, number: int, method: str, timeout_s: float) -> asyncio.Future[Reply]:
+    """A call that waits as a future."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    pending.add(number, method, timeout_s, future)
+    return future
 
 
 def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
@@ -24,7 +31,7 @@ def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
             ended[name] = loop.time() - begun
 
         for name, timeout_s in [("long", 0.4), ("short", 0.1), ("middle", 0.25)]:
-            future = pending.add(pending.next_id(), name, timeout_s)
+            future = added(pending, pending.next_id(), name, timeout_s)
             future.add_done_callback(partial(note, name))
             futures.append(future)
         results = await asyncio.gather(*futures, return_exceptions=True)
@@ -41,7 +48,7 @@ def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
 def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         pending = PendingCalls(asyncio.get_running_loop())
-        answered, cancelled, waiting = (pending.add(number, "m", SWEEP_GRAIN_S) for number in (1, 2, 3))
+        answered, cancelled, waiting = (added(pending, number, "m", SWEEP_GRAIN_S) for number in (1, 2, 3))
         cancelled.cancel()
         assert pending.resolve(1, "yes", memoryview(b""))
         assert (await answered).args == "yes"
@@ -57,7 +64,7 @@ def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
 def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
     async def scenario() -> None:
         pending = PendingCalls(asyncio.get_running_loop())
-        futures = [pending.add(pending.next_id(), "fetch", 60) for _ in range(100)]
+        futures = [added(pending, pending.next_id(), "fetch", 60) for _ in range(100)]
         pending.fail_all("cable cut")
         for future in futures:
             with pytest.raises(ConnectionLost, match="fetch: cable cut"):
@@ -69,7 +76,44 @@ def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
 def test_an_unwatched_failure_is_not_reported_by_the_loop() -> None:
     async def scenario() -> None:
         pending = PendingCalls(asyncio.get_running_loop())
-        _ = pending.add(1, "m", 10)
+        _ = added(pending, 1, "m", 10)
         pending.fail_all("gone")
+
+    run(scenario())
+
+
+def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a_later_turn() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        pending = PendingCalls(loop)
+        told: list[Reply | RpcError] = []
+        for number in (1, 2):
+            pending.add(number, "m", 10, Told(loop, told.append))
+        assert pending.resolve(1, "yes", memoryview(b""))
+        assert [one.args for one in told if isinstance(one, Reply)] == ["yes"]
+        pending.fail_all("cut")
+        assert len(told) == 1
+        await asyncio.sleep(0)
+        assert isinstance(told[1], ConnectionLost)
+        assert not pending.resolve(2, "late", memoryview(b""))
+
+    run(scenario())
+
+
+def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        reported: list[BaseException] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+
+        def bug(_: object) -> None:
+            raise ZeroDivisionError
+
+        waiting = Told(loop, bug)
+        waiting.set_result(Reply(None, memoryview(b"")))
+        assert [type(one) for one in reported] == [ZeroDivisionError]
+        fail(waiting, ConnectionLost("too late to be told"))
+        await asyncio.sleep(0)
+        assert len(reported) == 1
 
     run(scenario())

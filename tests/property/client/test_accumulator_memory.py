@@ -1,0 +1,65 @@
+"""The producer's memory: whatever is sent wherever, it is never exceeded, counted to the byte, and given back."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from raylog.client.config import ProducerConfig, load
+from raylog.client.metadata import PartitionInfo, TopicInfo
+
+PARTITIONS = 4
+TOPIC = TopicInfo(
+    topic_id="t" * 32,
+    name="t",
+    internal=False,
+    partitions=tuple(PartitionInfo(one, 1, 0, "host", 1, (1,), (1,)) for one in range(PARTITIONS)),
+    config={},
+    version=0,
+)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, PARTITIONS - 1), st.integers(0, 700)),
+        st.tuples(st.just("take"), st.integers(0, PARTITIONS - 1), st.just(0)),
+        st.tuples(st.just("close"), st.just(0), st.just(0)),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    actions=ACTIONS, batch_size=st.sampled_from([1, 100, 1_000, 16_384]), memory=st.sampled_from([800, 3_000, 10**6])
+)
+def test_memory_is_never_exceeded_is_counted_to_the_byte_and_comes_back(
+    actions: list[tuple[str, int, int]], batch_size: int, memory: int
+) -> None:
+    config = load(
+        ProducerConfig, None, {"bootstrap": "host:1", "batch_size": batch_size, "buffer_memory": memory, "linger_ms": 9}
+    )
+    accumulator = Accumulator(config, lambda: None)
+    router = accumulator.router(TOPIC)
+    appended = taken = 0
+    for what, number, size in actions:
+        lane = router.lanes[number]
+        if what == "append":
+            future = accumulator.append(router, None, b"v" * size, None, number, 0)
+            record = RECORD_OVERHEAD_BYTES + size
+            if future is None:
+                assert accumulator._buffered + record - (lane.open.room if lane.open else 0) > memory
+            else:
+                appended += record
+        elif what == "take":
+            batch = accumulator.take(lane, 0.0)
+            if batch is not None:
+                assert batch.size == sum(RECORD_OVERHEAD_BYTES + len(one or b"") for one in batch.values)
+                assert batch.size <= lane.limit or len(batch.values) == 1
+                accumulator.release(lane, batch.size)
+                taken += batch.size
+        else:
+            accumulator.seal_all()
+        assert accumulator._buffered <= memory
+        assert accumulator.buffered_bytes == appended - taken
+    accumulator.seal_all()
+    assert accumulator._buffered == appended - taken

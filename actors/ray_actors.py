@@ -21,7 +21,7 @@ from raylog.actors.controller_server import ControllerServer
 from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
 from raylog.actors.node_watch import NodeWatch
-from raylog.actors.ray_replica import RayWorkshop
+from raylog.actors.ray_spares import RaySpares
 from raylog.actors.ray_support import (
     FIND_TIMEOUT_S,
     MAKE_TIMEOUT_S,
@@ -34,6 +34,7 @@ from raylog.actors.ray_support import (
     log_to_stderr,
     node_address,
 )
+from raylog.actors.ray_workshop import RayWorkshop
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec
 from raylog.core.errors import ConnectionFailed
 
@@ -162,10 +163,15 @@ class Broker:
         log_to_stderr()
         if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
             spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
+        self._spares = RaySpares(spec.folder, node_id=spec.node_id, secret=spec.secret)
         self._server = BrokerServer(
-            spec, find_controller=find_controller, workshop=RayWorkshop(spec.node_id), on_fatal=end_process
+            spec,
+            find_controller=find_controller,
+            workshop=RayWorkshop(spec.node_id, self._spares),
+            on_fatal=end_process,
         )
         await begin(self._server.start)
+        self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -197,6 +203,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop serving and release the directory; the caller ends the actor afterwards."""
+        await self._spares.stop()
         await self._server.stop()
 
 

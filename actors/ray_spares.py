@@ -1,7 +1,7 @@
 """The spare replicas of one broker: made in the background, turned into replicas, made again.
 
-Owned by the ``Broker`` actor. What a spare has become is noted in the data directory (``replica_roles.py``) before it is
-told, so that neither its own end nor the broker's makes a difference; ``spare_plan.py`` decides what to make and to end.
+Owned by the ``Broker`` actor. What a spare has become is noted in the data directory (``replica_roles.py``) before it
+is told, so that neither its own end nor the broker's makes a difference. ``spare_plan.py`` decides what to make or end.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Made by ``raylog.cluster`` (controller, brokers), by brokers (replicas) and by the controller (coordinators). All are
 detached, named, without CPU claims, restarted for ever, and never retried by Ray: a failed call may have run.
+
+The servers are imported by the constructors: Ray loads an actor's class, hence this module, in every process that asks
+for the actor's handle, and each replica asks for the controller's. Theirs would be most of what a replica loads.
 """
 
 from __future__ import annotations
@@ -16,12 +19,7 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.controller_server import ControllerServer
-from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
-from raylog.actors.node_watch import NodeWatch
-from raylog.actors.ray_spares import RaySpares
 from raylog.actors.ray_support import (
     FIND_TIMEOUT_S,
     MAKE_TIMEOUT_S,
@@ -34,7 +32,6 @@ from raylog.actors.ray_support import (
     log_to_stderr,
     node_address,
 )
-from raylog.actors.ray_workshop import RayWorkshop
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec
 from raylog.core.errors import ConnectionFailed
 
@@ -95,6 +92,9 @@ class Controller:
 
     async def __init__(self, spec: ControllerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Replay the metadata log and begin to serve."""
+        from raylog.actors.controller_server import ControllerServer
+        from raylog.actors.node_watch import NodeWatch
+
         log_to_stderr()
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
@@ -160,6 +160,10 @@ class Broker:
 
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
+        from raylog.actors.broker_server import BrokerServer
+        from raylog.actors.ray_spares import RaySpares
+        from raylog.actors.ray_workshop import RayWorkshop
+
         log_to_stderr()
         if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
             spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
@@ -212,6 +216,8 @@ class GroupCoordinator:
 
     async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
+        from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+
         log_to_stderr()
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())

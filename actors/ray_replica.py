@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 
 from raylog.actors.naming import SPARE
 from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out, log_to_stderr
 from raylog.actors.replica_roles import name_of, read_role
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import ReplicaSpec, SpareSpec
-from raylog.core.errors import InvalidRequest
+from raylog.core.errors import ConnectionFailed, InvalidRequest
 
 keep_arrow_out()
 
@@ -36,6 +37,9 @@ class Replica:
             spec = await asyncio.to_thread(read_role, spare)
         if spec is not None:
             await self.adopt(spec)
+            return
+        with suppress(ConnectionFailed):
+            await find_controller()  # the first question takes Ray a tenth of a second; a replica asks it at once
 
     async def adopt(self, spec: ReplicaSpec) -> tuple[str, int]:
         """Become this replica unless it is it already; returns host and port when it serves.

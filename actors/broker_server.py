@@ -30,10 +30,11 @@ from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
 from raylog.actors.transport import listen
 from raylog.actors.voter import VOTER_METHODS
 from raylog.actors.voter_host import VoterHost
+from raylog.core.config import ClusterConfig
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, NotController, RaylogError, from_code
-from raylog.core.ids import NO_INCARNATION, NO_LEADER
+from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
 from raylog.rpc import Connection, RemoteError, Request, RpcError
 from raylog.storage.directory import DataDirectory
 
@@ -107,6 +108,13 @@ class BrokerServer:
         """The broker's id; -1 before a new directory has been given one."""
         known = None if self._directory is None else self._directory.broker_id
         return int(NO_LEADER) if known is None else known
+
+    @property
+    def spares_wanted(self) -> int:
+        """How many spare replicas to keep; none before the cluster is known, or on a broker stopped on purpose."""
+        if not self._registered.is_set() or self.image.is_stopped(BrokerId(self.broker)):
+            return 0
+        return ClusterConfig.from_dict(self.image.config).replica_spares
 
     def take_id(self, broker: int) -> int:
         """Give a new directory this id, before there is a controller to do so; returns the one it has."""

@@ -13,6 +13,10 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 METADATA_TOPIC: Final = "__cluster_metadata"
 RESOURCE: Final = "raylog"
 """Custom Ray resource: every node that offers it gets one broker."""
+SPARE: Final = "spare"
+"""Role of a process that has no replica yet."""
+SPARE_PREFIX: Final = "replica:spare:"
+"""Begins the names of spare replicas; no topic's replica has such a name, because a partition's number is missing."""
 
 
 def broker_name(broker: int) -> str:
@@ -28,6 +32,11 @@ def node_broker_name(node_id: str) -> str:
 def replica_name(topic: str, partition: int, broker: int, topic_id: str) -> str:
     """Return the actor name of a partition replica; the topic id keeps a re-created topic apart from its namesake."""
     return f"replica:{topic}-{partition}:broker-{broker}:{topic_id[:8]}"
+
+
+def spare_prefix(broker: int) -> str:
+    """Return how the names of one broker's spares begin, and of what has become of them."""
+    return f"{SPARE_PREFIX}broker-{broker}:"
 
 
 def coordinator_name(kind: str, index: int) -> str:

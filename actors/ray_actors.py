@@ -2,6 +2,9 @@
 
 Made by ``raylog.cluster`` (controller, brokers), by brokers (replicas) and by the controller (coordinators). All are
 detached, named, without CPU claims, restarted for ever, and never retried by Ray: a failed call may have run.
+
+The servers are imported by the constructors: Ray loads an actor's class, hence this module, in every process that asks
+for the actor's handle, and each replica asks for the controller's. Theirs would be most of what a replica loads.
 """
 
 from __future__ import annotations
@@ -16,12 +19,7 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.controller_server import ControllerServer
-from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
-from raylog.actors.node_watch import NodeWatch
-from raylog.actors.ray_replica import RayWorkshop
 from raylog.actors.ray_support import (
     FIND_TIMEOUT_S,
     MAKE_TIMEOUT_S,
@@ -94,6 +92,9 @@ class Controller:
 
     async def __init__(self, spec: ControllerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Replay the metadata log and begin to serve."""
+        from raylog.actors.controller_server import ControllerServer
+        from raylog.actors.node_watch import NodeWatch
+
         log_to_stderr()
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
@@ -159,13 +160,22 @@ class Broker:
 
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
+        from raylog.actors.broker_server import BrokerServer
+        from raylog.actors.ray_spares import RaySpares
+        from raylog.actors.ray_workshop import RayWorkshop
+
         log_to_stderr()
         if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
             spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
+        self._spares = RaySpares(spec.folder, node_id=spec.node_id, secret=spec.secret)
         self._server = BrokerServer(
-            spec, find_controller=find_controller, workshop=RayWorkshop(spec.node_id), on_fatal=end_process
+            spec,
+            find_controller=find_controller,
+            workshop=RayWorkshop(spec.node_id, self._spares),
+            on_fatal=end_process,
         )
         await begin(self._server.start)
+        self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -197,6 +207,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop serving and release the directory; the caller ends the actor afterwards."""
+        await self._spares.stop()
         await self._server.stop()
 
 
@@ -205,6 +216,8 @@ class GroupCoordinator:
 
     async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
+        from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+
         log_to_stderr()
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())

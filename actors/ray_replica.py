@@ -1,4 +1,4 @@
-"""The Ray actor of a partition replica, and the hands of a broker that makes them.
+"""The Ray actor of a partition replica.
 
 A module of its own, because there are many such processes and what each imports is most of the time that a topic takes
 to be created: nothing here may need the controller's, a broker's or a group coordinator's modules.
@@ -6,86 +6,80 @@ to be created: nothing here may need the controller's, a broker's or a group coo
 
 from __future__ import annotations
 
-import logging
-from typing import Any
+import asyncio
+import os
+from contextlib import suppress
 
-import ray
-
-from raylog.actors.naming import NAMESPACE, replica_name
-from raylog.actors.ray_support import (
-    CONTROL_TIMEOUT_S,
-    MAKE_TIMEOUT_S,
-    actor_options,
-    answer,
-    begin,
-    end_process,
-    find_controller,
-    keep_arrow_out,
-    log_to_stderr,
-    wait_until_gone,
-)
+from raylog.actors.naming import SPARE
+from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out, log_to_stderr
+from raylog.actors.replica_roles import name_of, read_role
 from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.specs import ReplicaSpec
-
-logger = logging.getLogger(__name__)
+from raylog.actors.specs import ReplicaSpec, SpareSpec
+from raylog.core.errors import ConnectionFailed, InvalidRequest
 
 keep_arrow_out()
 
 
 class Replica:
-    """Ray actor of one partition replica."""
+    """Ray actor of one partition replica, or a spare that becomes one, once and for life."""
 
-    async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Recover the log and begin to serve."""
+    async def __init__(  # type: ignore[misc]  # Ray awaits constructors
+        self, spec: ReplicaSpec | None, spare: SpareSpec | None = None
+    ) -> None:
+        """Recover the log and begin to serve; a spare does so when it is noted what it has become."""
         log_to_stderr()
-        self._server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_process)
-        await begin(self._server.start)
+        self._server: ReplicaServer | None = None
+        self._adopting = asyncio.Lock()
+        await begin(lambda: self._begin(spec, spare))
+
+    async def _begin(self, spec: ReplicaSpec | None, spare: SpareSpec | None) -> None:
+        if spec is None and spare is not None:
+            spec = await asyncio.to_thread(read_role, spare)
+        if spec is not None:
+            await self.adopt(spec)
+            return
+        with suppress(ConnectionFailed):
+            await find_controller()  # the first question takes Ray a tenth of a second; a replica asks it at once
+
+    async def adopt(self, spec: ReplicaSpec) -> tuple[str, int]:
+        """Become this replica unless it is it already; returns host and port when it serves.
+
+        Raises what keeps it from starting, and :class:`InvalidRequest` when it is another replica.
+        """
+        async with self._adopting:
+            if self._server is None:
+                server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_process)
+                await server.start()
+                self._server = server
+            elif name_of(self._server.spec) != name_of(spec):
+                raise InvalidRequest(f"This process is {name_of(self._server.spec)}; it cannot be {name_of(spec)} too.")
+            return self._server.endpoint
+
+    async def role(self) -> str:
+        """Return the name of the replica that this is; "" for a spare."""
+        return "" if self._server is None else name_of(self._server.spec)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
-        return self._server.endpoint
+        return self._serving().endpoint
 
     async def status(self) -> dict[str, object]:
-        """Return role, offsets and process id."""
+        """Return role, offsets and process id; of a spare the process id alone."""
+        if self._server is None:
+            return {"topic": "", "partition": -1, "broker": -1, "role": SPARE, "pid": os.getpid()}
         return self._server.status()
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Go by what has changed in the specification from now on."""
-        self._server.reconfigure(spec)
+        self._serving().reconfigure(spec)
 
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
-        await self._server.stop()
+        async with self._adopting:
+            if self._server is not None:
+                await self._server.stop()
 
-
-class RayWorkshop:
-    """Makes replicas as Ray actors pinned to this broker's node; the supervisor's hands."""
-
-    def __init__(self, node_id: str) -> None:
-        """``node_id`` is Ray's id of the node that holds the data directory."""
-        self._node_id = node_id
-
-    async def ensure(self, spec: ReplicaSpec) -> None:
-        """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
-        name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
-        handle: Any = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
-        await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
-
-    async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell the replica's actor what has changed; raises Ray's errors, ValueError and TimeoutError."""
-        name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
-        handle: Any = ray.get_actor(name, namespace=NAMESPACE)
-        await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
-
-    async def end(self, name: str) -> None:
-        """Stop the replica's actor and end it for good; no error when there is none."""
-        try:
-            handle = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            return
-        try:
-            await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
-        except (ray.exceptions.RayError, TimeoutError) as error:
-            logger.info("%s did not stop cleanly: %s", name, error)
-        ray.kill(handle, no_restart=True)
-        await wait_until_gone(name)
+    def _serving(self) -> ReplicaServer:
+        if self._server is None:
+            raise InvalidRequest("This process is a spare: it serves no partition yet.")
+        return self._server

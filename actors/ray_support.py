@@ -96,6 +96,14 @@ def actor_options(name: str, *, node_id: str | None = None) -> dict[str, Any]:
     return options
 
 
+def find_actor(name: str) -> Any:
+    """Return the handle of a Raylog actor, also of one that is being restarted; None when there is none."""
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
 async def wait_until_gone(name: str, timeout_s: float = 10.0) -> None:
     """Wait until Ray no longer knows an actor of this name; raises TimeoutError."""
     async with asyncio.timeout(timeout_s):

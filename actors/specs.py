@@ -59,6 +59,15 @@ class ReplicaSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpareSpec:
+    """A process that waits for a replica to serve: where it is noted which one it has become, and what all share."""
+
+    role_file: Path
+    data_directory: Path
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSpec:
     """One group coordinator: the partition of the offsets topic that it answers for."""
 

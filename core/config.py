@@ -268,6 +268,14 @@ CLUSTER_KEYS: Final = _keys(
         32_767,
     ),
     _int("replica.lag.time.max.ms", 30_000, 100, "A follower that has not been caught up for so long leaves the ISR."),
+    _int(
+        "replica.spares",
+        0,
+        0,
+        "Processes that each broker keeps ready to become replicas, about 50 MB each: a topic needs no new processes "
+        "as long as they last. Used ones are replaced one by one while no replica starts; 0 = none.",
+        1_000,
+    ),
 )
 """Settings of the whole cluster, given to ``raylog.start(config=...)`` and kept in the metadata log."""
 
@@ -392,6 +400,7 @@ class ClusterConfig:
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     replica_lag_time_max_ms: int
+    replica_spares: int
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> ClusterConfig:

@@ -76,7 +76,7 @@ class Cluster:
         """Return role, offsets and process id of every replica that answers within 15 seconds."""
         import ray
 
-        from raylog.actors.naming import NAMESPACE
+        from raylog.actors.naming import NAMESPACE, SPARE
 
         names = [name for name in actor_names() if name.startswith("replica:")]
         asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
@@ -84,7 +84,9 @@ class Cluster:
         found = []
         for answer in answered:
             try:
-                found.append(ray.get(answer))
+                row = ray.get(answer)
+                if row["role"] != SPARE:
+                    found.append(row)
             except ray.exceptions.RayError as error:
                 logger.info("a replica did not answer: %s", error)
         return sorted(found, key=lambda one: (one["topic"], one["partition"], one["broker"]))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from raylog.actors.naming import CONTROLLER, NAMESPACE
+from raylog.actors.naming import CONTROLLER
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
 
@@ -206,7 +206,7 @@ class RayActors:
         target = self._actor(rng.choice(names)) if names else None
         if target is None:
             raise NoTarget("no actor runs")
-        ray.kill(ray.get_actor(target[0], namespace=NAMESPACE), no_restart=False)
+        ray.kill(sight.handle_of(target[0]), no_restart=False)
         return Injected(target[0], _replaced(target))
 
 

@@ -11,11 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.actors.naming import CONTROLLER, NAMESPACE
+from raylog.actors.naming import CONTROLLER, NAMESPACE, SPARE_PREFIX
+from raylog.actors.replica_roles import actors_by_role
 from tests.chaos.arena import incomplete
 
 ASK_S: Final = 3.0
 LOOK_S: Final = 0.2
+_ROLES: Final[dict[str, str]] = {}
+"""Replicas by the names of actors that were spares. Kept, because a paused process cannot be asked."""
+
+
+def handle_of(name: str) -> Any:
+    """The handle of an actor, of a replica also when it was a spare; raises ValueError when there is none."""
+    import ray
+
+    was_spare = next((actor for actor, replica in list(_ROLES.items()) if replica == name), name)
+    return ray.get_actor(was_spare, namespace=NAMESPACE)
 
 
 def ask(name: str, method: str, timeout_s: float = ASK_S) -> Any:
@@ -23,18 +34,15 @@ def ask(name: str, method: str, timeout_s: float = ASK_S) -> Any:
     import ray
 
     try:
-        handle = ray.get_actor(name, namespace=NAMESPACE)
-        return ray.get(getattr(handle, method).remote(), timeout=timeout_s)
+        return ray.get(getattr(handle_of(name), method).remote(), timeout=timeout_s)
     except (ValueError, ray.exceptions.RayError):  # no such actor, dead, restarting, too late, or its own error
         return None
 
 
 def actor_names(*prefixes: str) -> list[str]:
-    """Names of the cluster's actors that begin so, sorted."""
-    import ray
-
-    known = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith(prefixes))
+    """Names of the cluster's actors that begin so, sorted; spares that are not in use are none of them."""
+    names = actors_by_role(_ROLES, ASK_S)
+    return sorted(name for name in names if name.startswith(prefixes) and not name.startswith(SPARE_PREFIX))
 
 
 def pid_of(name: str) -> int | None:
@@ -73,7 +81,7 @@ def replica_states() -> dict[str, dict[str, Any]]:
     asked: dict[str, Any] = {}
     for name in actor_names("replica:"):
         try:
-            asked[name] = ray.get_actor(name, namespace=NAMESPACE).status.remote()
+            asked[name] = handle_of(name).status.remote()
         except ValueError:
             continue  # it ended since the names were listed
     found = {}

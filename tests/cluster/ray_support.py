@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raylog.actors.replica_roles import actors_by_role
 from raylog.core.errors import RaylogError, from_code
 from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
 from raylog.storage.records import encode_batch, iter_headers
@@ -31,18 +32,18 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0, 
 
 
 def actor(name: str) -> Any:
-    """Return the handle of one of Raylog's actors."""
+    """Return the handle of one of Raylog's actors; a replica's by its name also when it was a spare."""
     import ray
 
-    return ray.get_actor(name, namespace="raylog")
+    try:
+        return ray.get_actor(name, namespace="raylog")
+    except ValueError:
+        return ray.get_actor(actors_by_role({}).get(name, name), namespace="raylog")
 
 
 def actor_names() -> list[str]:
-    """Return the names of Raylog's actors in this Ray."""
-    import ray
-
-    known = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(one["name"] for one in known if one["namespace"] == "raylog")
+    """Return the names of Raylog's actors in this Ray; of what was a spare the replica's name."""
+    return sorted(actors_by_role({}))
 
 
 def ask(name: str, method: str, timeout_s: float = 90.0) -> Any:

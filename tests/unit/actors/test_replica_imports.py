@@ -18,3 +18,9 @@ def test_a_replica_loads_nothing_of_the_controller_the_groups_or_the_clients() -
     loaded = modules_after("import raylog.actors.ray_replica")
     assert "raylog.actors.replica_server" in loaded
     assert not [name for name in loaded if name.startswith(NOT_OF_A_REPLICA)]
+
+
+def test_finding_the_controller_does_not_load_what_it_is_made_of() -> None:
+    """Ray loads the class of an actor, with its module, into each process that asks for its handle."""
+    loaded = modules_after("import raylog.actors.ray_actors")
+    assert not [name for name in loaded if name.startswith(NOT_OF_A_REPLICA)]

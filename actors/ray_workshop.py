@@ -1,0 +1,63 @@
+"""The hands of a broker that makes and ends the actors of its replicas, out of spares where there are some.
+
+Owned by the ``Broker`` actor; asked by its supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray
+
+from raylog.actors.naming import NAMESPACE
+from raylog.actors.ray_replica import Replica
+from raylog.actors.ray_spares import RaySpares
+from raylog.actors.ray_support import (
+    CONTROL_TIMEOUT_S,
+    MAKE_TIMEOUT_S,
+    actor_options,
+    answer,
+    find_actor,
+    wait_until_gone,
+)
+from raylog.actors.replica_roles import name_of
+from raylog.actors.specs import ReplicaSpec
+
+logger = logging.getLogger(__name__)
+
+
+class RayWorkshop:
+    """Makes replicas as Ray actors pinned to this broker's node; the supervisor's hands."""
+
+    def __init__(self, node_id: str, spares: RaySpares) -> None:
+        """``node_id`` is Ray's id of the node that holds the data directory."""
+        self._node_id = node_id
+        self._spares = spares
+
+    async def ensure(self, spec: ReplicaSpec) -> None:
+        """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
+        with self._spares.held_back():
+            if await self._spares.adopt(spec):
+                return
+            name = name_of(spec)
+            handle: Any = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
+            await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Tell the replica's actor what has changed; raises Ray's errors, ValueError and TimeoutError."""
+        handle: Any = ray.get_actor(await self._spares.actor_of(name_of(spec)), namespace=NAMESPACE)
+        await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
+
+    async def end(self, name: str) -> None:
+        """Stop the replica's actor and end it for good; no error when there is none."""
+        actor = await self._spares.actor_of(name)
+        handle = find_actor(actor)
+        if handle is not None:
+            try:
+                await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                logger.info("%s did not stop cleanly: %s", name, error)
+            ray.kill(handle, no_restart=True)
+            await wait_until_gone(actor)
+        await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is

@@ -1,0 +1,63 @@
+"""Which processes are spares, and when one is made or ended. Pure; used by ``ray_spares.py``.
+
+A spare is an actor of a replica's class that has no replica yet. Once it has taken a role it keeps it to its end, so
+what is known of a role never becomes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+QUIET_MS: Final = 2_000
+"""How long no replica must have been started before a spare is made: processes that somebody waits for come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a broker sees when it looks after its spares."""
+
+    idle: Collection[str]
+    """Actors that answered and have no replica, in the order in which they were made."""
+    unknown: Collection[str] = ()
+    """Actors that have not answered: they may be starting."""
+    stray: Collection[str] = ()
+    """Actors that serve a replica of which no role is noted: nothing can tell Ray's next life of them what to be."""
+    wanted: int = 0
+    starting: int = 0
+    """Replicas whose start is under way."""
+    quiet_ms: int = 0
+    """Time since the last start of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do about it."""
+
+    make: bool
+    end: tuple[str, ...]
+
+
+def plan(sight: Sight) -> Plan:
+    """Return whether to make one spare, and which actors to end.
+
+    One at a time, and none while replicas start: a start costs half a second of CPU, and whoever creates a topic waits
+    for its replicas. Too many are ended at once; the newest go, because the others are surely warm.
+    """
+    surplus = tuple(sight.idle)[sight.wanted :]
+    have = len(sight.idle) + len(sight.unknown)
+    quiet = sight.starting == 0 and sight.quiet_ms >= QUIET_MS
+    return Plan(make=quiet and have < sight.wanted, end=(*sight.stray, *surplus))
+
+
+def choose(idle: Collection[str], roles: Mapping[str, str], barred: Collection[str], replica: str) -> str | None:
+    """Return the spare that becomes ``replica``; None = it gets a process of its own.
+
+    ``roles`` are the actors' names by replica. A replica that could not start in a spare is ``barred``: it shall not
+    use up one after the other.
+    """
+    if replica in roles or replica in barred:
+        return None
+    taken = set(roles.values())
+    return next((name for name in idle if name not in taken), None)

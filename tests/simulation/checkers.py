@@ -72,11 +72,18 @@ class CommittedOnce:
         self._next_sequence: dict[int, int] = {}
         self.producers_forgotten = False
         """A log started anew behind what retention dropped: older batches may be stored twice from then on."""
+        self.forgotten_below = 0
+        """Where the last such log started: it knows the producers of nothing before."""
 
     @property
     def end(self) -> int:
         """Everything below is committed."""
         return len(self.entries)
+
+    def started_anew(self, at: int) -> None:
+        """A log was thrown away and starts at ``at``: producers of what lies below are strangers, as in Kafka."""
+        self.producers_forgotten = True
+        self.forgotten_below = max(self.forgotten_below, at)
 
     def advanced(self, who: str, leader_epoch: int, old: int, new: int, entry_at: EntryAt) -> None:
         """Somebody's high watermark moved from ``old`` to ``new`` over its own log."""

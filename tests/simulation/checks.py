@@ -151,8 +151,7 @@ class Checks:
                 raise Violation("I1", f"acks=1 for offset {offset}, {process.log.durable_end} is durable")
             return
         idempotent = request.producer != NO_PRODUCER_ID
-        # Whose batches were deleted behind a log that starts anew is a stranger, there as in Kafka.
-        forgotten = self.deleted.wanted if self.committed.producers_forgotten else 0
+        forgotten = self.committed.forgotten_below
         self.acked.acknowledged(
             machine.leader_epoch, offset, request.value, idempotent=idempotent, forgotten_below=forgotten
         )

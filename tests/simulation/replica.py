@@ -375,7 +375,7 @@ class ReplicaProcess:
         self.simulation.checks.truncating(self, max(self.log.start, effect.start_offset))
         self.simulation.checks.deleted.moving(self.broker, effect.start_offset, self.simulation.checks.committed.end)
         self.log.reset(effect.start_offset)
-        self.simulation.checks.committed.producers_forgotten = True
+        self.simulation.checks.committed.started_anew(effect.start_offset)
         self._waiting = deque((self.log.end, effects) for _, effects in self._waiting)
 
     def _answer_produce(self, effect: AnswerProduce) -> None:

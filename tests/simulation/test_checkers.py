@@ -77,6 +77,13 @@ class TestAckedIsKept:
         checker.acknowledged(5, 1, 71)
         checker.led(4, 0, at([]))
 
+    def test_a_repeat_of_what_a_new_log_never_saw_is_forgiven_and_no_other(self) -> None:
+        checker = AckedIsKept()
+        checker.acknowledged(1, 4, 71)
+        checker.acknowledged(2, 9, 71, forgotten_below=5)
+        with anomaly("I11"):
+            checker.acknowledged(2, 10, 71, forgotten_below=4)
+
     def test_what_retention_dropped_is_not_missed(self) -> None:
         checker = AckedIsKept()
         checker.acknowledged(1, 0, 70)
@@ -155,7 +162,7 @@ class TestCommittedOnce:
 
     def test_a_repeat_after_a_log_forgot_its_producers_is_forgiven_and_a_gap_is_not(self) -> None:
         checker = CommittedOnce()
-        checker.producers_forgotten = True
+        checker.started_anew(1)
         log = log_of(0, 1, producer=4)
         checker.advanced("one", 1, 0, 3, at([*log, log[1]._replace(chain=chained(log[1].chain, 1, 1))]))
         with anomaly("I11"):

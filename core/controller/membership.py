@@ -104,6 +104,19 @@ class Membership:
                     self._fence(state.partition, place.broker)
             self.settle(state.partition)
 
+    def able_brokers(self, needed: int) -> dict[BrokerId, str]:
+        """Return the brokers that can be given replicas now, with their nodes.
+
+        During the grace period those that have registered with this controller, when there are ``needed``: it does not
+        know yet whether the others still run.
+        """
+        ledger = self._ledger
+        able = {broker.broker: broker.node_id for broker in ledger.image.online_brokers() if not broker.stopped}
+        present = {
+            broker: node for broker, node in able.items() if ledger.sessions.of(BrokerMember(broker)) is not None
+        }
+        return present if len(present) >= needed else able
+
     def awaited(self) -> dict[tuple[str, int], BrokerId]:
         """Return the endpoints of replicas that are placed and have no session, with their brokers."""
         return {
@@ -269,8 +282,13 @@ class Membership:
         self._fence(member.partition, member.broker)
 
     def broker_lost(self, member: BrokerMember) -> None:
-        """Note that a broker's session is over."""
+        """Note that a broker's session is over; nobody waits any longer for replicas that it was yet to start."""
         self._ledger.write(BrokerOffline(broker=member.broker))
+        for partition in sorted(self._first_wait_until_ms):
+            state = self._ledger.image.partition(partition)
+            place = state.place(member.broker) if state is not None else None
+            if place is not None and place.incarnation == NO_INCARNATION:
+                self.settle(partition)
 
     # ------------------------------------------------------------ ISR
 
@@ -440,7 +458,9 @@ class Membership:
         if session is not None and session.life == place.incarnation and place.port:
             return Standing.ONLINE
         if place.incarnation == NO_INCARNATION:
-            return Standing.AWAITED if state.partition in self._first_wait_until_ms else Standing.OFFLINE
+            broker = self._ledger.image.brokers.get(place.broker)
+            may_start = broker is not None and broker.online and state.partition in self._first_wait_until_ms
+            return Standing.AWAITED if may_start else Standing.OFFLINE
         return Standing.AWAITED if place.port and self.in_grace and session is None else Standing.OFFLINE
 
     def _known_replica(

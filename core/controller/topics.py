@@ -90,8 +90,8 @@ class Topics:
 
     def create_internal(self, name: str, config: Mapping[str, object]) -> None:
         """Create one of Raylog's own topics, with as many replicas as asked for and possible now."""
-        able = sum(not broker.stopped for broker in self._ledger.image.online_brokers())
-        factor = min(self._settings.offsets_topic_replication_factor, able)
+        wanted = self._settings.offsets_topic_replication_factor
+        factor = min(wanted, len(self._membership.able_brokers(wanted)))
         assignment = self.placed(self._settings.offsets_topic_partitions, factor)
         self._write(name, _checked_config(config, factor), assignment)
 
@@ -146,7 +146,7 @@ class Topics:
         image = self._ledger.image
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
-        nodes = {broker.broker: broker.node_id for broker in image.online_brokers() if not broker.stopped}
+        nodes = self._membership.able_brokers(replication_factor)
         if not 1 <= replication_factor <= len(nodes):
             raise InvalidReplicationFactor(
                 f"The replication factor {replication_factor} is not possible: {len(nodes)} brokers are online; "

@@ -15,7 +15,8 @@ from raylog.core.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from tests.unit.core.controller.bench import T0, Bench, running_topic, three_brokers
+from raylog.core.ids import TopicPartition
+from tests.unit.core.controller.bench import GRACE_MS, T0, Bench, running_topic, three_brokers
 
 
 def delete(bench: Bench, topic: str = "flights") -> list[object]:
@@ -118,6 +119,40 @@ def test_replicas_are_not_placed_on_brokers_that_are_offline() -> None:
     assert used == {1, 3}
     with pytest.raises(InvalidReplicationFactor):
         bench.create("other", replication_factor=3)
+
+
+def test_a_new_controller_places_replicas_on_brokers_that_it_has_heard_of_while_there_are_enough() -> None:
+    bench = three_brokers().start()
+    for broker in (2, 3):
+        bench.broker(broker, incarnation=bench.lives["broker", broker])
+    bench.create(partitions=1, replication_factor=2)
+    assert set(bench.state().replicas) == {2, 3}
+    bench.create("wide", partitions=1, replication_factor=3)
+    assert set(bench.state(TopicPartition("wide", 0)).replicas) == {1, 2, 3}, "the third may only be late"
+
+
+def test_a_new_partition_does_not_wait_for_a_broker_that_is_lost_before_it_began() -> None:
+    bench = three_brokers().start()
+    for broker in (2, 3):
+        bench.broker(broker, incarnation=bench.lives["broker", broker])
+    bench.wait(GRACE_MS - 1_000)
+    bench.create(assignment=[[1, 2]])
+    bench.replica(2)
+    assert bench.summary() == (-1, 0, (1, 2)), "broker 1 may still register and start its replica"
+    bench.wait(1_000)
+    assert bench.summary() == (2, 1, (2,))
+
+
+def test_a_new_partition_does_not_wait_for_a_broker_that_fails_while_starting_its_replica() -> None:
+    bench = three_brokers()
+    bench.create(assignment=[[1, 2, 3]])
+    bench.replica(2)
+    assert bench.summary() == (-1, 0, (1, 2, 3))
+    bench.lose(("broker", 1))
+    assert bench.summary() == (2, 1, (2, 3))
+    bench.broker(1)
+    bench.replica(1)
+    assert bench.summary() == (2, 1, (2, 3)), "it follows, and the leader takes it into the ISR again"
 
 
 def test_validation_alone_creates_nothing() -> None:

@@ -111,6 +111,8 @@ class ControllerLink:
                 logger.warning("%s: the controller refused the registration: %s", self._name, refusal)
             except (RpcError, ConnectionFailed, OSError) as error:
                 logger.debug("%s: no controller: %s", self._name, error)
+            except Exception:  # whatever it was, an actor without its link would be lost to the cluster in silence
+                logger.exception("%s: the link to the controller failed, trying again", self._name)
             await asyncio.sleep(RETRY_S)
 
     async def _connect_once(self) -> None:

@@ -39,7 +39,7 @@ def offering(nodes: list[dict[str, Any]]) -> list[Node]:
 
 
 class NodeWatch:
-    """Looks at the cluster's nodes every two seconds."""
+    """Looks at the cluster's nodes every ``check_s`` seconds."""
 
     def __init__(
         self,
@@ -47,12 +47,15 @@ class NodeWatch:
         *,
         nodes: Callable[[], list[dict[str, Any]]],
         make_broker: Callable[[BrokerSpec], Awaitable[None]],
+        check_s: float = CHECK_S,
     ) -> None:
         """``nodes`` is ``ray.nodes`` (it blocks); ``make_broker`` makes a broker's actor unless it runs."""
+        self._check_s = check_s
         self._spec = spec
         self._nodes = nodes
         self._make_broker = make_broker
         self._seen: set[str] = set()
+        self._giving: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -61,18 +64,31 @@ class NodeWatch:
 
     async def stop(self) -> None:
         """Stop looking; brokers stay."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._giving.values(), *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
-            found = offering(await asyncio.to_thread(self._nodes))
-            self._seen &= {node.node_id for node in found}
-            for node in found:
-                if node.node_id not in self._seen:
-                    await self._give_broker(node)
-            await asyncio.sleep(CHECK_S)
+            try:
+                self._look(offering(await asyncio.to_thread(self._nodes)))
+            except Exception:  # whatever it was, Ray may answer the next time, and there is nobody else to look
+                logger.exception("the nodes were not looked at, trying again")
+            await asyncio.sleep(self._check_s)
+
+    def _look(self, found: list[Node]) -> None:
+        """Begin what is to be done, for each node by itself: one that was just lost holds up no other."""
+        here = {node.node_id for node in found}
+        self._seen &= here
+        for node_id, task in list(self._giving.items()):
+            if task.done():
+                del self._giving[node_id]
+            elif node_id not in here:
+                task.cancel()
+        for node in found:
+            if node.node_id not in self._seen and node.node_id not in self._giving:
+                self._giving[node.node_id] = asyncio.create_task(self._give_broker(node), name=f"broker on {node.host}")
 
     async def _give_broker(self, node: Node) -> None:
         folder = self._spec.node_folder

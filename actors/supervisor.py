@@ -102,7 +102,10 @@ class ReplicaSupervisor:
             if self._image is not None:
                 if not self._swept:
                     await self._sweep(self._wanted(self._image), self._image)
-                self._compare(self._image)
+                try:
+                    self._compare(self._image)
+                except Exception:  # whatever it was, the next look may go better, and there is nobody else to look
+                    logger.exception("broker %d: replicas were not compared, trying again", self._broker)
 
     async def _sweep(self, wanted: Container[str], image: MetadataImage) -> None:
         """Remove what was deleted or moved elsewhere while this broker was away, or halfway when it crashed.

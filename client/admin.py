@@ -324,7 +324,11 @@ class AsyncAdmin(AsyncMoving):
                 error_code, _, _, _, partitions = reply.args[3][0][:5]
                 whole = not error_code and len(partitions) >= at_least and all(row[4] for row in partitions)
                 if is_there and not whole:
-                    late = LeaderNotAvailable(f"Topic {name!r} was created, but not every partition has a leader yet.")
+                    led = sum(bool(row[4]) for row in partitions)
+                    late = LeaderNotAvailable(
+                        f"Topic {name!r} was created, but as far as broker {broker.broker} knows only {led} of its "
+                        f"{max(len(partitions), at_least)} partitions have a leader yet; see `raylog status`."
+                    )
                     waiting += 1
                 elif not is_there and not error_code:
                     waiting += 1

@@ -19,6 +19,7 @@ from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.running_config import ignored_settings, what_was_ignored
+from raylog.serving import Serving
 from raylog.stopping import actor_names, stop_actors
 from raylog.voters import keep_voters, kept_voters, take_ids, voters_among
 
@@ -34,7 +35,6 @@ CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
-FOLLOWERS_WAIT_S: Final = 15.0
 LOOPBACK: Final = "127.0.0.1"
 NODE_FOLDER: Final = "broker"
 """Folder of a node's broker below the data directory, where every node has its own disk."""
@@ -361,6 +361,14 @@ def _ensure_ray(address: str | None) -> bool:
     return True
 
 
+def _nodes_that_offer() -> set[str | int]:
+    import ray
+
+    from raylog.actors.node_watch import offering
+
+    return {node.node_id for node in offering(ray.nodes())}  # type: ignore[no-untyped-call]
+
+
 def _this_node() -> str:
     import ray
 
@@ -444,47 +452,20 @@ def _status(timeout_s: float) -> dict[str, Any]:
 
 
 def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -> None:
-    wanted = sorted((seat.host, seat.node_id, seat.broker) for seat in seats)
     embedded = seats[0].broker is not None
-    problem = "no status yet"
-    led_since: float | None = None
+    waiting = Serving({seat.broker if seat.broker is not None else seat.node_id: seat.host for seat in seats}, embedded)
 
     def serving() -> bool:
-        nonlocal problem, led_since
         status = _status(max(0.1, deadline - time.monotonic()))
-        online = {one["broker"] if embedded else one["node_id"] for one in status["brokers"] if one["online"]}
-        missing = [host for host, node_id, broker in wanted if (broker if embedded else node_id) not in online]
-        leaderless = {
-            f"{topic}-{one['partition']}": one
-            for topic, partitions in status["topics"].items()
-            for one in partitions
-            if one["leader"] not in one["online"]
-        }
-        names = ", ".join(leaderless) or "none"
-        problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"
-        if missing:
-            return False
-        led_since = led_since or time.monotonic()
-        if embedded and leaderless:
-            # One partition that cannot come back must not keep all others down, nor its operator out: where all that
-            # are here have reported and there is still no leader, the disk with its records is lost or missing.
-            here = {broker for _, _, broker in wanted}
-            hopeless = all(set(one["replicas"]) & here <= set(one["online"]) for one in leaderless.values())
-            if not hopeless or time.monotonic() - led_since <= FOLLOWERS_WAIT_S:
-                return False
-            logger.warning("no replica that is here can lead %s; `raylog status` says more", names)
-            return True
-        # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
-        # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
-        absent = any(
-            set(one["isr"]) - set(one["online"]) for partitions in status["topics"].values() for one in partitions
-        )
-        return not (embedded and absent) or time.monotonic() - led_since > FOLLOWERS_WAIT_S
+        return waiting.look(status, time.monotonic(), _nodes_that_offer)
 
     try:
         _wait_for(serving, deadline, "")
     except StartFailed:
-        raise StartFailed(f"The cluster does not serve after {timeout_s:.0f} s: {problem}.") from None
+        raise StartFailed(f"The cluster does not serve after {timeout_s:.0f} s: {waiting.problem}.") from None
+    if waiting.hopeless:
+        names = ", ".join(waiting.hopeless)
+        logger.warning("no replica that is here can lead %s; `raylog status` says more", names)
 
 
 def _wait_for(condition: Callable[[], bool], deadline: float, complaint: str) -> None:

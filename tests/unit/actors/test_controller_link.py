@@ -126,3 +126,27 @@ def test_a_controller_that_answers_is_never_looked_for_again() -> None:
             await controller.server.close()
 
     asyncio.run(scenario())
+
+
+def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> None:
+    async def scenario() -> None:
+        controller = Controller(silent=False)
+        place = await controller.server.start()
+        looked = 0
+
+        async def find() -> tuple[str, int]:
+            nonlocal looked
+            looked += 1
+            if looked == 1:
+                raise ZeroDivisionError
+            return place
+
+        link = link_to(find)
+        link.start()
+        try:
+            await link.wait_connected(5)
+        finally:
+            await link.stop()
+            await controller.server.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,64 @@
+"""Every node that offers the resource is given a broker, whatever becomes of the other nodes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from raylog.actors.node_watch import NodeWatch
+from raylog.actors.specs import BrokerSpec, ControllerSpec
+
+
+def listed(*names: str) -> list[dict[str, Any]]:
+    return [
+        {"NodeID": name, "NodeManagerAddress": f"host-of-{name}", "Alive": True, "Resources": {"raylog": 1.0}}
+        for name in names
+    ]
+
+
+async def given(rows: list[list[dict[str, Any]]], lost: str, last: str) -> tuple[set[str], bool]:
+    """Let a watch see the rows one after the other; returns who got a broker, and whether the lost one's was let be."""
+    done: set[str] = set()
+    everybody = asyncio.Event()
+    let_be = asyncio.Event()
+
+    def nodes() -> list[dict[str, Any]]:
+        if not rows[0]:
+            rows.pop(0)
+            raise RuntimeError("Ray does not answer")
+        return rows.pop(0) if len(rows) > 1 else rows[0]
+
+    async def make(spec: BrokerSpec) -> None:
+        if spec.node_id == lost:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                let_be.set()
+        done.add(spec.node_id)
+        if spec.node_id == last:
+            everybody.set()
+
+    spec = ControllerSpec(folder=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
+    watch = NodeWatch(spec, nodes=nodes, make_broker=make, check_s=0.01)
+    watch.start()
+    try:
+        async with asyncio.timeout(10):
+            await everybody.wait()
+            if lost and not any(one["NodeID"] == lost for one in rows[-1]):
+                await let_be.wait()
+    finally:
+        await watch.stop()
+    return done, let_be.is_set()
+
+
+def test_a_node_that_is_lost_while_it_gets_its_broker_holds_up_no_other() -> None:
+    assert asyncio.run(given([listed("a-lost", "b")], "a-lost", "b")) == ({"b"}, True)
+
+
+def test_a_broker_is_not_waited_for_any_longer_when_its_node_is_gone() -> None:
+    assert asyncio.run(given([listed("a-lost"), listed("b")], "a-lost", "b")) == ({"b"}, True)
+
+
+def test_an_answer_that_ray_owes_is_asked_for_again() -> None:
+    assert asyncio.run(given([[], listed("a", "b")], "", "b"))[0] == {"a", "b"}

@@ -1,0 +1,59 @@
+"""When a start may return: what is waited for, and what no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.serving import FOLLOWERS_WAIT_S, Serving
+
+
+def status(there: set[str], **partition: Any) -> dict[str, Any]:
+    topics = {"t": [{"partition": 0, **partition}]} if partition else {}
+    return {
+        "brokers": [
+            {"broker": number, "node_id": f"n{number}", "online": f"n{number}" in there} for number in (1, 2, 3)
+        ],
+        "topics": topics,
+    }
+
+
+def nodes(*numbers: int) -> Any:
+    return lambda: {f"n{number}" for number in numbers}
+
+
+def on_nodes() -> Serving:
+    return Serving({"n1": "host-1", "n2": "host-2"}, embedded=False)
+
+
+def test_every_node_that_is_there_has_to_have_its_broker() -> None:
+    waiting = on_nodes()
+    assert not waiting.look(status({"n1"}), 0.0, nodes(1, 2))
+    assert "host-2" in waiting.problem
+    assert waiting.look(status({"n1", "n2"}), 1.0, nodes(1, 2))
+
+
+def test_a_node_that_was_lost_meanwhile_is_not_waited_for() -> None:
+    assert on_nodes().look(status({"n1"}), 0.0, nodes(1))
+
+
+def test_brokers_of_this_machine_are_waited_for_whatever_ray_says() -> None:
+    waiting = Serving({1: "here", 2: "here"}, embedded=True)
+    assert not waiting.look(status({"n1"}), 0.0, nodes())
+    assert waiting.look(status({"n1", "n2"}), 0.0, nodes())
+
+
+def test_a_partition_that_nobody_here_can_lead_delays_the_start_and_does_not_prevent_it() -> None:
+    waiting = Serving({1: "here", 2: "here"}, embedded=True)
+    seen = status({"n1", "n2"}, leader=-1, replicas=[1, 2], online=[1, 2], isr=[3])
+    assert not waiting.look(seen, 100.0, nodes())
+    assert "t-0" in waiting.problem
+    assert not waiting.look(seen, 100.0 + FOLLOWERS_WAIT_S, nodes())
+    assert waiting.look(seen, 100.1 + FOLLOWERS_WAIT_S, nodes())
+    assert waiting.hopeless == ["t-0"]
+
+
+def test_in_sync_replicas_are_waited_for_and_not_for_ever() -> None:
+    waiting = Serving({1: "here"}, embedded=True)
+    seen = status({"n1"}, leader=1, replicas=[1, 2], online=[1], isr=[1, 2])
+    assert not waiting.look(seen, 0.0, nodes())
+    assert waiting.look(seen, 0.1 + FOLLOWERS_WAIT_S, nodes())

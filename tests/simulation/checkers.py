@@ -80,6 +80,10 @@ class CommittedOnce:
         """Everything below is committed."""
         return len(self.entries)
 
+    def chain_before(self, offset: int) -> int:
+        """Return the chain hash of the committed entry before ``offset``; 0 when nothing is committed there."""
+        return self.entries[offset - 1].chain if 0 < offset <= self.end else 0
+
     def started_anew(self, at: int) -> None:
         """A log was thrown away and starts at ``at``: producers of what lies below are strangers, as in Kafka."""
         self.producers_forgotten = True

@@ -332,7 +332,10 @@ class ReplicaProcess:
             return
         offset = self.log.end if known is None else known.first_offset
         if known is None:
-            chain = chained(self.log.chain_before(offset) or 0, effect.leader_epoch, request.value)
+            previous = self.log.chain_before(offset)
+            if previous is None:  # a deletion emptied this log: what came before is committed, and others may have it
+                previous = self.simulation.checks.committed.chain_before(offset)
+            chain = chained(previous, effect.leader_epoch, request.value)
             entry = Entry(effect.leader_epoch, request.value, request.producer, request.sequence, chain)
             self.log.append((entry,))
             self.simulation.checks.appended(self, offset, (entry,))

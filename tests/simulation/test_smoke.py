@@ -46,6 +46,11 @@ def test_a_seed_that_failed_once_passes_for_good(profile: str, seed: int) -> Non
     assert result.violation is None, "\n".join([KEPT_SEEDS[profile, seed], *result.story])
 
 
+def test_a_leader_that_a_deletion_emptied_goes_on_with_the_log_that_others_have() -> None:
+    result = run_seed(11, "retention")
+    assert result.violation is None, "\n".join(result.story)
+
+
 @pytest.mark.parametrize("profile", ["swarm", "zombie", "stale", "reboot", "last-man", "controller"])
 def test_a_profile_of_faults_brings_elections_about(profile: str) -> None:
     assert sum(run_seed(seed, profile).elections for seed in (1, 2, 3)) > 3

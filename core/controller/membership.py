@@ -8,7 +8,6 @@ noted before the life without it is placed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from raylog.core.controller.election import (
@@ -30,6 +29,7 @@ from raylog.core.controller.image import partition_changed, replica_placed
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.records import BrokerOffline, BrokerRegistered, ReplicaLogLost
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
+from raylog.core.controller.warnings import lost_copy, unclean_election
 from raylog.core.errors import (
     DataDirectoryError,
     FencedLeaderEpoch,
@@ -264,7 +264,7 @@ class Membership:
         require(after is not None, f"{event.partition} exists", ledger.story)
         warning = ""
         if (event.partition, event.broker) in ledger.image.lost_logs:
-            warning = _lost_copy(event.partition, event.broker, after.elr if after is not None else ())
+            warning = lost_copy(event.partition, event.broker, after.elr if after is not None else ())
         if after is not None:
             ledger.reply(event.request, [incarnation, after.to_wire()], warning)
 
@@ -392,9 +392,7 @@ class Membership:
             ledger.do(
                 Warn(
                     cause=ledger.cause,
-                    warning=f"Unclean election: broker {after.leader} leads {partition} from epoch "
-                    f"{after.leader_epoch} on, from outside its ISR {list(state.isr)} and its eligible replicas "
-                    f"{list(state.elr)}. Acknowledged records at the end of the partition may be missing.",
+                    warning=unclean_election(state, after),
                 )
             )
 
@@ -473,15 +471,3 @@ class Membership:
         if state is None or place is None:
             raise UnknownTopicOrPartition(f"Broker {broker} holds no replica of {partition}.")
         return state, place
-
-
-def _lost_copy(partition: TopicPartition, broker: BrokerId, elr: Sequence[BrokerId]) -> str:
-    """Return what an operator is told about a partition whose last ISR member came back without its log."""
-    said = f"{partition} has no leader: broker {broker} held its only in-sync copy and came back without it. "
-    if elr:
-        return f"{said}Start a broker that has everything as well ({', '.join(map(str, elr))}), and it leads."
-    return (
-        f"{said}Restore that data directory, or go on with what other replicas have: `raylog topic elect "
-        f"{partition.topic} --partition {partition.partition} --unclean` (or for good, with "
-        "unclean.leader.election.enable=true on the topic)."
-    )

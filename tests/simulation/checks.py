@@ -19,7 +19,7 @@ from tests.simulation.checkers import (
     WatermarkMonotone,
 )
 from tests.simulation.checkers_admin import DeletedIsGone, ResigningSettles
-from tests.simulation.disk import NO_PRODUCER_ID, Entry, chained
+from tests.simulation.disk import NO_PRODUCER_ID, Entry, VirtualLog, chained
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.requests import ProduceRequest
 from tests.simulation.world import Violation
@@ -109,6 +109,12 @@ class Checks:
         self.committed.led(effect.leader_epoch, log.entry, log.start)
         self.acked.led(effect.leader_epoch, log.start, log.entry)
         self.deleted.holds(f"leader {process.broker}", effect.leader_epoch, log.start)
+
+    def chain_before(self, log: VirtualLog, offset: int) -> int:
+        """Return the chain hash that a new entry of a leader's log goes on from."""
+        previous = log.chain_before(offset)
+        # Where a deletion emptied the log, what came before is committed, and others may still have it.
+        return self.committed.chain_before(offset) if previous is None else previous
 
     def appended(self, process: ReplicaProcess, offset: int, entries: Sequence[Entry]) -> None:
         """A replica stored entries; the chain is computed again over its own log."""

@@ -332,10 +332,7 @@ class ReplicaProcess:
             return
         offset = self.log.end if known is None else known.first_offset
         if known is None:
-            previous = self.log.chain_before(offset)
-            if previous is None:  # a deletion emptied this log: what came before is committed, and others may have it
-                previous = self.simulation.checks.committed.chain_before(offset)
-            chain = chained(previous, effect.leader_epoch, request.value)
+            chain = chained(self.simulation.checks.chain_before(self.log, offset), effect.leader_epoch, request.value)
             entry = Entry(effect.leader_epoch, request.value, request.producer, request.sequence, chain)
             self.log.append((entry,))
             self.simulation.checks.appended(self, offset, (entry,))

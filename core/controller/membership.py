@@ -382,7 +382,7 @@ class Membership:
             )
 
     def _stop_waiting(self, state: PartitionState) -> None:
-        """Go on without the replicas that have never run as soon as a new partition can serve: they join when they come.
+        """Go on without replicas that have never run as soon as a new partition can serve: they join when they come.
 
         Writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always waited for,
         however low ``min.insync.replicas`` is: the members that are there are what keeps the first records.

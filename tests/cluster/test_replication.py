@@ -65,8 +65,8 @@ async def test_a_replica_whose_start_is_given_up_leaves_nothing_open(cluster: Lo
     given_up = 0
     for turns in range(20):
         starting = asyncio.create_task(cluster.ensure(spec))
-        while not any(one.spec.broker == away and one._opened for one in cluster.replicas.values()):
-            await asyncio.sleep(0)  # what follows happens within a few turns of the loop
+        while not any(one.spec.broker == away and one._opened for one in cluster.replicas.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # turns of the loop are what counts here
         for _ in range(turns):
             await asyncio.sleep(0)
         if starting.done():

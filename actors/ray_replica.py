@@ -9,6 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import ray
 
 from raylog.actors.naming import SPARE
 from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out, log_to_stderr
@@ -83,3 +87,13 @@ class Replica:
         if self._server is None:
             raise InvalidRequest("This process is a spare: it serves no partition yet.")
         return self._server
+
+
+@cache
+def replica_class() -> Any:
+    """Return the class of which Ray makes replicas.
+
+    The same for all: each new one is taken apart, pickled and stored by Ray when its first actor is made, which takes
+    the broker longer than everything else about a replica.
+    """
+    return ray.remote(Replica)

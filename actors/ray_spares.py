@@ -18,7 +18,7 @@ import ray
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, spare_prefix
-from raylog.actors.ray_replica import Replica
+from raylog.actors.ray_replica import replica_class
 from raylog.actors.ray_support import MAKE_TIMEOUT_S, actor_options, answer, find_actor, wait_until_gone
 from raylog.actors.replica_roles import name_of, noted_roles, role_file, write_role
 from raylog.actors.spare_plan import QUIET_MS, Sight, choose, plan
@@ -184,7 +184,7 @@ class RaySpares:
 
     async def _make(self, name: str) -> None:
         spare = SpareSpec(role_file=role_file(self._folder, name), data_directory=self._folder, secret=self._secret)
-        handle: Any = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(None, spare)
+        handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(None, spare)
         await answer(handle.role.remote(), MAKE_TIMEOUT_S)
         self._idle.append(name)
 

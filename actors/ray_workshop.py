@@ -5,13 +5,15 @@ Owned by the ``Broker`` actor; asked by its supervisor.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any
+import os
+from typing import Any, Final
 
 import ray
 
 from raylog.actors.naming import NAMESPACE
-from raylog.actors.ray_replica import Replica
+from raylog.actors.ray_replica import replica_class
 from raylog.actors.ray_spares import RaySpares
 from raylog.actors.ray_support import (
     CONTROL_TIMEOUT_S,
@@ -26,6 +28,11 @@ from raylog.actors.specs import ReplicaSpec
 
 logger = logging.getLogger(__name__)
 
+TURNS: Final = max(2, os.cpu_count() or 1)
+"""Processes that a broker starts at once. More would share the same processors, and be late together."""
+TURN_S: Final = 5.0
+"""A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
+
 
 class RayWorkshop:
     """Makes replicas as Ray actors pinned to this broker's node; the supervisor's hands."""
@@ -34,6 +41,7 @@ class RayWorkshop:
         """``node_id`` is Ray's id of the node that holds the data directory."""
         self._node_id = node_id
         self._spares = spares
+        self._turns = asyncio.Semaphore(TURNS)
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
@@ -41,8 +49,15 @@ class RayWorkshop:
             if await self._spares.adopt(spec):
                 return
             name = name_of(spec)
-            handle: Any = ray.remote(Replica).options(**actor_options(name, node_id=self._node_id)).remote(spec)
-            await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
+            async with self._turns:  # in the order in which they were asked for
+                handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(spec)
+                serves = asyncio.ensure_future(answer(handle.endpoint.remote(), MAKE_TIMEOUT_S))
+                try:
+                    await asyncio.wait({serves}, timeout=TURN_S)
+                except asyncio.CancelledError:
+                    serves.cancel()
+                    raise
+            await serves
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Tell the replica's actor what has changed; raises Ray's errors, ValueError and TimeoutError."""

@@ -58,7 +58,7 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
             if not in_doubt:
                 note_boot(spec, syncs_first)
             return replace(opened, unsynced_lost=in_doubt)
-        except BaseException:
+        except BaseException:  # whatever it was, nobody else will close a log that is not handed out
             opened.log.close()
             raise
     except BaseException:  # whatever it was, the lock must not stay with a folder that was not opened

@@ -79,7 +79,17 @@ class ReplicaServer:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Recover the log, open the endpoint, look for the controller. Returns when the log is open."""
+        """Recover the log, open the endpoint, look for the controller. Returns when the log is open.
+
+        A start that fails, or is given up, leaves nothing open.
+        """
+        try:
+            await self._start()
+        except BaseException:  # whatever it was: who has no replica has nothing to stop
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         config, flush = topic_settings(self.spec.topic_config)
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(None, open_replica_log, self.spec, config, flush.before_acknowledging)

@@ -202,7 +202,7 @@ class ReplicaSupervisor:
 
     def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, ReplicaPlace]]:
         wanted: dict[str, tuple[ReplicaSpec, ReplicaPlace]] = {}
-        preferred: list[str] = []
+        turns: dict[str, int] = {}
         mine = self._broker
         added = sum(mine in state.adding and mine not in state.isr for state in image.partitions())
         pace = catch_up_rate(image.config, added)
@@ -225,10 +225,10 @@ class ReplicaSupervisor:
                     catch_up_bytes_per_s=pace if mine in state.adding else 0,
                 )
                 wanted[_name(spec)] = (spec, place)
-                if state.replicas[0] == mine:
-                    preferred.append(_name(spec))
-        # Whoever is to lead comes first: starting a process takes its time, and the partition serves from then on.
-        return {name: wanted[name] for name in dict.fromkeys([*preferred, *wanted])}
+                turns[_name(spec)] = state.replicas.index(BrokerId(mine))
+        # Starting a process takes its time. A partition serves when its leader and enough followers are there, so all
+        # brokers start their leaders first, then the first follower of each partition, and so on.
+        return {name: wanted[name] for name in sorted(wanted, key=turns.__getitem__)}
 
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
         """End a replica and remove its folder, unless it was given back.

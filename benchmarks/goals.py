@@ -108,8 +108,10 @@ def _others(results: Results) -> list[Verdict]:
         found.append(_times(f"50 unbatched connections, {replication}: at least Kafka's rate", ours, best, 1.0))
     ours, theirs = (_row(results, "failover", name, "kill -9") for name in ("raylog send", "confluent-kafka"))
     found.append(_times("failover after kill -9 of a leader: 10 x faster than Kafka", ours, theirs, 10.0))
-    made = _row(results, "create", "raylog send", "RF 3")
-    found.append(_below("topic of 6 partitions, RF 3: under 3 s cold", made, "seconds", 3.0, "s"))
+    for how, most in (("cold", 3.0), ("with spares", 1.0)):
+        made = _row(results, "create", "raylog send", how)
+        goal = f"topic of 6 partitions, RF 3, created and written to: under {most:g} s {how}"
+        found.append(_below(goal, made, "seconds", most, "s"))
     used = _row(results, "memory", "raylog send", "replicas")
     found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
     return found

@@ -272,13 +272,13 @@ def probe(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 def create(job: Job, make: Make, tell: Tell) -> Outcome:
-    """Write one record to each partition of a topic that has just been created, until all are acknowledged."""
+    """Connect; then write one record to each partition of a topic that has just been created, until all are stored."""
     client: Any = make(job)
-    client.open_producer()
+    client.connect()
     try:
+        tell()  # a job that waits goes on when the topic has been created
         client.send_to_each(payloads(job.size, 1)[0])
         client.flush()
-        tell()
         return {"records": job.partitions, "monotonic_s": time.monotonic()}
     finally:
         client.close()

@@ -74,8 +74,8 @@ def _more(one: Measured) -> str:
         return f"{number(speed.median)} MB/s"
     if one.metric == "private_mb" and (whole := one.summary("all_mb")) and (count := one.summary("processes")):
         return f"{number(whole.median)} MB in {count.median:.0f} processes"
-    if one.metric == "seconds" and (written := one.summary("until_written_s")):
-        return f"{number(written.median)} s until a new client had written to each partition"
+    if one.metric == "seconds" and (created := one.summary("created_s")):
+        return f"{number(created.median)} s until the call to create it returned"
     if one.metric == "join_s" and (rate := one.summary("rate")):
         return f"{number(rate.median)} records/s"
     return ""

@@ -1,4 +1,4 @@
-"""Is there a Ray cluster on this machine that a process could join? Answered without importing or starting Ray.
+"""Is there a Ray cluster on this machine that a process could join, and how is one started? Without importing Ray.
 
 Ray notes the address of the last cluster in a file that outlives it; joining a dead one would hang for minutes. Used by
 ``discovery`` and by ``raylog.cluster``. May touch: the environment, that file, and one TCP connection.
@@ -6,13 +6,19 @@ Ray notes the address of the last cluster in a file that outlives it; joining a 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ADDRESS_FILE = "ray_current_cluster"
 PROBE_TIMEOUT_S = 1.0
+NICENESS_VARIABLE = "RAY_worker_niceness"
+WORKER_NICENESS = 0
+"""Of the processes of a Ray that we start. Ray's own default, 15, is meant for tasks that compute; a server that has it
+gets a thirtieth of a processor that its own clients keep busy."""
 
 
 def running_ray_address() -> str | None:
@@ -36,3 +42,15 @@ def running_ray_address() -> str | None:
     except OSError:
         return None
     return "auto"
+
+
+def own_ray_options() -> dict[str, Any]:
+    """Return what to give ``ray.init`` to start a Ray of one's own, which ends with the process."""
+    niceness = os.environ.get(NICENESS_VARIABLE, "")
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "_system_config": {"worker_niceness": int(niceness) if niceness.isdecimal() else WORKER_NICENESS},
+    }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from raylog.client.ray_session import running_ray_address
+from raylog.client.ray_session import own_ray_options, running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
@@ -357,7 +357,7 @@ def _ensure_ray(address: str | None) -> bool:
     from raylog.spark.java import put_on_path_for_ray
 
     put_on_path_for_ray()
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(**own_ray_options())
     return True
 
 

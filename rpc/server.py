@@ -69,7 +69,10 @@ class RpcServer:
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else self._limits.auth_timeout_s,
             backlog=1024,
+            start_serving=False,
         )
+        # In a step of its own: who is cancelled while `create_server` begins to serve never learns what was opened.
+        await self._server.start_serving()
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 

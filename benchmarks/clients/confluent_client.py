@@ -32,8 +32,13 @@ class Measured(Client):
             "queue.buffering.max.kbytes": 65_536,
         }
 
+    def connect(self) -> None:
+        """Connect, before there is a topic."""
+        self.producer = self._client("Producer", **self.settings())
+        self.producer.list_topics(timeout=10)
+
     def open_producer(self) -> None:
-        """Connect."""
+        """Connect, and learn where the topic is."""
         self.producer = self._client("Producer", **self.settings())
         self.producer.list_topics(self.job.topic, timeout=10)
 

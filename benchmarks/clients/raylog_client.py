@@ -42,9 +42,13 @@ class Measured(Client):
             "buffer_memory": 64 << 20,
         }
 
-    def open_producer(self) -> None:
-        """Connect."""
+    def connect(self) -> None:
+        """Connect, before there is a topic."""
         self.producer = Producer(**self.settings())
+
+    def open_producer(self) -> None:
+        """Connect, and learn where the topic is."""
+        self.connect()
         if self.job.form == "columns":
             if not hasattr(self.producer, "send_batch"):
                 raise Unsupported("this version of Raylog has no Producer.send_batch")

@@ -1,6 +1,7 @@
-"""The process that holds a Raylog cluster and its Ray: `python -m benchmarks.peers.raylog_host FOLDER BROKERS`.
+"""The process that holds a Raylog cluster and its Ray: `python -m benchmarks.peers.raylog_host FOLDER BROKERS SPARES`.
 
-It reads one command a line (`describe`, `kill TOPIC`, `stop`) and answers each with one line of JSON.
+Each broker keeps SPARES processes ready to become replicas. It reads one command a line (`describe`, `spares`,
+`kill TOPIC`, `stop`) and answers each with one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 import psutil
 
 import raylog
+from raylog.actors.naming import NAMESPACE, SPARE_PREFIX
 from raylog.cluster import Cluster
 
+ASK_S = 30.0
 SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
 
 
@@ -33,6 +36,17 @@ def describe(cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def spares() -> dict[str, Any]:
+    """How many processes are ready to become replicas."""
+    import ray
+
+    known = ray.util.list_named_actors(all_namespaces=True)
+    names = [one["name"] for one in known if one["name"].startswith(SPARE_PREFIX)]
+    asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).role.remote() for name in names]
+    roles: list[Any] = ray.get(asked, timeout=ASK_S)
+    return {"ready": roles.count("")}
+
+
 def kill(cluster: Cluster, topic: str) -> dict[str, Any]:
     """Kill the process of the leader of a topic's partition 0."""
     for one in cluster.replicas():
@@ -46,13 +60,17 @@ def main() -> None:
     """Start, answer, stop."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
-    with raylog.start(Path(sys.argv[1]), brokers=int(sys.argv[2]), **SPARE_FOR_RAY) as cluster:
+    folder, brokers, ready = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    with raylog.start(folder, brokers=brokers, config={"replica.spares": ready}, **SPARE_FOR_RAY) as cluster:
         answers.write(json.dumps(describe(cluster)) + "\n")
         for line in sys.stdin:
             command, *rest = line.split()
             if command == "stop":
                 break
-            answer = kill(cluster, rest[0]) if command == "kill" else describe(cluster)
+            if command == "kill":
+                answer = kill(cluster, rest[0])
+            else:
+                answer = spares() if command == "spares" else describe(cluster)
             answers.write(json.dumps(answer) + "\n")
 
 

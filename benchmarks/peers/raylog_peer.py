@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,41 @@ from benchmarks.peers.processes import Unavailable
 from raylog.client.admin import Admin
 
 ANSWER_TIMEOUT_S = 120.0
-HEAL_TIMEOUT_S = 30.0
+HEAL_TIMEOUT_S = 60.0
 NEVER = 2**63 - 1
+
+
+def _wait_until(condition: Callable[[], bool], complaint: str) -> None:
+    deadline_s = time.monotonic() + HEAL_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise Unavailable(f"{complaint} within {HEAL_TIMEOUT_S:.0f} s")
+        time.sleep(0.1)
 
 
 class Raylog:
     """A Raylog cluster."""
 
-    name = "raylog"
-
-    def __init__(self, root: Path, brokers: int) -> None:
-        self._root = root / "raylog"
+    def __init__(self, root: Path, brokers: int, *, spares: int = 0) -> None:
+        """`spares`: processes that each broker keeps ready to become replicas."""
+        self.name = f"raylog with {spares} spares" if spares else "raylog"
+        self._parent = root
+        self._root = root / self.name.replace(" ", "-")
         self._brokers = brokers
+        self._spares = spares
         self._host: subprocess.Popen[str] | None = None
         self._found: dict[str, Any] = {}
+
+    def with_spares(self, spares: int) -> Raylog:
+        """Another cluster of as many brokers, on a Ray of its own, not started."""
+        return Raylog(self._parent, self._brokers, spares=spares)
 
     def start(self) -> None:
         """Start Ray and the cluster."""
         self._root.mkdir(parents=True, exist_ok=True)
         command = [
-            sys.executable, "-m", "benchmarks.peers.raylog_host", str(self._root / "data"), str(self._brokers)
+            sys.executable, "-m", "benchmarks.peers.raylog_host",
+            str(self._root / "data"), str(self._brokers), str(self._spares)
         ]  # fmt: skip
         with (self._root / "host.out").open("ab") as errors:
             self._host = subprocess.Popen(
@@ -84,9 +100,17 @@ class Raylog:
             admin.create_topic(name, partitions=partitions, replication_factor=replication, config=config, timeout_s=60)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until its processes have ended."""
         with self._admin() as admin:
             admin.delete_topic(name, timeout_s=60)
+        _wait_until(
+            lambda: all(one["topic"] != name for one in self._refreshed()["replicas"]), f"{name} was not taken away"
+        )
+
+    def wait_for_spares(self) -> None:
+        """Wait until every broker has its spares, and none is being made."""
+        wanted = self._brokers * self._spares
+        _wait_until(lambda: self._ask("spares")["ready"] == wanted, f"there were not {wanted} spares")
 
     def pids(self) -> list[int]:
         """Every process of Ray and Raylog."""
@@ -103,16 +127,14 @@ class Raylog:
 
     def heal(self) -> None:
         """Wait until Ray has brought back what was killed and every replica is in sync again."""
-        deadline_s = time.monotonic() + HEAL_TIMEOUT_S
         with self._admin() as admin:
-            while True:
+
+            def in_sync() -> bool:
                 described = admin.describe_topics(admin.list_topics()).values()
                 states = [one for topic in described for one in topic.partitions]
-                if all(set(one.isr) == set(one.replicas) for one in states):
-                    return
-                if time.monotonic() > deadline_s:
-                    raise Unavailable(f"not every replica was in sync again within {HEAL_TIMEOUT_S:.0f} s")
-                time.sleep(0.1)
+                return all(set(one.isr) == set(one.replicas) for one in states)
+
+            _wait_until(in_sync, "not every replica was in sync again")
 
     def folder(self) -> Path:
         """Where the logs lie."""

@@ -6,10 +6,11 @@ import statistics
 import time
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import CONTESTANTS, Bench, Contestant
 from benchmarks.clients.run import Running, run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import private_bytes
+from benchmarks.peers.raylog_peer import Raylog
 
 PARTITIONS = 6
 PROBE_RATE = 200.0
@@ -20,29 +21,49 @@ def _pair(bench: Bench) -> list[Contestant]:
 
 
 def create(bench: Bench) -> None:
-    """A topic of six partitions with three replicas each, from asking for it to one record stored in each partition."""
+    """A topic of six partitions with three replicas each, from asking for it to one record stored in each partition.
+
+    Raylog also with spares, as many on each broker as the topic needs there; they are waited for before each round.
+    """
     number = iter(range(1_000))
 
     def measure(contestant: Contestant) -> Outcome | None:
         peer = bench.peers[contestant.peer]
         name = f"created-{time.time_ns()}-{next(number)}"
-        began_s = time.monotonic()
-        peer.create_topic(name, PARTITIONS, 3, fsync=False)
-        created_s = time.monotonic()
-        try:
-            job = Job(load="create", client=contestant.client, topic=name, address=peer.address(),
-                      partitions=PARTITIONS, linger_ms=0)  # fmt: skip
-            with Running(job) as running:
-                # The client starts after the topic is there; what its process needs to start is no part of this.
-                running.wait_ready()
+        job = Job(load="create", client=contestant.client, topic=name, address=peer.address(),
+                  partitions=PARTITIONS, linger_ms=0, waits=True)  # fmt: skip
+        with Running(job) as running:
+            running.wait_ready()  # what the client's process needs to start is no part of this
+            began_s = time.monotonic()
+            try:
+                peer.create_topic(name, PARTITIONS, 3, fsync=False)
+                created_s = time.monotonic()
+                running.begin()
                 written = running.outcome()
-            return {"seconds": created_s - began_s, "until_written_s": written["monotonic_s"] - began_s,
-                    "records": written["records"]}  # fmt: skip
-        finally:
-            peer.delete_topic(name)
+                return {"seconds": written["monotonic_s"] - began_s, "created_s": created_s - began_s,
+                        "records": written["records"]}  # fmt: skip
+            finally:
+                peer.delete_topic(name)
 
     rounds = 2 if bench.pace.quick else None
-    bench.rounds("create", "6 partitions, RF 3", _pair(bench), measure, metric="seconds", count=rounds)
+    bench.rounds("create", "6 partitions, RF 3, cold", _pair(bench), measure, metric="seconds", count=rounds)
+    cold = bench.peers.get("raylog")
+    if not isinstance(cold, Raylog):
+        return
+    prepared = cold.with_spares(PARTITIONS)
+
+    def measure_prepared(contestant: Contestant) -> Outcome | None:
+        prepared.wait_for_spares()
+        return measure(contestant)
+
+    try:
+        prepared.start()
+        bench.peers[prepared.name] = prepared
+        contestant = replace(CONTESTANTS["raylog send"], peer=prepared.name)
+        bench.rounds("create", "6 partitions, RF 3, with spares", [contestant], measure_prepared, "seconds", rounds)
+    finally:
+        bench.peers.pop(prepared.name, None)
+        prepared.stop()
 
 
 def memory(bench: Bench) -> None:

@@ -388,6 +388,7 @@ class Membership:
         min_isr = min_insync(state, config)
         after = settle(state, standing, lost=lost, unclean=allowed, prefer=prefer, min_isr=min_isr)
         self._commit(state, after)
+        self._stop_waiting(after)
         if after.unclean_leader_epoch > state.unclean_leader_epoch:
             ledger.do(
                 Warn(
@@ -395,6 +396,21 @@ class Membership:
                     warning=unclean_election(state, after),
                 )
             )
+
+    def _stop_waiting(self, state: PartitionState) -> None:
+        """Go on without replicas that have never run as soon as a new partition can serve: they join when they come.
+
+        Writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always waited for,
+        however low ``min.insync.replicas`` is: the members that are there are what keeps the first records.
+        """
+        if state.partition not in self._first_wait_until_ms or state.leader == NO_LEADER:
+            return
+        standing = self.standing(state)
+        present = sum(standing[broker] is Standing.ONLINE for broker in state.isr)
+        enough = max(self._min_insync(state), state.replication_factor // 2 + 1)
+        if standing[state.leader] is Standing.ONLINE and present >= enough:
+            del self._first_wait_until_ms[state.partition]
+            self.settle(state.partition)
 
     def standing(self, state: PartitionState) -> dict[BrokerId, Standing]:
         """Return how each replica of a partition stands."""

@@ -113,11 +113,16 @@ def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
 
 
 def _node_environment() -> dict[str, str]:
-    """The environment of the node: a `java` for Spark on its path, and no connection to a Ray that is not meant."""
+    """The environment of the node.
+
+    A `java` for Spark is on its path; nothing leads to a Ray that is not meant; servers do not stand back for clients.
+    """
+    from raylog.client.ray_session import NICENESS_VARIABLE, WORKER_NICENESS
     from raylog.spark.java import put_on_path_for_ray
 
     put_on_path_for_ray()
-    return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {NICENESS_VARIABLE: str(WORKER_NICENESS), **inherited}
 
 
 def _ensure_token() -> None:

@@ -94,6 +94,7 @@ def _one_part(options: argparse.Namespace, given: list[str]) -> int:
                 brokers=options.brokers,
                 partitions=options.partitions,
                 rate=options.rate,
+                spares=options.spares,
                 faults=tuple(options.faults.split(",")) if options.faults else (),
                 each_once=options.each_once,
                 storm=options.storm,
@@ -133,6 +134,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=3)
     parser.add_argument("--rate", type=float, default=600.0, help="records a second of each of the two producers")
+    parser.add_argument("--spares", type=int, help="processes ready to become replicas (default: by the seed)")
     parser.add_argument("--faults", default="", help="kinds to draw from, by commas (with --only; default: all)")
     parser.add_argument("--each-once", action="store_true", help="each kind once in the order given, and no longer")
     parser.add_argument("--storm", action="store_true", help="do not wait until all is whole between two faults")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import raylog
 from raylog.actors.naming import CONTROLLER
+from raylog.core.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
 
@@ -23,6 +26,8 @@ PAUSE_S: Final = (1.0, 5.0)
 STRANDED_S: Final = (0.5, 2.0)
 """Below the session timeout, so that the followers are still in sync, as far as anybody knows."""
 LONG_PAUSE_S: Final = (8.0, 10.0)
+SIDE_PARTITIONS: Final = 2
+SIDE_WITHIN_S: Final = 60.0
 
 
 class RayActors:
@@ -159,6 +164,39 @@ class RayActors:
         """SIGKILL a broker actor's process; its replicas go on."""
         return self._kill(self._broker(rng))
 
+    def kill_spare(self, rng: random.Random) -> Injected:
+        """SIGKILL a process that waits to become a replica."""
+        names = sight.spares()
+        if not names:
+            raise NoTarget("there is no spare")
+        return self._kill(self._actor(rng.choice(names)))
+
+    def make_topic(self, rng: random.Random) -> Injected:
+        """Make another topic, write to each partition and delete it, while whatever else happens.
+
+        Its replicas are new processes, or spares where there are some; it counts as over when all has succeeded.
+        """
+        name = f"side-{rng.getrandbits(32):08x}"
+        done = threading.Event()
+
+        def live() -> None:
+            try:
+                with raylog.Admin(**self.clients()) as admin:
+                    factor = min(3, self._brokers)
+                    admin.create_topic(name, SIDE_PARTITIONS, factor, timeout_s=SIDE_WITHIN_S)
+                    with raylog.Producer(**self.clients()) as producer:
+                        sent = [producer.send(name, value=b"here", partition=one) for one in range(SIDE_PARTITIONS)]
+                        for one in sent:
+                            one.result(timeout=SIDE_WITHIN_S)
+                    admin.delete_topic(name, timeout_s=SIDE_WITHIN_S)
+            except (RaylogError, TimeoutError) as error:
+                self.remarks.append(f"{name} did not live: {error!r}")
+            else:
+                done.set()
+
+        threading.Thread(target=live, name=name, daemon=True).start()
+        return Injected(name, done.is_set)
+
     def pause_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader for 1 to 5 s: it wakes as a zombie if another was elected meanwhile."""
         return self._pause(self._replica(rng, "leader"), rng.uniform(*PAUSE_S))
@@ -230,6 +268,8 @@ ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] =
     "kill-controller": RayActors.kill_controller,
     "kill-coordinator": RayActors.kill_coordinator,
     "kill-broker": RayActors.kill_broker,
+    "kill-spare": RayActors.kill_spare,
+    "make-topic": RayActors.make_topic,
     "pause-leader": RayActors.pause_leader,
     "hang-leader": RayActors.hang_leader,
     "strand-leader": RayActors.strand_leader,

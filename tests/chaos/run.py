@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import raylog
-from tests.chaos import logs
-from tests.chaos.arena import PARTS, Arena, LeftOut, Setup
+from tests.chaos import logs, sight
+from tests.chaos.arena import CLUSTER_CONFIG, PARTS, Arena, LeftOut, Setup
 from tests.chaos.checker import Analysis, Anomaly, Verdict, analyse, judge
 from tests.chaos.faults import Nemesis, Schedule
 from tests.chaos.history import Fault, History
@@ -35,6 +35,7 @@ ENOUGH: Final = 100
 CALM_PAUSE_S: Final = (0.5, 2.0)
 STORM_PAUSE_S: Final = (0.2, 2.0)
 SEGMENT_BYTES: Final = 262_144
+SPARES: Final = (0, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class Options:
     members: int = 3
     rate: float = 600.0
     """Records a second of each producer."""
+    spares: int | None = None
+    """Processes that each broker keeps ready to become replicas; None = none or some, by the seed."""
     faults: tuple[str, ...] = ()
     """Kinds to draw from; none = all that the part has."""
     each_once: bool = False
@@ -91,6 +94,7 @@ class Run:
             partitions=options.partitions,
             brokers=options.brokers,
             start_s=START_S,
+            config={**CLUSTER_CONFIG, "replica.spares": self._spares()},
         )
         full_disk = not options.faults or "full-disk" in options.faults
         try:
@@ -125,6 +129,7 @@ class Run:
     def _load_and_injure(self) -> Result:
         options = self._options
         self._arena.start()
+        self._wait_for_spares()
         with raylog.Admin(**self._arena.clients()) as admin:
             admin.create_topic(
                 TOPIC,
@@ -157,8 +162,21 @@ class Run:
         self._arena.stop()
         return self._judge(workload, ends, drained=drained)
 
+    def _spares(self) -> int:
+        options = self._options
+        if options.part == "network":  # its replicas are no actors
+            return 0
+        return random.Random(f"{options.seed}-spares").choice(SPARES) if options.spares is None else options.spares
+
+    def _wait_for_spares(self) -> None:
+        """Have them ready, so that the topic is made of them."""
+        wanted = self._spares() * self._options.brokers
+        if wanted and not wait_until(lambda: len(sight.spares()) >= wanted, START_S):
+            self._hangs.append(f"of {wanted} spares {len(sight.spares())} were there after {START_S:.0f} s")
+        self._remarks.append(f"{wanted} processes were spares")
+
     def _kinds(self) -> list[str]:
-        known = self._arena.faults
+        known = [kind for kind in self._arena.faults if kind != "kill-spare" or self._spares()]
         self._remarks += [f"{kind} cannot be done here" for kind in self._options.faults if kind not in known]
         return [kind for kind in self._options.faults or known if kind in known]
 

@@ -45,6 +45,12 @@ def actor_names(*prefixes: str) -> list[str]:
     return sorted(name for name in names if name.startswith(prefixes) and not name.startswith(SPARE_PREFIX))
 
 
+def spares() -> list[str]:
+    """Names of the spares that answer and are in no use, sorted."""
+    names = [name for name in actors_by_role(_ROLES, ASK_S) if name.startswith(SPARE_PREFIX)]
+    return sorted(name for name in names if ask(name, "role") == "")
+
+
 def pid_of(name: str) -> int | None:
     """Process id of an actor, None when it does not answer."""
     if name.startswith("replica:"):

@@ -243,6 +243,7 @@ class LocalCluster:
             await self.stop_controller()
         for server in self.broker_servers.values():
             await server.stop()
+        await asyncio.gather(*self._tasks)  # coordinators that are just being started
         for coordinator in self.coordinators.values():
             await coordinator.stop()
         for replica in self.replicas.values():

@@ -1,6 +1,7 @@
 """Acknowledgement, the in-sync set, elections and truncation, through real replicas and sockets."""
 
 import asyncio
+import gc
 
 from raylog.core.errors import NotEnoughReplicas, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
 from raylog.rpc import RpcError
@@ -52,6 +53,32 @@ async def test_the_supervisor_brings_a_missing_replica_back_by_itself(cluster: L
     await cluster.stop_replica("t", 0, 2)
     await talk.until("t", lambda row: 2 not in row.isr)
     await talk.whole("t")
+
+
+@in_cluster()
+async def test_a_replica_whose_start_is_given_up_leaves_nothing_open(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("t")
+    await talk.produce("t", b"a")
+    leader = (await talk.partition("t")).leader
+    away = next(broker for broker in (1, 2, 3) if broker != leader)
+    spec = await cluster.stop_replica("t", 0, away)
+    given_up = 0
+    for turns in range(20):
+        starting = asyncio.create_task(cluster.ensure(spec))
+        while not any(one.spec.broker == away and one._opened for one in cluster.replicas.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # turns of the loop are what counts here
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if starting.done():
+            break
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        given_up += starting.cancelled()
+    assert given_up, "it was met between opening its log and serving"
+    await cluster.ensure(spec)
+    await talk.whole("t")
+    assert await talk.values("t", 1) == [b"a"]
+    gc.collect()  # a socket or a file that was left open is warned of now
 
 
 @in_cluster()

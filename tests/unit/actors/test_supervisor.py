@@ -123,6 +123,16 @@ def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None
     told(tmp_path, story, partitions=3)
 
 
+def test_leaders_are_started_first_and_then_the_first_followers(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await until(lambda: len(workshop.running) == 4)
+        assert list(workshop.running) == ["t1", "t2", "t0", "t3"]
+
+    one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
+    told(tmp_path, story, assignment=((two, three, one), (one, two, three), (three, one, two), (three, two, one)))
+
+
 def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile(tmp_path: Path) -> None:
     """The broker's metadata is late: it sees the removal, and not yet that the replica was added again."""
     folder = tmp_path / "t-0"

@@ -73,6 +73,23 @@ def test_goals_are_reached_or_missed_or_not_measured() -> None:
     assert found[goal + "1.5 x kafka java tool"].reached is None
 
 
+def test_a_topic_has_a_goal_cold_and_one_with_spares() -> None:
+    cold = [{"seconds": seconds, "created_s": 1.0} for seconds in (2.5, 9.0, 2.0)]
+    spared = [{"seconds": seconds, "created_s": 0.5} for seconds in (1.5, 1.25, 0.75)]
+    found = {
+        one.goal: (one.found, one.reached)
+        for one in verdicts(
+            results(
+                Measured("create", "6 partitions, RF 3, cold", "raylog send", "seconds", cold),
+                Measured("create", "6 partitions, RF 3, with spares", "raylog send", "seconds", spared),
+            )
+        )
+    }
+    goal = "topic of 6 partitions, RF 3, created and written to: under"
+    assert found[f"{goal} 3 s cold"] == ("2.50 s", True)
+    assert found[f"{goal} 1 s with spares"] == ("1.25 s", False)
+
+
 def test_a_page_names_what_was_left_out_and_how_to_repeat_it() -> None:
     page = document(results(*rows(raylog_send=[1.0])), [])
     assert "nats was left out: it is not installed" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import struct
@@ -374,3 +375,20 @@ def test_a_server_without_secret_or_with_an_impossible_limit_is_refused() -> Non
         RpcServer(handler, secret=b"")
     with pytest.raises(ValueError, match="max_frame_bytes"):
         limits(max_frame_bytes=0)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_server_whose_start_is_given_up_listens_no_more_when_it_is_closed(turns: int) -> None:
+    """What it does not close is warned of when it is collected, and every warning fails the test."""
+
+    async def scenario() -> None:
+        server = RpcServer(lambda request: request.reply(None), secret=SECRET)
+        starting = asyncio.create_task(server.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await server.close()
+
+    run(scenario())
+    gc.collect()

@@ -33,7 +33,7 @@ def test_new_partitions_elect_their_preferred_leaders() -> None:
     bench.replica(1, added)
     assert bench.summary(added)[0] == -1, "its preferred leader is waited for"
     bench.replica(3, added)
-    assert bench.summary(added) == (3, 1, (3, 2, 1))
+    assert bench.summary(added) == (3, 1, (3, 1)), "and a majority serves without the last one"
     bench.wait(WAIT_MS + 1_000)
     assert bench.summary(T0)[0] == 1
 

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,15 +134,23 @@ class Bench:
 
     @contextlib.contextmanager
     def topic(
-        self, contestants: Sequence[Contestant], partitions: int, replication: int, *, fsync: bool = False
+        self,
+        contestants: Sequence[Contestant],
+        partitions: int,
+        replication: int,
+        *,
+        fsync: bool = False,
+        fresh: bool = False,
     ) -> Iterator[Callable[[Contestant], Job | None]]:
         """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
 
-        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring.
+        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring;
+        `fresh` asks for a topic of one's own.
         """
         kind = (partitions, replication, fsync)
-        name = self._kept.get(kind) or f"bench-{next(self._numbers)}"
-        if self.pace.quick:
+        is_kept = self.pace.quick and not fresh
+        name = (self._kept.get(kind) if is_kept else None) or f"bench-{next(self._numbers)}"
+        if is_kept:
             self._kept[kind] = name
         jobs: dict[str, Job] = {}
         for peer in {one.peer: self.peers[one.peer] for one in contestants}.values():
@@ -174,7 +182,7 @@ class Bench:
         try:
             yield job_for
         finally:
-            for peer_name in () if self.pace.quick else jobs:
+            for peer_name in () if is_kept else jobs:
                 with contextlib.suppress(*LEFT_OUT):
                     self.peers[peer_name].delete_topic(name)
 
@@ -190,27 +198,39 @@ class Bench:
         count: int | None = None,
     ) -> None:
         """Measure the contestants in turn, round by round. One that fails is left out of the rest, with the reason."""
-        rows = {one.name: Measured(scenario, case, one.name, metric) for one in contestants}
+        self.rounds_in_turn(scenario, {case: measure}, contestants, metric, count)
+
+    def rounds_in_turn(
+        self,
+        scenario: str,
+        cases: Mapping[str, Callable[[Contestant], Outcome | None]],
+        contestants: Sequence[Contestant],
+        metric: str = "rate",
+        count: int | None = None,
+    ) -> None:
+        """As `rounds`, with several cases that are compared with each other: each round has all of them."""
+        rows = {(case, one.name): Measured(scenario, case, one.name, metric) for case in cases for one in contestants}
         self.results.measured += rows.values()
-        out: set[str] = set()
         for number in range(self.pace.rounds if count is None else count):
-            for contestant in contestants:
+            for (case, measure), contestant in itertools.product(cases.items(), contestants):
                 is_once = self.pace.quick and not contestant.is_named_in_goals
-                if contestant.name in out or (number and (is_once or self.is_late())):
-                    continue
-                try:
-                    outcome = measure(contestant)
-                except LEFT_OUT as error:
-                    rows[contestant.name].left_out = str(error)
-                    self.say(f"{scenario}, {case}: {contestant.name} left out, because {error}")
-                    out.add(contestant.name)
-                    continue
-                if outcome is None:
-                    out.add(contestant.name)
-                    rows[contestant.name].left_out = self._no_topic.get(contestant.peer, "its server has no such topic")
-                    continue
-                rows[contestant.name].rounds.append(with_costs(outcome))
-        self._say_medians(scenario, case, list(rows.values()), metric)
+                row = rows[case, contestant.name]
+                if not row.left_out and not (number and (is_once or self.is_late())):
+                    self._measure(row, contestant, measure)
+        for case in cases:
+            self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
+
+    def _measure(self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
+        try:
+            outcome = measure(contestant)
+        except LEFT_OUT as error:
+            row.left_out = str(error)
+            self.say(f"{row.scenario}, {row.case}: {contestant.name} left out, because {error}")
+            return
+        if outcome is None:
+            row.left_out = self._no_topic.get(contestant.peer, "its server has no such topic")
+            return
+        row.rounds.append(with_costs(outcome))
 
     def _say_medians(self, scenario: str, case: str, rows: Sequence[Measured], metric: str) -> None:
         medians = {row.contestant: statistics.median(found) for row in rows if (found := row.numbers())}
@@ -235,6 +255,8 @@ def with_costs(outcome: Outcome) -> Outcome:
     for side in ("client", "server"):
         if records and f"{side}_cpu_s" in outcome:
             outcome[f"{side}_cpu_us"] = outcome[f"{side}_cpu_s"] / records * 1e6
+    if {"client_cpu_us", "server_cpu_us"} <= outcome.keys():
+        outcome["cpu_us"] = outcome["client_cpu_us"] + outcome["server_cpu_us"]
     if outcome.get("bytes") and outcome.get("seconds"):
         outcome["rate_mb"] = outcome["bytes"] / outcome["seconds"] / 1e6
     return outcome

@@ -38,6 +38,8 @@ class Job:
     """Records a second; 0: as many as go."""
     count: int = 0
     """Records to expect or to read; 0: by time."""
+    newest: int = 0
+    """Read so many of the last records of each partition; 0: all."""
     connections: int = 1
     fresh: bool = False
     """Whether a server that keeps everything in memory shall forget what it has first."""

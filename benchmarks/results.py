@@ -14,6 +14,7 @@ from benchmarks.job import Outcome
 HIGHER_IS_BETTER = {
     "rate": True, "rate_mb": True, "p50_ms": False, "p99_ms": False, "p99.9_ms": False, "gap_ms": False,
     "seconds": False, "join_s": False, "private_mb": False, "client_cpu_us": False, "server_cpu_us": False,
+    "cpu_us": False, "idle_cpu_ms": False,
 }  # fmt: skip
 RAYLOG = "raylog"
 
@@ -41,7 +42,8 @@ class Measured:
 
     def miscounts(self) -> list[str]:
         """Rounds in which the server has not exactly the records that the client counts."""
-        counted = {"produce": "records", "consume": "once"}.get(self.scenario)
+        kind = self.case.partition(",")[0] if self.scenario == "growth" else self.scenario
+        counted = {"produce": "records", "consume": "once"}.get(kind)
         return [
             f"{self.scenario}, {self.case}, {self.contestant}: {one[counted]} by the client, {one['stored']} stored"
             for one in self.rounds

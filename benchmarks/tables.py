@@ -12,7 +12,7 @@ from benchmarks.results import HIGHER_IS_BETTER, RAYLOG, Measured, Results, rati
 
 UNITS = {
     "rate": "records/s", "rate_mb": "MB/s", "p99_ms": "p99 ms", "gap_ms": "ms", "seconds": "s", "join_s": "s",
-    "private_mb": "MB",
+    "private_mb": "MB", "idle_cpu_ms": "ms of CPU a second",
 }  # fmt: skip
 COLUMNS = ("contestant", "median", "range", "Raylog is", "more", "CPU µs/record: client", "server")
 Row = tuple[str, ...]

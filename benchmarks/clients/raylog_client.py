@@ -82,6 +82,8 @@ class Measured(Client):
             return
         self._partitions = [TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
         self.consumer.assign(self._partitions)
+        if self.job.newest:
+            self.rewind()
         if at_end:
             self.consumer.seek_to_end(*self._partitions)
             for one in self._partitions:
@@ -119,8 +121,12 @@ class Measured(Client):
         return [record.value for records in polled.values() for record in records]
 
     def rewind(self) -> None:
-        """Go back to the first record."""
-        self.consumer.seek_to_beginning()
+        """Go back to the first record, or to the first of the newest."""
+        if not self.job.newest:
+            self.consumer.seek_to_beginning()
+            return
+        for partition, end in self.consumer.end_offsets(self._partitions).items():
+            self.consumer.seek(partition, max(0, end - self.job.newest))
 
     def is_assigned(self) -> bool:
         """Whether the group has given partitions."""

@@ -10,6 +10,7 @@ from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import Running, run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import private_bytes
+from benchmarks.scenarios.throughput import warm_up
 
 PARTITIONS = 6
 PROBE_RATE = 200.0
@@ -83,6 +84,7 @@ def failover(bench: Bench) -> None:
 
         rounds = 1 if bench.pace.quick else None
         bench.rounds("failover", "kill -9 of a leader, RF 3, acks=all", contestants, measure, "gap_ms", rounds)
+    warm_up(bench)  # what was killed is back, and cold
 
 
 def restart(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""How many records go in and come out: produce, consume (from the page cache and cold), and growth."""
+"""How many records go in and come out: produce, and consume from the page cache and cold."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def warm_up(bench: Bench) -> None:
         with bench.topic(contestants, 6 if replication == 3 else 1, replication) as job_for:
             for contestant in contestants:
                 job = job_for(contestant)
+                parts = (1 if replication == 3 else 4) * (1 if contestant.peer == "kafka" else 4)
                 if job is not None:
-                    run(replace(job, load="produce", warmup_s=0.0, seconds=seconds / (1 if replication == 3 else 4)))
+                    run(replace(job, load="produce", warmup_s=0.0, seconds=seconds / parts))
     bench.say("the servers are warm")
 
 
@@ -146,21 +147,3 @@ def _reading(
         return run(wanted)
 
     return measure
-
-
-def growth(bench: Bench) -> None:
-    """Throughput as partitions and data grow: 1 to 24 partitions, and 1 to 20 GB in one topic."""
-    if bench.pace.quick:
-        return
-    contestants = bench.among("raylog send_batch", "raylog send", "confluent-kafka")
-    for partitions in (1, 6, 24):
-        with bench.topic(contestants, partitions, 1) as job_for:
-            measure = bench.run_for(job_for, "produce", size=1_000)
-            bench.rounds("growth", f"1,000 B, RF 1, {partitions} partitions", contestants, measure, count=3)
-    ours = bench.among("raylog send", "confluent-kafka")
-    with bench.topic(ours, 6, 1) as job_for:
-        for gigabytes in (1, 5, 20):
-            # What the measurements before have left are smaller records, so the topic is a little smaller than said.
-            fill_each(bench, job_for, ours, 10_000, gigabytes * 10**5, limit_s=600)
-            measure = bench.run_for(job_for, "produce", size=1_000)
-            bench.rounds("growth", f"1,000 B, RF 1, 6 partitions, {gigabytes} GB on disk", ours, measure, count=3)

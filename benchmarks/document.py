@@ -1,4 +1,4 @@
-"""Writes docs/performance.md from one run: `python -m benchmarks.document benchmarks/results/STAMP/results.json`."""
+"""Writes docs/performance.md from a run: `python -m benchmarks.document benchmarks/results/STAMP/results.json`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from benchmarks.goals import verdicts
 from benchmarks.plots import draw
 from benchmarks.results import Results
+from benchmarks.scenarios import SCENARIOS
 from benchmarks.tables import as_markdown, markdown, said
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+NOTES = Path(__file__).with_name("notes.md")
+"""Written by hand: what the profiles show to be in the way of goals that were missed."""
 HEAD = """\
 # Performance
 
@@ -58,27 +61,36 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
 
 def document(results: Results, pictures: list[Path]) -> str:
     """The page."""
-    goals = [(one.goal, one.found, said(one)) for one in verdicts(results)]
+    goals = verdicts(results)
+    reached, measured = (sum(1 for one in goals if one.reached is is_so) for is_so in (True, False))
     parts = [
         HEAD,
         _cautions(results),
         "## Goals\n\n",
-        markdown(("goal", "found", "reached"), goals),
+        f"Of {len(goals)} goals {reached} were reached in this run and {measured} were not",
+        f"; {left} were not measured.\n\n" if (left := len(goals) - reached - measured) else ".\n\n",
+        markdown(("goal", "found", "reached"), [(one.goal, one.found, said(one)) for one in goals]),
+        "\n",
+        NOTES.read_text(encoding="utf-8") + "\n" if NOTES.exists() else "",
+        _left_out(results),
+        "## Every measurement\n\n",
+        as_markdown(results, _about(pictures)),
         "\n",
         METHOD,
         "## Machine, versions and settings\n\n",
         markdown(("what", "value"), [*results.machine.items(), *results.versions.items()]),
         "\n",
         markdown(("setting of the run", "value"), [(name, str(value)) for name, value in results.settings.items()]),
-        "\n",
-        _left_out(results),
-        "## Pictures\n\n",
-        *(f"![{path.stem}: median and range of each contestant](img/{path.name})\n\n" for path in pictures),
-        "## Every measurement\n\n",
-        as_markdown(results),
         _repeat(results),
     ]
     return "".join(parts)
+
+
+def _about(pictures: list[Path]) -> dict[str, str]:
+    """What stands before a scenario's table: a sentence, and its picture."""
+    drawn = {path.stem: f"![{path.stem}: medians and ranges](img/{path.name})\n" for path in pictures}
+    said_of = {name: (run.__doc__ or "").partition("\n\n")[0].strip() + "\n" for name, run in SCENARIOS.items()}
+    return {name: "\n".join(filter(None, (words, drawn.get(name)))) for name, words in said_of.items()}
 
 
 def _cautions(results: Results) -> str:
@@ -106,6 +118,8 @@ python -m benchmarks --only produce,latency
 python -m benchmarks.document benchmarks/results/STAMP/results.json
 ```
 
+Given several files, the last command takes each scenario from the last of them that has it, and says so above.
+
 Kafka's jars come by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) through the `mvn` of the machine, which
 keeps to its own settings and mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's
 packages. What is not there is left out, and the run says why.
@@ -114,9 +128,9 @@ packages. What is not there is left out, and the run says why.
 
 def main() -> None:
     """Write the page, its pictures, and the JSON that both come from."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m benchmarks.document RESULTS.json")
-    results = Results.read(Path(sys.argv[1]))
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m benchmarks.document RESULTS.json [RESULTS.json ...]")
+    results = Results.merged([Results.read(Path(one)) for one in sys.argv[1:]])
     results.write(DOCS / "performance.json")
     pictures = draw(results, DOCS / "img")
     (DOCS / "performance.md").write_text(document(results, pictures), encoding="utf-8")

@@ -39,7 +39,7 @@ Measure = Callable[[Contestant], Outcome | None]
 
 
 def growth(bench: Bench) -> None:
-    """Cases take turns as contestants do, so that what disturbs the machine disturbs one partition as much as 24."""
+    """Whether throughput stays from 1 to 24 partitions and from 1 to 20 GB; here the cases take turns, too."""
     _partitions(bench, (1, 6, 24) if bench.pace.quick else PARTITIONS)
     if not bench.is_late():
         _data(bench, (1, 5) if bench.pace.quick else GIGABYTES)

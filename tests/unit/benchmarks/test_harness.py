@@ -40,6 +40,24 @@ def test_contestants_are_measured_in_turn(bench: Bench) -> None:
     assert [len(one.rounds) for one in bench.results.measured] == [2, 2]
 
 
+def test_cases_that_are_compared_take_turns_too(bench: Bench) -> None:
+    order = []
+    cases = {name: lambda one, name=name: order.append(one.name + name) or {"rate": 1.0} for name in ("1", "2")}
+    bench.rounds_in_turn("growth", cases, [A, B])
+    assert order == ["a1", "b1", "a2", "b2"] * 2
+
+
+def test_one_that_fails_in_a_case_goes_on_in_the_others(bench: Bench) -> None:
+    def fail(_: Contestant) -> Outcome:
+        raise Unavailable("the disk is full")
+
+    bench.rounds_in_turn("growth", {"1": fail, "2": lambda _: {"rate": 1.0}}, [A])
+    assert [(one.case, one.left_out, len(one.rounds)) for one in bench.results.measured] == [
+        ("1", "the disk is full", 0),
+        ("2", "", 2),
+    ]
+
+
 def test_a_quick_run_measures_once_what_no_goal_names(bench: Bench) -> None:
     bench.rounds("produce", "a case", [A, ONCE], lambda _: {"rate": 1.0})
     assert [len(one.rounds) for one in bench.results.measured] == [2, 1]

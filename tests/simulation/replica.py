@@ -52,6 +52,7 @@ from raylog.core.replication.state import PartitionState
 from raylog.storage.errors import StorageError
 from tests.simulation.disk import Entry, VirtualLog, chained
 from tests.simulation.requests import DeleteRequest, ProduceRequest, Uplink
+from tests.simulation.ticking import checked_step
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class ReplicaProcess:
         self.simulation.machine_steps += 1
         try:
             before = machine.high_watermark
-            out = machine.step(event)
+            out = checked_step(machine, event) if self.simulation.validate else machine.step(event)
             if self.simulation.validate:
                 machine.validate()
         except InvariantBroken as broken:

@@ -149,8 +149,6 @@ class ReplicaProcess:
         try:
             before = machine.high_watermark
             out = checked_step(machine, event) if self.simulation.validate else machine.step(event)
-            if self.simulation.validate:
-                machine.validate()
         except InvariantBroken as broken:
             raise Violation("machine", broken.claim) from broken
         self.world.note(self.broker, machine.log_end_offset, machine.high_watermark, machine.leader_epoch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -42,8 +42,15 @@ def test_contestants_are_measured_in_turn(bench: Bench) -> None:
 
 def test_cases_that_are_compared_take_turns_too(bench: Bench) -> None:
     order = []
-    cases = {name: lambda one, name=name: order.append(one.name + name) or {"rate": 1.0} for name in ("1", "2")}
-    bench.rounds_in_turn("growth", cases, [A, B])
+
+    def measuring(case: str) -> Callable[[Contestant], Outcome]:
+        def measure(one: Contestant) -> Outcome:
+            order.append(one.name + case)
+            return {"rate": 1.0}
+
+        return measure
+
+    bench.rounds_in_turn("growth", {"1": measuring("1"), "2": measuring("2")}, [A, B])
     assert order == ["a1", "b1", "a2", "b2"] * 2
 
 

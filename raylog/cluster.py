@@ -18,6 +18,7 @@ from raylog.client.ray_session import running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
+from raylog.priority import let_workers_serve
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.stopping import actor_names, stop_actors
 from raylog.voters import keep_voters, kept_voters, take_ids, voters_among
@@ -356,6 +357,7 @@ def _ensure_ray(address: str | None) -> bool:
         return False
     from raylog.spark.java import put_on_path_for_ray
 
+    let_workers_serve()
     put_on_path_for_ray()
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     return True

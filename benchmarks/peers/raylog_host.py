@@ -16,6 +16,7 @@ import psutil
 
 import raylog
 from raylog.cluster import Cluster
+from raylog.core.errors import RaylogError
 
 SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
 
@@ -29,8 +30,17 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         "secret": cluster.secret(),
         "ray": ray.get_runtime_context().gcs_address,
         "pids": [one.pid for one in psutil.Process().children(recursive=True)],
-        "replicas": cluster.replicas(),
+        "replicas": _replicas(cluster),
     }
+
+
+def _replicas(cluster: Cluster) -> list[dict[str, Any]]:
+    """All replicas; none while the controller does not answer: one measurement is lost then, and not the cluster."""
+    try:
+        return cluster.replicas()
+    except RaylogError as error:
+        print(f"The replicas are not known at the moment: {error}", file=sys.stderr)
+        return []
 
 
 def kill(cluster: Cluster, topic: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Final
 
 from raylog.cli.complaints import NO_CLUSTER
 from raylog.core.errors import NoClusterFound, StartFailed
+from raylog.priority import let_workers_serve
 
 STATE_FILE: Final = "ray.json"
 LOG_FILE: Final = "ray.out"
@@ -113,9 +114,10 @@ def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
 
 
 def _node_environment() -> dict[str, str]:
-    """The environment of the node: a `java` for Spark on its path, and no connection to a Ray that is not meant."""
+    """The environment of the node: for brokers, for a `java` of Spark, and without a Ray that is not meant."""
     from raylog.spark.java import put_on_path_for_ray
 
+    let_workers_serve()
     put_on_path_for_ray()
     return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 

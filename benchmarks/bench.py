@@ -68,12 +68,14 @@ class Pace:
     seconds: float
     warmup_s: float
     quick: bool
+    slow_rounds: int
+    """Of what takes longer than measuring: killing, restarting, filling."""
     limit_s: float
     """No round begins after so many seconds, and no scenario."""
 
 
-QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, limit_s=450.0)
-FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, limit_s=6 * 3600.0)
+QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, slow_rounds=1, limit_s=450.0)
+FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, slow_rounds=5, limit_s=6 * 3600.0)
 
 
 class Bench:

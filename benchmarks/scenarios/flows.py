@@ -95,4 +95,4 @@ def catchup(bench: Bench) -> None:
             return outcome
 
         case = f"{backlog / 1e9:g} GB of 1,000 B behind, 5,000/s still coming"
-        bench.rounds("catchup", case, contestants, measure, count=1 if bench.pace.quick else None)
+        bench.rounds("catchup", case, contestants, measure, count=bench.pace.slow_rounds)

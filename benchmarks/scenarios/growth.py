@@ -19,12 +19,12 @@ from benchmarks.scenarios.throughput import fill_each
 SIZE = 1_000
 PARTITIONS = (1, 6, 12, 24)
 GIGABYTES = (1, 5, 10, 20)
-ROUNDS = 3
+ROUNDS_MAX = 3
 SECONDS = 1.5
 """Short, because each measurement adds to what lies on disk."""
 DATA_SECONDS = 1.0
 DATA_PARTITIONS = 6
-HELD = 600_000
+HELD = 300_000
 """Records in each topic of the axis of partitions before it is measured."""
 NEWEST = 240_000
 """Records that are read where gigabytes lie before them: those that came last."""
@@ -40,13 +40,13 @@ Measure = Callable[[Contestant], Outcome | None]
 
 def growth(bench: Bench) -> None:
     """Whether throughput stays from 1 to 24 partitions and from 1 to 20 GB; here the cases take turns, too."""
-    _partitions(bench, (1, 6, 24) if bench.pace.quick else PARTITIONS)
-    if not bench.is_late():
-        _data(bench, (1, 5) if bench.pace.quick else GIGABYTES)
+    _partitions(bench, (1, 24) if bench.pace.quick else PARTITIONS)
+    if not bench.pace.quick:
+        _data(bench, GIGABYTES)
 
 
 def _rounds(bench: Bench) -> int:
-    return 1 if bench.pace.quick else ROUNDS
+    return min(ROUNDS_MAX, bench.pace.slow_rounds)
 
 
 def _partitions(bench: Bench, counts: tuple[int, ...]) -> None:

@@ -82,7 +82,7 @@ def failover(bench: Bench) -> None:
             peer.heal()
             return outcome
 
-        rounds = 1 if bench.pace.quick else None
+        rounds = bench.pace.slow_rounds
         bench.rounds("failover", "kill -9 of a leader, RF 3, acks=all", contestants, measure, "gap_ms", rounds)
     warm_up(bench)  # what was killed is back, and cold
 
@@ -105,5 +105,5 @@ def restart(bench: Bench) -> None:
             outcome = run(job)
             return {"seconds": outcome["monotonic_s"] - stopped_s, "stop_s": stopped_s - began_s, "records": PARTITIONS}
 
-        rounds = 1 if bench.pace.quick else 3
+        rounds = min(3, bench.pace.slow_rounds)
         bench.rounds("restart", "6 partitions, RF 3, until written again", contestants, measure, "seconds", rounds)

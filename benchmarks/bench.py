@@ -86,7 +86,7 @@ class Bench:
         self.results = results
         self.scratch = scratch
         self._no_topic: dict[str, str] = {}
-        self._kept: dict[tuple[int, int, bool], str] = {}
+        self._kept: dict[tuple[int, int, bool, str], str] = {}
         self._made: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
@@ -134,13 +134,20 @@ class Bench:
 
     @contextlib.contextmanager
     def topic(
-        self, contestants: Sequence[Contestant], partitions: int, replication: int, *, fsync: bool = False
+        self,
+        contestants: Sequence[Contestant],
+        partitions: int,
+        replication: int,
+        *,
+        fsync: bool = False,
+        holds: str = "",
     ) -> Iterator[Callable[[Contestant], Job | None]]:
         """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
 
         A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring.
+        Topics of which it matters what they hold are of different kinds when they differ in `holds`.
         """
-        kind = (partitions, replication, fsync)
+        kind = (partitions, replication, fsync, holds)
         name = self._kept.get(kind) or f"bench-{next(self._numbers)}"
         if self.pace.quick:
             self._kept[kind] = name

@@ -88,7 +88,7 @@ class Bench:
         self.results = results
         self.scratch = scratch
         self._no_topic: dict[str, str] = {}
-        self._kept: dict[tuple[int, int, bool], str] = {}
+        self._kept: dict[tuple[int, int, bool, str], str] = {}
         self._made: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
@@ -142,14 +142,16 @@ class Bench:
         replication: int,
         *,
         fsync: bool = False,
+        holds: str = "",
         fresh: bool = False,
     ) -> Iterator[Callable[[Contestant], Job | None]]:
         """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
 
         A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring;
-        `fresh` asks for a topic of one's own.
+        `fresh` asks for a topic of one's own. Topics of which it matters what they hold are of different kinds when
+        they differ in `holds`.
         """
-        kind = (partitions, replication, fsync)
+        kind = (partitions, replication, fsync, holds)
         is_kept = self.pace.quick and not fresh
         name = (self._kept.get(kind) if is_kept else None) or f"bench-{next(self._numbers)}"
         if is_kept:

@@ -160,19 +160,47 @@ def test_a_producer_counts_what_is_stored_and_leaves_the_warm_up_out(job: Job) -
     assert Pretended.stored_values[found["records"] :], "the warm-up has sent something, too"
 
 
+class InParts(Pretended):
+    """Gives ten values at a time."""
+
+    def values(self, timeout_s: float) -> list[bytes]:
+        found = self.stored_values[self.at : self.at + 10]
+        self.at += len(found)
+        return found
+
+
 def test_a_consumer_reads_the_topic_again_until_its_time_is_over(job: Job) -> None:
     Pretended.stored_values.extend([b"v" * 10] * 100)
-    found = loads.consume(replace(job, count=100), Pretended, lambda: None)
+    found = loads.consume(replace(job, count=100), InParts, lambda: None)
     assert found["once"] == 100
-    assert found["records"] % 100 == 0
-    assert found["bytes"] == 10 * found["records"]
+    assert found["seconds"] >= job.seconds
+    assert found["bytes"] == 10 * found["records"] > 10 * found["once"]
+
+
+def test_the_first_records_of_a_pass_are_not_measured(job: Job) -> None:
+    Pretended.stored_values.extend([b"v" * 10] * 100)
+    found = loads.consume(replace(job, count=100, seconds=5.0, once=True), InParts, lambda: None)
+    assert (found["once"], found["records"], found["bytes"]) == (100, 90, 900)
+    assert found["seconds"] < 5
+
+
+def test_a_slow_consumer_is_measured_with_what_it_has_read_in_its_time(job: Job) -> None:
+    class Slow(InParts):
+        def values(self, timeout_s: float) -> list[bytes]:
+            time.sleep(0.01)
+            return super().values(timeout_s)
+
+    Pretended.stored_values.extend([b"v" * 10] * 100_000)
+    found = loads.consume(replace(job, count=100_000), Slow, lambda: None)
+    assert "once" not in found
+    assert 0 < found["records"] < 1_000
 
 
 def test_a_consumer_that_misses_records_has_no_rate(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "FIRST_READ_S", 0.01)
+    monkeypatch.setattr(loads, "SILENCE_S", 0.01)
     Pretended.stored_values.extend([b"v"] * 99)
     with pytest.raises(Unsupported, match="read 99 of 100 records"):
-        loads.consume(replace(job, count=100, warmup_s=0.0), Pretended, lambda: None)
+        loads.consume(replace(job, count=100, warmup_s=0.0, seconds=5.0), Pretended, lambda: None)
 
 
 def test_latency_counts_from_when_a_record_was_due_and_leaves_the_warm_up_out(job: Job) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.goals import verdicts
 from benchmarks.plots import draw
-from benchmarks.results import Results
+from benchmarks.results import OWN_RUN, Results
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.tables import as_markdown, markdown, said
 
@@ -17,8 +17,8 @@ NOTES = Path(__file__).with_name("notes.md")
 HEAD = """\
 # Performance
 
-Raylog beside what you would pick instead, on one machine, in one run. This page is written by
-`python -m benchmarks.document` from the run's JSON ([performance.json](performance.json)): every row that was
+Raylog beside what you would pick instead, on one machine, in turns. This page is written by
+`python -m benchmarks.document` from what the run has kept ([performance.json](performance.json)): every row that was
 measured is here, also those that Raylog loses.
 
 """
@@ -28,7 +28,7 @@ contestant, and those with more processes and threads most: take the ratios as r
 
 """
 FEW = """\
-This was a quick run: {rounds} rounds of {seconds} s each, and only a part of the cases.
+This was a quick run: {rounds} rounds of {seconds} s each, fewer of what takes long, and only a part of the cases.
 
 """
 METHOD = """\
@@ -38,9 +38,10 @@ All servers run at the same time on the machine described below, together with t
 a time. For each case the contestants take turns, one measurement each and then again, so that what disturbs the machine
 disturbs all of them. A row is the median of its rounds, with the lowest and the highest beside it.
 
-- **Servers**: three brokers on both sides. Raylog runs on a Ray of its own, and the CPU time of all of Ray's processes
-  counts as the server's. Kafka runs as three processes in KRaft mode, each broker and controller, with the heap and the
-  flags of its own start script. It has run under load before anything counts: its virtual machine gets faster.
+- **Servers**: three brokers on both sides. Raylog runs on a Ray of its own, started by `raylog.start()`, and the CPU
+  time of all of Ray's processes counts as the server's. Kafka runs as three processes in KRaft mode, each broker and
+  controller, with the heap and the flags of its own start script. It has run under load before anything counts: its
+  virtual machine gets faster.
 - **Durability**: acknowledged means in the page cache on both sides (Kafka's default; Raylog's own is stricter), or on
   disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas
   here; NATS syncs by time. `min.insync.replicas` is a majority on both sides.
@@ -54,6 +55,8 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
   own steady state, which begins after 500,000 records or 128 MB, because its virtual machine, too, gets faster.
 - **Latency** counts from the moment at which a record was due, not from when it was sent, so a stall shows in every
   record that it delays. Producer and consumer are two processes that read one clock.
+- **Growth**: the topics of all cases are there all the time and take turns, so what replicas at rest cost falls on all
+  cases alike; it is measured by itself. What was written before is on disk before each measurement begins.
 - **Ratios** in the column "Raylog is" compare with Raylog's first row, which is record by record like the others.
 
 """
@@ -98,7 +101,9 @@ def _cautions(results: Results) -> str:
     load, cores = results.machine.get("load average at the beginning", "0"), results.machine.get("cores", "1")
     busy = BUSY.format(load=load, cores=cores) if float(load) > float(cores) / 2 else ""
     few = FEW.format(**results.settings) if results.settings.get("quick") else ""
-    return few + busy
+    own = [name.removeprefix(OWN_RUN) for name in results.settings if name.startswith(OWN_RUN)]
+    apart = f"Measured in a run of its own, whose settings are below: {'; '.join(own)}.\n\n" if own else ""
+    return few + apart + busy
 
 
 def _left_out(results: Results) -> str:

@@ -18,6 +18,8 @@ HIGHER_IS_BETTER = {
 }  # fmt: skip
 RAYLOG = "raylog"
 LOAD = "load average at the beginning"
+OWN_RUN = "run of its own: "
+"""Before the scenarios that another run than the first has measured, among the settings."""
 
 
 @dataclass(slots=True)
@@ -93,9 +95,7 @@ class Results:
             whole.left_out = {what: why for what, why in missing.items() if what.removeprefix("scenario ") not in names}
             if run is not first:
                 pace = ", ".join(f"{name} {run.settings.get(name)}" for name in ("quick", "rounds", "seconds"))
-                whole.settings[f"run of its own: {', '.join(sorted(names))}"] = (
-                    f"{pace}, load average {run.machine[LOAD]}"
-                )
+                whole.settings[f"{OWN_RUN}{', '.join(sorted(names))}"] = f"{pace}, load average {run.machine[LOAD]}"
         return whole
 
     def miscounts(self) -> list[str]:

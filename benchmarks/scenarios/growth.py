@@ -24,7 +24,7 @@ SECONDS = 1.5
 """Short, because each measurement adds to what lies on disk."""
 DATA_SECONDS = 1.0
 DATA_PARTITIONS = 6
-HELD = 300_000
+HELD = 1_000_000
 """Records in each topic of the axis of partitions before it is measured."""
 NEWEST = 240_000
 """Records that are read where gigabytes lie before them: those that came last."""
@@ -58,7 +58,7 @@ def _partitions(bench: Bench, counts: tuple[int, ...]) -> None:
         _idle(bench, sum(counts))
         reading: dict[str, Measure] = {}
         for count, job_for in jobs.items():
-            held = fill_each(bench, job_for, writers, SIZE, HELD)
+            held = fill_each(bench, job_for, writers, SIZE, HELD // 4 if bench.pace.quick else HELD)
             reading[f"consume, {_named(count)}"] = _settled(bench, job_for, "consume", held)
         bench.rounds_in_turn("growth", reading, readers, count=_rounds(bench))
         writing = {f"produce, {_named(count)}": _settled(bench, one, "produce") for count, one in jobs.items()}

@@ -167,6 +167,7 @@ def test_a_later_run_replaces_the_scenarios_that_it_has_and_is_named() -> None:
     ]
     assert "scenario growth" not in whole.left_out
     assert "run of its own: growth, produce" in whole.settings
+    assert "Measured in a run of its own, whose settings are below: growth, produce." in document(whole, [])
 
 
 def test_one_run_is_shown_as_it_is() -> None:

@@ -61,6 +61,10 @@ class ConsumerReads:
         now = monotonic_ms()
         self._parked = [one for one in self._parked if not self._try(machine, one, expired=one.deadline_ms <= now)]
 
+    def first_deadline_ms(self, otherwise: int) -> int:
+        """When the first of the fetches that wait is overdue."""
+        return min([one.deadline_ms for one in self._parked], default=otherwise)
+
     @property
     def parked(self) -> int:
         """How many fetches wait."""

@@ -146,6 +146,15 @@ class ReplicaRunner:
             self._unflushed = 0
             self._flusher.kick()
 
+    def next_tick_ms(self, now: int, latest: int) -> int:
+        """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest``."""
+        machine = self.machine
+        if machine is None:
+            return now
+        latest = min(latest, now + self._flush.ms)
+        due = min(machine.next_due_ms(now, latest), self.reads.first_deadline_ms(latest))
+        return min(due, self._flush_due_ms) if self._unflushed else due
+
     def _drop_deserted(self, now: int) -> None:
         """Forget requests whose sender has gone; nobody else would, until deadlines that the sender chose."""
         self.reads.drop_deserted()

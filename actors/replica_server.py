@@ -21,6 +21,7 @@ from raylog.actors.replica_log import OpenedLog, note_boot, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
 from raylog.actors.specs import ReplicaSpec
+from raylog.actors.ticks import LONGEST_MS, Ticks
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
@@ -33,12 +34,13 @@ from raylog.storage.records import iter_headers
 
 logger = logging.getLogger(__name__)
 
-TICK_S: Final = 0.05
 RETENTION_CHECK_MS: Final = 300_000
 REGISTER_TIMEOUT_S: Final = 5.0
 PROPOSE_TIMEOUT_S: Final = 5.0
 LINK_BROKEN: Final = 1001
 REMOVED_PAUSE_S: Final = 1.0
+MAX_WAIT_OF_FETCH: Final = 4
+"""Place of ``max_wait_ms`` among the numbers of ``fetch``."""
 
 
 class ReplicaServer:
@@ -55,6 +57,8 @@ class ReplicaServer:
         self._runner: ReplicaRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
+        self._ticks = Ticks(self._tick)
+        self._retention_due_ms = monotonic_ms() + RETENTION_CHECK_MS
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -114,7 +118,7 @@ class ReplicaServer:
         self._runner.start()
         self.endpoint = await self._server.start()
         self._link.start()
-        self._spawn(self._tick_forever(self._runner), "ticks")
+        self._spawn(self._ticks.run(), "ticks")
 
     async def stop(self) -> None:
         """Stop serving, write what is left, release the folder. Twice is harmless."""
@@ -213,6 +217,8 @@ class ReplicaServer:
         elif request.method == "delete_records":
             self._on_delete_records(runner, request, numbers)
         elif request.method == "fetch":
+            if numbers[MAX_WAIT_OF_FETCH] < LONGEST_MS:
+                self._ticks.hasten(numbers[MAX_WAIT_OF_FETCH])
             runner.reads.fetch(request)
         else:
             runner.reads.list_offsets(request)
@@ -221,6 +227,8 @@ class ReplicaServer:
         leader_epoch, acks, timeout_ms = numbers
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
+        if timeout_ms < LONGEST_MS:
+            self._ticks.hasten(timeout_ms)
         now = monotonic_ms()
         number = runner.remember(request)
         runner.feed(
@@ -238,6 +246,8 @@ class ReplicaServer:
 
     def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
         leader_epoch, broker, incarnation, offset, last_epoch, _, max_wait_ms, log_start, disk_failing = numbers
+        if max_wait_ms < LONGEST_MS:
+            self._ticks.hasten(max_wait_ms)
         now = monotonic_ms()
         runner.feed(
             ev.FetchReceived(
@@ -257,6 +267,7 @@ class ReplicaServer:
 
     def _on_delete_records(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
         leader_epoch, before_offset, timeout_ms = numbers
+        self._ticks.hasten()
         now = monotonic_ms()
         runner.feed(
             ev.DeleteRecordsReceived(
@@ -304,6 +315,7 @@ class ReplicaServer:
         )
 
     def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
+        self._ticks.hasten()
         self._running().feed(
             ev.FetchFailed(
                 cause="fetch failure",
@@ -378,6 +390,7 @@ class ReplicaServer:
             raise InvalidRequest(f"A replica knows no message {request.method!r} from the controller.")
 
     def _on_state(self, incarnation: int, wire: list[object]) -> None:
+        self._ticks.hasten()
         self._running().feed(
             ev.StateReceived(
                 cause="controller",
@@ -409,6 +422,7 @@ class ReplicaServer:
             code = refusal.code
         except (RpcError, RaylogError):
             code = LINK_BROKEN
+        self._ticks.hasten()
         self._running().feed(
             ev.IsrChangeAnswered(
                 cause="controller", now_ms=monotonic_ms(), request=effect.request, error_code=code, state=state
@@ -425,14 +439,14 @@ class ReplicaServer:
 
     # ------------------------------------------------------------ time and tasks
 
-    async def _tick_forever(self, runner: ReplicaRunner) -> None:
-        retention_due_ms = monotonic_ms() + RETENTION_CHECK_MS
-        while True:
-            await asyncio.sleep(TICK_S)
-            runner.tick()
-            if monotonic_ms() >= retention_due_ms:
-                retention_due_ms = monotonic_ms() + RETENTION_CHECK_MS
-                runner.apply_retention()
+    def _tick(self, latest_ms: int) -> int:
+        runner = self._running()
+        runner.tick()
+        now = monotonic_ms()
+        if now >= self._retention_due_ms:
+            self._retention_due_ms = now + RETENTION_CHECK_MS
+            runner.apply_retention()
+        return runner.next_tick_ms(now, latest_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"{self.partition} {name}")

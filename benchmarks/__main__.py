@@ -43,7 +43,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help=f"scenarios, parted by commas: {', '.join(SCENARIOS)}")
     parser.add_argument("--peers", default="", help=f"servers, parted by commas: {', '.join(PEERS)}")
     parser.add_argument("--brokers", type=int, default=3, help="brokers of Raylog and of Kafka (default: 3)")
-    parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5, quick 3)")
+    parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5, quick 2 and 1 of slow ones)")
     parser.add_argument("--seconds", type=float, help="measured seconds of each round")
     parser.add_argument("--quick", action="store_true", help="a part of the cases, within ten minutes; also QUICK=1")
     parser.add_argument("--limit-s", type=float, help="begin no scenario after so many seconds (quick: 450)")
@@ -103,6 +103,8 @@ def main() -> int:
     pace = QUICK if chosen.quick else FULL
     given = ((name, getattr(chosen, name)) for name in ("rounds", "seconds", "limit_s"))
     changes: dict[str, Any] = {name: value for name, value in given if value}
+    if chosen.rounds:
+        changes["slow_rounds"] = chosen.rounds
     pace = dataclasses.replace(pace, **changes)
     settings = {**dataclasses.asdict(pace), "brokers": chosen.brokers, "scenarios": ", ".join(chosen.only)}
     results = Results(machine.describe(), machine.versions(), settings)

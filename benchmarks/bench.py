@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,14 @@ class Pace:
     seconds: float
     warmup_s: float
     quick: bool
+    slow_rounds: int
+    """Of what takes longer than measuring: killing, restarting, filling."""
     limit_s: float
     """No round begins after so many seconds, and no scenario."""
 
 
-QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, limit_s=450.0)
-FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, limit_s=6 * 3600.0)
+QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, slow_rounds=1, limit_s=450.0)
+FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, slow_rounds=5, limit_s=6 * 3600.0)
 
 
 class Bench:
@@ -86,7 +88,7 @@ class Bench:
         self.results = results
         self.scratch = scratch
         self._no_topic: dict[str, str] = {}
-        self._kept: dict[tuple[int, int, bool], str] = {}
+        self._kept: dict[tuple[int, int, bool, str], str] = {}
         self._made: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
@@ -134,15 +136,25 @@ class Bench:
 
     @contextlib.contextmanager
     def topic(
-        self, contestants: Sequence[Contestant], partitions: int, replication: int, *, fsync: bool = False
+        self,
+        contestants: Sequence[Contestant],
+        partitions: int,
+        replication: int,
+        *,
+        fsync: bool = False,
+        holds: str = "",
+        fresh: bool = False,
     ) -> Iterator[Callable[[Contestant], Job | None]]:
         """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
 
-        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring.
+        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring;
+        `fresh` asks for a topic of one's own. Topics of which it matters what they hold are of different kinds when
+        they differ in `holds`.
         """
-        kind = (partitions, replication, fsync)
-        name = self._kept.get(kind) or f"bench-{next(self._numbers)}"
-        if self.pace.quick:
+        kind = (partitions, replication, fsync, holds)
+        is_kept = self.pace.quick and not fresh
+        name = (self._kept.get(kind) if is_kept else None) or f"bench-{next(self._numbers)}"
+        if is_kept:
             self._kept[kind] = name
         jobs: dict[str, Job] = {}
         for peer in {one.peer: self.peers[one.peer] for one in contestants}.values():
@@ -174,7 +186,7 @@ class Bench:
         try:
             yield job_for
         finally:
-            for peer_name in () if self.pace.quick else jobs:
+            for peer_name in () if is_kept else jobs:
                 with contextlib.suppress(*LEFT_OUT):
                     self.peers[peer_name].delete_topic(name)
 
@@ -190,27 +202,39 @@ class Bench:
         count: int | None = None,
     ) -> None:
         """Measure the contestants in turn, round by round. One that fails is left out of the rest, with the reason."""
-        rows = {one.name: Measured(scenario, case, one.name, metric) for one in contestants}
+        self.rounds_in_turn(scenario, {case: measure}, contestants, metric, count)
+
+    def rounds_in_turn(
+        self,
+        scenario: str,
+        cases: Mapping[str, Callable[[Contestant], Outcome | None]],
+        contestants: Sequence[Contestant],
+        metric: str = "rate",
+        count: int | None = None,
+    ) -> None:
+        """As `rounds`, with several cases that are compared with each other: each round has all of them."""
+        rows = {(case, one.name): Measured(scenario, case, one.name, metric) for case in cases for one in contestants}
         self.results.measured += rows.values()
-        out: set[str] = set()
         for number in range(self.pace.rounds if count is None else count):
-            for contestant in contestants:
+            for (case, measure), contestant in itertools.product(cases.items(), contestants):
                 is_once = self.pace.quick and not contestant.is_named_in_goals
-                if contestant.name in out or (number and (is_once or self.is_late())):
-                    continue
-                try:
-                    outcome = measure(contestant)
-                except LEFT_OUT as error:
-                    rows[contestant.name].left_out = str(error)
-                    self.say(f"{scenario}, {case}: {contestant.name} left out, because {error}")
-                    out.add(contestant.name)
-                    continue
-                if outcome is None:
-                    out.add(contestant.name)
-                    rows[contestant.name].left_out = self._no_topic.get(contestant.peer, "its server has no such topic")
-                    continue
-                rows[contestant.name].rounds.append(with_costs(outcome))
-        self._say_medians(scenario, case, list(rows.values()), metric)
+                row = rows[case, contestant.name]
+                if not row.left_out and not (number and (is_once or self.is_late())):
+                    self._measure(row, contestant, measure)
+        for case in cases:
+            self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
+
+    def _measure(self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
+        try:
+            outcome = measure(contestant)
+        except LEFT_OUT as error:
+            row.left_out = str(error)
+            self.say(f"{row.scenario}, {row.case}: {contestant.name} left out, because {error}")
+            return
+        if outcome is None:
+            row.left_out = self._no_topic.get(contestant.peer, "its server has no such topic")
+            return
+        row.rounds.append(with_costs(outcome))
 
     def _say_medians(self, scenario: str, case: str, rows: Sequence[Measured], metric: str) -> None:
         medians = {row.contestant: statistics.median(found) for row in rows if (found := row.numbers())}
@@ -235,6 +259,8 @@ def with_costs(outcome: Outcome) -> Outcome:
     for side in ("client", "server"):
         if records and f"{side}_cpu_s" in outcome:
             outcome[f"{side}_cpu_us"] = outcome[f"{side}_cpu_s"] / records * 1e6
+    if {"client_cpu_us", "server_cpu_us"} <= outcome.keys():
+        outcome["cpu_us"] = outcome["client_cpu_us"] + outcome["server_cpu_us"]
     if outcome.get("bytes") and outcome.get("seconds"):
         outcome["rate_mb"] = outcome["bytes"] / outcome["seconds"] / 1e6
     return outcome

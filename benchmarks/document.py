@@ -1,4 +1,4 @@
-"""Writes docs/performance.md from one run: `python -m benchmarks.document benchmarks/results/STAMP/results.json`."""
+"""Writes docs/performance.md from a run: `python -m benchmarks.document benchmarks/results/STAMP/results.json`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from pathlib import Path
 
 from benchmarks.goals import verdicts
 from benchmarks.plots import draw
-from benchmarks.results import Results
+from benchmarks.results import OWN_RUN, Results
+from benchmarks.scenarios import SCENARIOS
 from benchmarks.tables import as_markdown, markdown, said
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+NOTES = Path(__file__).with_name("notes.md")
+"""Written by hand: what the profiles show to be in the way of goals that were missed."""
 HEAD = """\
 # Performance
 
-Raylog beside what you would pick instead, on one machine, in one run. This page is written by
-`python -m benchmarks.document` from the run's JSON ([performance.json](performance.json)): every row that was
+Raylog beside what you would pick instead, on one machine, in turns. This page is written by
+`python -m benchmarks.document` from what the run has kept ([performance.json](performance.json)): every row that was
 measured is here, also those that Raylog loses.
 
 """
@@ -25,7 +28,7 @@ contestant, and those with more processes and threads most: take the ratios as r
 
 """
 FEW = """\
-This was a quick run: {rounds} rounds of {seconds} s each, and only a part of the cases.
+This was a quick run: {rounds} rounds of {seconds} s each, fewer of what takes long, and only a part of the cases.
 
 """
 METHOD = """\
@@ -35,9 +38,10 @@ All servers run at the same time on the machine described below, together with t
 a time. For each case the contestants take turns, one measurement each and then again, so that what disturbs the machine
 disturbs all of them. A row is the median of its rounds, with the lowest and the highest beside it.
 
-- **Servers**: three brokers on both sides. Raylog runs on a Ray of its own, and the CPU time of all of Ray's processes
-  counts as the server's. Kafka runs as three processes in KRaft mode, each broker and controller, with the heap and the
-  flags of its own start script. It has run under load before anything counts: its virtual machine gets faster.
+- **Servers**: three brokers on both sides. Raylog runs on a Ray of its own, started by `raylog.start()`, and the CPU
+  time of all of Ray's processes counts as the server's. Kafka runs as three processes in KRaft mode, each broker and
+  controller, with the heap and the flags of its own start script. It has run under load before anything counts: its
+  virtual machine gets faster.
 - **Durability**: acknowledged means in the page cache on both sides (Kafka's default; Raylog's own is stricter), or on
   disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas
   here; NATS syncs by time. `min.insync.replicas` is a majority on both sides.
@@ -51,6 +55,8 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
   own steady state, which begins after 500,000 records or 128 MB, because its virtual machine, too, gets faster.
 - **Latency** counts from the moment at which a record was due, not from when it was sent, so a stall shows in every
   record that it delays. Producer and consumer are two processes that read one clock.
+- **Growth**: the topics of all cases are there all the time and take turns, so what replicas at rest cost falls on all
+  cases alike; it is measured by itself. What was written before is on disk before each measurement begins.
 - **Ratios** in the column "Raylog is" compare with Raylog's first row, which is record by record like the others.
 
 """
@@ -58,27 +64,36 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
 
 def document(results: Results, pictures: list[Path]) -> str:
     """The page."""
-    goals = [(one.goal, one.found, said(one)) for one in verdicts(results)]
+    goals = verdicts(results)
+    reached, measured = (sum(1 for one in goals if one.reached is is_so) for is_so in (True, False))
     parts = [
         HEAD,
         _cautions(results),
         "## Goals\n\n",
-        markdown(("goal", "found", "reached"), goals),
+        f"Of {len(goals)} goals {reached} were reached in this run and {measured} were not",
+        f"; {left} were not measured.\n\n" if (left := len(goals) - reached - measured) else ".\n\n",
+        markdown(("goal", "found", "reached"), [(one.goal, one.found, said(one)) for one in goals]),
+        "\n",
+        NOTES.read_text(encoding="utf-8") + "\n" if NOTES.exists() else "",
+        _left_out(results),
+        "## Every measurement\n\n",
+        as_markdown(results, _about(pictures)),
         "\n",
         METHOD,
         "## Machine, versions and settings\n\n",
         markdown(("what", "value"), [*results.machine.items(), *results.versions.items()]),
         "\n",
         markdown(("setting of the run", "value"), [(name, str(value)) for name, value in results.settings.items()]),
-        "\n",
-        _left_out(results),
-        "## Pictures\n\n",
-        *(f"![{path.stem}: median and range of each contestant](img/{path.name})\n\n" for path in pictures),
-        "## Every measurement\n\n",
-        as_markdown(results),
         _repeat(results),
     ]
     return "".join(parts)
+
+
+def _about(pictures: list[Path]) -> dict[str, str]:
+    """What stands before a scenario's table: a sentence, and its picture."""
+    drawn = {path.stem: f"![{path.stem}: medians and ranges](img/{path.name})\n" for path in pictures}
+    said_of = {name: (run.__doc__ or "").partition("\n\n")[0].strip() + "\n" for name, run in SCENARIOS.items()}
+    return {name: "\n".join(filter(None, (words, drawn.get(name)))) for name, words in said_of.items()}
 
 
 def _cautions(results: Results) -> str:
@@ -86,7 +101,9 @@ def _cautions(results: Results) -> str:
     load, cores = results.machine.get("load average at the beginning", "0"), results.machine.get("cores", "1")
     busy = BUSY.format(load=load, cores=cores) if float(load) > float(cores) / 2 else ""
     few = FEW.format(**results.settings) if results.settings.get("quick") else ""
-    return few + busy
+    own = [name.removeprefix(OWN_RUN) for name in results.settings if name.startswith(OWN_RUN)]
+    apart = f"Measured in a run of its own, whose settings are below: {'; '.join(own)}.\n\n" if own else ""
+    return few + apart + busy
 
 
 def _left_out(results: Results) -> str:
@@ -106,6 +123,8 @@ python -m benchmarks --only produce,latency
 python -m benchmarks.document benchmarks/results/STAMP/results.json
 ```
 
+Given several files, the last command takes each scenario from the last of them that has it, and says so above.
+
 Kafka's jars come by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) through the `mvn` of the machine, which
 keeps to its own settings and mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's
 packages. What is not there is left out, and the run says why.
@@ -114,9 +133,9 @@ packages. What is not there is left out, and the run says why.
 
 def main() -> None:
     """Write the page, its pictures, and the JSON that both come from."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m benchmarks.document RESULTS.json")
-    results = Results.read(Path(sys.argv[1]))
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m benchmarks.document RESULTS.json [RESULTS.json ...]")
+    results = Results.merged([Results.read(Path(one)) for one in sys.argv[1:]])
     results.write(DOCS / "performance.json")
     pictures = draw(results, DOCS / "img")
     (DOCS / "performance.md").write_text(document(results, pictures), encoding="utf-8")

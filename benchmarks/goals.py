@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks import stats
-from benchmarks.results import Measured, Results, ratio_to
+from benchmarks.results import HIGHER_IS_BETTER, Measured, Results, ratio_to
 
 SYNCED = "flush.messages=1"
+FLAT = 0.8
+"""Within 20 % of the best."""
+AXES = (("1 to 24 partitions", False), ("1 to 20 GB on disk", True))
+"""What grows, and whether the cases that it is about speak of data on disk."""
+GROWING = {"produce": ("raylog send", "raylog send_batch"), "consume": ("raylog records", "raylog columns")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ def verdicts(results: Results) -> list[Verdict]:
         *_consume(results),
         *_latency(results),
         *_others(results),
+        *_growth(results),
     ]
 
 
@@ -115,3 +121,34 @@ def _others(results: Results) -> list[Verdict]:
     used = _row(results, "memory", "raylog send", "replicas")
     found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
     return found
+
+
+def _growth(results: Results) -> list[Verdict]:
+    """Each form of the client is compared with itself only; the one that falls off most is what was found."""
+    found = []
+    for axis, is_data in AXES:
+        for load, forms in GROWING.items():
+            rows = [
+                one
+                for one in results.measured
+                if one.scenario == "growth" and one.case.startswith(load) and ("on disk" in one.case) == is_data
+            ]
+            for words, metric in (("rate", "rate"), ("CPU time a record", "cpu_us")):
+                worst = min(filter(None, (_falls_to(rows, form, metric) for form in forms)), default=None)
+                goal = f"growth, {axis}: {load}, {words} within 20 % of the best"
+                text = "not measured" if worst is None else f"{worst[0]:.2f} of the best ({worst[1]})"
+                found.append(Verdict(goal, text, None if worst is None else worst[0] >= FLAT))
+    return found
+
+
+def _falls_to(rows: list[Measured], contestant: str, metric: str) -> tuple[float, str] | None:
+    """The worst case's part of the best one, and which it is; None when there are not two cases to compare."""
+    medians = {one.case: one.summary(metric) for one in rows if one.contestant == contestant}
+    known = {case: summary.median for case, summary in medians.items() if summary is not None}
+    if len(known) < 2:
+        return None
+    higher = HIGHER_IS_BETTER[metric]
+    best = (max if higher else min)(known.values())
+    parts = {case: stats.ratio(value, best, higher_is_better=higher) for case, value in known.items()}
+    worst = min(parts, key=parts.__getitem__)
+    return parts[worst], f"{contestant}, {worst.rpartition(', ')[2]}"

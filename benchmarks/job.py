@@ -38,9 +38,13 @@ class Job:
     """Records a second; 0: as many as go."""
     count: int = 0
     """Records to expect or to read; 0: by time."""
+    newest: int = 0
+    """Read so many of the last records of each partition; 0: all."""
     connections: int = 1
     fresh: bool = False
     """Whether a server that keeps everything in memory shall forget what it has first."""
+    once: bool = False
+    """Whether a topic is read once at most, because it is not the same when it is read again."""
     waits: bool = False
     """Whether to wait for a line on standard input after saying that it is ready."""
     server_pids: list[int] = field(default_factory=list)

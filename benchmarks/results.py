@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,12 @@ from benchmarks.job import Outcome
 HIGHER_IS_BETTER = {
     "rate": True, "rate_mb": True, "p50_ms": False, "p99_ms": False, "p99.9_ms": False, "gap_ms": False,
     "seconds": False, "join_s": False, "private_mb": False, "client_cpu_us": False, "server_cpu_us": False,
+    "cpu_us": False, "idle_cpu_ms": False,
 }  # fmt: skip
 RAYLOG = "raylog"
+LOAD = "load average at the beginning"
+OWN_RUN = "run of its own: "
+"""Before the scenarios that another run than the first has measured, among the settings."""
 
 
 @dataclass(slots=True)
@@ -41,7 +45,8 @@ class Measured:
 
     def miscounts(self) -> list[str]:
         """Rounds in which the server has not exactly the records that the client counts."""
-        counted = {"produce": "records", "consume": "once"}.get(self.scenario)
+        kind = self.case.partition(",")[0] if self.scenario == "growth" else self.scenario
+        counted = {"produce": "records", "consume": "once"}.get(kind)
         return [
             f"{self.scenario}, {self.case}, {self.contestant}: {one[counted]} by the client, {one['stored']} stored"
             for one in self.rounds
@@ -73,6 +78,25 @@ class Results:
             if (one.scenario, one.case, one.contestant) == (scenario, case, contestant) and one.rounds:
                 return one
         return None
+
+    @staticmethod
+    def merged(runs: Sequence[Results]) -> Results:
+        """Several runs as one: each scenario is that of the last run that has it. ValueError for unlike machines."""
+        first = runs[0]
+        whole = Results(dict(first.machine), dict(first.versions), dict(first.settings))
+        for run in runs:
+            same_versions = all(run.versions.get(name, version) == version for name, version in whole.versions.items())
+            if {**run.machine, LOAD: ""} != {**first.machine, LOAD: ""} or not same_versions:
+                raise ValueError("The runs are of different machines or versions; show each by itself.")
+            whole.versions |= run.versions
+            names = {one.scenario for one in run.measured}
+            whole.measured = [one for one in whole.measured if one.scenario not in names] + run.measured
+            missing = {**whole.left_out, **run.left_out}
+            whole.left_out = {what: why for what, why in missing.items() if what.removeprefix("scenario ") not in names}
+            if run is not first:
+                pace = ", ".join(f"{name} {run.settings.get(name)}" for name in ("quick", "rounds", "seconds"))
+                whole.settings[f"{OWN_RUN}{', '.join(sorted(names))}"] = f"{pace}, load average {run.machine[LOAD]}"
+        return whole
 
     def miscounts(self) -> list[str]:
         """Everything that does not add up."""

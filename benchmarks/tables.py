@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +12,7 @@ from benchmarks.results import HIGHER_IS_BETTER, RAYLOG, Measured, Results, rati
 
 UNITS = {
     "rate": "records/s", "rate_mb": "MB/s", "p99_ms": "p99 ms", "gap_ms": "ms", "seconds": "s", "join_s": "s",
-    "private_mb": "MB",
+    "private_mb": "MB", "idle_cpu_ms": "ms of CPU a second",
 }  # fmt: skip
 COLUMNS = ("contestant", "median", "range", "Raylog is", "more", "CPU µs/record: client", "server")
 Row = tuple[str, ...]
@@ -117,14 +117,17 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_markdown(results: Results) -> str:
-    """Every case, losing rows included."""
-    parts = []
-    scenario_before = ""
+def as_markdown(results: Results, about: Mapping[str, str] | None = None) -> str:
+    """A section for each scenario with every case, losing rows included; `about` says what goes before its table."""
+    found: dict[str, dict[str, list[Row]]] = {}
     for scenario, case, measured in results.cases():
-        if scenario != scenario_before:
-            parts.append(f"### {scenario}\n")
-            scenario_before = scenario
-        parts.append(f"**{case}** ({unit(measured[0].metric)})\n")
-        parts.append(markdown(COLUMNS, rows_of(measured)))
+        rows = found.setdefault(scenario, {}).setdefault(unit(measured[0].metric), [])
+        rows += [(case if number == 0 else "", *row) for number, row in enumerate(rows_of(measured))]
+    parts = []
+    for scenario, tables in found.items():
+        parts.append(f"### {scenario}\n")
+        parts += [text] if (text := (about or {}).get(scenario)) else []
+        for counted_in, rows in tables.items():
+            parts.append(f"In {counted_in}.\n")
+            parts.append(markdown(("case", *COLUMNS), rows))
     return "\n".join(parts)

@@ -86,6 +86,8 @@ class Measured(Client):
             return
         self._partitions = [TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
         self.consumer.assign(self._partitions)
+        if self.job.newest:
+            self.rewind()
         if at_end:
             self.consumer.seek_to_end(*self._partitions)
             for one in self._partitions:
@@ -105,8 +107,10 @@ class Measured(Client):
     def _take_columns(self, timeout_s: float) -> tuple[int, int]:
         batch: Any = self._consume_batch(timeout_s)
         if self.job.form == "arrow":
+            import pyarrow.compute as pc  # of the bench extra; the other forms need none
+
             table = batch.to_arrow()
-            return table.num_rows, table.nbytes
+            return table.num_rows, pc.sum(pc.binary_length(table.column("value"))).as_py() or 0
         if not isinstance(batch, dict):
             values = batch.values
             return len(values), sum(map(len, values))
@@ -123,8 +127,12 @@ class Measured(Client):
         return [record.value for records in polled.values() for record in records]
 
     def rewind(self) -> None:
-        """Go back to the first record."""
-        self.consumer.seek_to_beginning()
+        """Go back to the first record, or to the first of the newest."""
+        if not self.job.newest:
+            self.consumer.seek_to_beginning()
+            return
+        for partition, end in self.consumer.end_offsets(self._partitions).items():
+            self.consumer.seek(partition, max(0, end - self.job.newest))
 
     def is_assigned(self) -> bool:
         """Whether the group has given partitions."""

@@ -18,6 +18,7 @@ import psutil
 import raylog
 from raylog.actors.naming import NAMESPACE, SPARE_PREFIX
 from raylog.cluster import Cluster
+from raylog.core.errors import RaylogError
 
 ASK_S = 30.0
 SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
@@ -32,7 +33,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         "secret": cluster.secret(),
         "ray": ray.get_runtime_context().gcs_address,
         "pids": [one.pid for one in psutil.Process().children(recursive=True)],
-        "replicas": cluster.replicas(),
+        "replicas": _replicas(cluster),
     }
 
 
@@ -45,6 +46,15 @@ def spares() -> dict[str, Any]:
     asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).role.remote() for name in names]
     roles: list[Any] = ray.get(asked, timeout=ASK_S)
     return {"ready": roles.count("")}
+
+
+def _replicas(cluster: Cluster) -> list[dict[str, Any]]:
+    """All replicas; none while the controller does not answer: one measurement is lost then, and not the cluster."""
+    try:
+        return cluster.replicas()
+    except RaylogError as error:
+        print(f"The replicas are not known at the moment: {error}", file=sys.stderr)
+        return []
 
 
 def kill(cluster: Cluster, topic: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.bench import Bench
-from benchmarks.scenarios import crowds, flows, limits, recovery, throughput
+from benchmarks.scenarios import crowds, flows, growth, limits, recovery, throughput
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "limits": limits.limits,
@@ -15,11 +15,11 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "small": crowds.small,
     "create": recovery.create,
     "memory": recovery.memory,
+    "growth": growth.growth,
+    "failover": recovery.failover,
     "together": flows.together,
     "catchup": flows.catchup,
-    "growth": throughput.growth,
-    "failover": recovery.failover,
     "group": crowds.group,
     "restart": recovery.restart,
 }
-"""In the order in which they run: what the goals name comes early, for runs that have a limit."""
+"""In the order in which they run: what the goals name comes first, for runs that have a limit."""

@@ -40,4 +40,4 @@ def group(bench: Bench) -> None:
             return run(replace(job, load="group", connections=MEMBERS, count=held[contestant.peer]))
 
         case = f"{MEMBERS} members, 10 partitions, until all have joined"
-        bench.rounds("group", case, contestants, measure, metric="join_s", count=1 if bench.pace.quick else None)
+        bench.rounds("group", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)

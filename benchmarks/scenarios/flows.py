@@ -12,6 +12,8 @@ from benchmarks.scenarios.throughput import JobFor, fill_each
 
 LATENCY = ("raylog records", "confluent-kafka", "aiokafka", "nats", "redis streams", "ray.util.queue")
 RATES = (100, 1_000, 10_000)
+CATCHUP_S = 90.0
+"""Within this time a backlog has to be read."""
 
 
 def latency(bench: Bench) -> None:
@@ -75,7 +77,7 @@ def catchup(bench: Bench) -> None:
     backlog = 200 * 10**6 if bench.pace.quick else 2 * 10**9
     size, rate = 1_000, 5_000
     contestants = bench.among("raylog records", "confluent-kafka")
-    with bench.topic(contestants, 6, 1) as job_for:
+    with bench.topic(contestants, 6, 1, holds="a backlog") as job_for:
         held = fill_each(bench, job_for, contestants, size, backlog // size)
 
         def measure(contestant: Contestant) -> Outcome | None:
@@ -83,7 +85,7 @@ def catchup(bench: Bench) -> None:
             if job is None:
                 return None
             count = int(rate * (bench.pace.seconds + 4))
-            reading = replace(job, load="consume", size=size, warmup_s=0.0, seconds=0.0, waits=True)
+            reading = replace(job, load="consume", size=size, warmup_s=0.0, seconds=CATCHUP_S, once=True, waits=True)
             with Running(replace(job, load="pace", size=size, rate=rate, count=count, warmup_s=0)) as producing:
                 producing.wait_ready()
                 with Running(replace(reading, count=held[contestant.peer])) as taking:
@@ -95,4 +97,4 @@ def catchup(bench: Bench) -> None:
             return outcome
 
         case = f"{backlog / 1e9:g} GB of 1,000 B behind, 5,000/s still coming"
-        bench.rounds("catchup", case, contestants, measure, count=1 if bench.pace.quick else None)
+        bench.rounds("catchup", case, contestants, measure, count=bench.pace.slow_rounds)

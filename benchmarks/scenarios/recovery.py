@@ -11,6 +11,7 @@ from benchmarks.clients.run import Running, run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import private_bytes
 from benchmarks.peers.raylog_peer import Raylog
+from benchmarks.scenarios.throughput import warm_up
 
 PARTITIONS = 6
 PROBE_RATE = 200.0
@@ -102,8 +103,9 @@ def failover(bench: Bench) -> None:
             peer.heal()
             return outcome
 
-        rounds = 1 if bench.pace.quick else None
+        rounds = bench.pace.slow_rounds
         bench.rounds("failover", "kill -9 of a leader, RF 3, acks=all", contestants, measure, "gap_ms", rounds)
+    warm_up(bench)  # what was killed is back, and cold
 
 
 def restart(bench: Bench) -> None:
@@ -124,5 +126,5 @@ def restart(bench: Bench) -> None:
             outcome = run(job)
             return {"seconds": outcome["monotonic_s"] - stopped_s, "stop_s": stopped_s - began_s, "records": PARTITIONS}
 
-        rounds = 1 if bench.pace.quick else 3
+        rounds = min(3, bench.pace.slow_rounds)
         bench.rounds("restart", "6 partitions, RF 3, until written again", contestants, measure, "seconds", rounds)

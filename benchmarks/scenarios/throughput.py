@@ -1,4 +1,4 @@
-"""How many records go in and come out: produce, consume (from the page cache and cold), and growth."""
+"""How many records go in and come out: produce, and consume from the page cache and cold."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ CORE_PRODUCERS: tuple[str, ...] = PRODUCERS[:4]
 USUAL_SIZES = (100, 1_000)
 """With these everybody is measured, and with the others those that a goal names; a run would else take a day, and what
 keeps everything in memory would fill it with larger records."""
+QUICK_RECORDS, QUICK_FILL_S = 6_000_000, 8.0
+"""Columns of so many take half a second to read; fewer would measure how a consumer begins, not how it reads."""
 JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
@@ -38,8 +40,9 @@ def warm_up(bench: Bench) -> None:
         with bench.topic(contestants, 6 if replication == 3 else 1, replication) as job_for:
             for contestant in contestants:
                 job = job_for(contestant)
+                parts = (1 if replication == 3 else 4) * (1 if contestant.peer == "kafka" else 4)
                 if job is not None:
-                    run(replace(job, load="produce", warmup_s=0.0, seconds=seconds / (1 if replication == 3 else 4)))
+                    run(replace(job, load="produce", warmup_s=0.0, seconds=seconds / parts))
     bench.say("the servers are warm")
 
 
@@ -114,15 +117,19 @@ def fill_each(
 
 
 def consume(bench: Bench) -> None:
-    """From the page cache, and with the files dropped from it."""
+    """A full topic, from the page cache, and with the files dropped from it.
+
+    What counts as read: of each record its value as bytes (`records`, and all other libraries), the list of the values
+    as bytes (`columns`), or the whole Arrow table, from which the lengths of the values are summed up (`arrow`).
+    """
     quick = bench.pace.quick
-    contestants = bench.among(*(CONSUMERS[:6] if quick else CONSUMERS))
-    cases = [(100, 6, 3, 600_000)] if quick else [(100, 6, 3, 10_000_000), (100, 1, 1, 5_000_000)]
-    cases += [] if quick else [(1_000, 6, 1, 2_000_000)]
-    for size, partitions, replication, count in cases:
-        with bench.topic(contestants, partitions, replication) as job_for:
-            held = fill_each(bench, job_for, contestants, size, count)
-            case = f"{size:,} B, {partitions} partition{'s'[: partitions > 1]}, RF {replication}"
+    contestants = bench.among(*(CONSUMERS[:5] if quick else CONSUMERS))
+    cases = [(100, 6, QUICK_RECORDS)] if quick else [(100, 6, 20_000_000), (100, 1, 20_000_000), (1_000, 6, 2_000_000)]
+    for size, partitions, count in cases:
+        with bench.topic(contestants, partitions, 1, holds=f"{size:,} B to consume") as job_for:
+            limit_s = QUICK_FILL_S if quick else 2 * FILL_S
+            held = fill_each(bench, job_for, contestants, size, count, limit_s)
+            case = f"{size:,} B, {partitions} partition{'s'[: partitions > 1]}, RF 1"
             bench.rounds(
                 "consume", f"{case}, page cache", contestants, _reading(bench, job_for, size, held, cold=False)
             )
@@ -142,25 +149,7 @@ def _reading(
         wanted = replace(job, load="consume", size=size, count=held[contestant.peer])
         if cold:
             drop_from_page_cache(bench.peers[contestant.peer].folder())
-            wanted = replace(wanted, warmup_s=0.0, seconds=0.0)
+            wanted = replace(wanted, warmup_s=0.0, once=True)
         return run(wanted)
 
     return measure
-
-
-def growth(bench: Bench) -> None:
-    """Throughput as partitions and data grow: 1 to 24 partitions, and 1 to 20 GB in one topic."""
-    if bench.pace.quick:
-        return
-    contestants = bench.among("raylog send_batch", "raylog send", "confluent-kafka")
-    for partitions in (1, 6, 24):
-        with bench.topic(contestants, partitions, 1) as job_for:
-            measure = bench.run_for(job_for, "produce", size=1_000)
-            bench.rounds("growth", f"1,000 B, RF 1, {partitions} partitions", contestants, measure, count=3)
-    ours = bench.among("raylog send", "confluent-kafka")
-    with bench.topic(ours, 6, 1) as job_for:
-        for gigabytes in (1, 5, 20):
-            # What the measurements before have left are smaller records, so the topic is a little smaller than said.
-            fill_each(bench, job_for, ours, 10_000, gigabytes * 10**5, limit_s=600)
-            measure = bench.run_for(job_for, "produce", size=1_000)
-            bench.rounds("growth", f"1,000 B, RF 1, 6 partitions, {gigabytes} GB on disk", ours, measure, count=3)

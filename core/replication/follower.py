@@ -118,6 +118,12 @@ class Follower:
         if self._appending is None and now_ms >= self._retry_at_ms:
             self.fetch(cause, now_ms, out)
 
+    def next_due_ms(self, now_ms: int, otherwise: int) -> int:
+        """When the next tick has something to do."""
+        if self.throttled:
+            return now_ms
+        return self._retry_at_ms if self._appending is None else otherwise
+
     def on_answered(self, event: FetchAnswered, out: Outbox[Effect]) -> None:
         """Take the leader's answer to the outstanding fetch; everything else is late and is dropped."""
         if not self._expects(event.request) or event.leader_epoch != self.leader_epoch:

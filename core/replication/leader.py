@@ -246,6 +246,15 @@ class Leader:
         if lagging:
             self._propose(cause, now_ms, out, leaving=lagging)
 
+    def next_due_ms(self, now_ms: int, otherwise: int) -> int:
+        """When the next tick has something to do, members that lag and failing disks apart."""
+        if self.deletions:
+            return now_ms
+        pending = self.isr.pending
+        resend_at_ms = otherwise if pending is None else pending.resend_at_ms
+        waiting = self.produces.first_deadline_ms(otherwise), self.fetches.first_deadline_ms(otherwise)
+        return min(resend_at_ms, *waiting)
+
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse everything parked: somebody else, or another epoch, will answer for these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]

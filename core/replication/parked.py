@@ -76,6 +76,10 @@ class ParkedProduces:
                 if produce is not None:
                     out.now.append(AnswerProduce(cause=produce.cause, request=request, first_offset=produce.first))
 
+    def first_deadline_ms(self, otherwise: int) -> int:
+        """When the first of those that wait is overdue."""
+        return min([produce.deadline_ms for produce in self._waiting.values()], default=otherwise)
+
     def expire(self, now_ms: int, enough_replicas: bool, out: Outbox[Effect]) -> None:
         """Refuse what waited until its deadline; too few replicas in sync is the reason when it is so."""
         overdue = [request for request, produce in self._waiting.items() if produce.deadline_ms <= now_ms]
@@ -126,6 +130,10 @@ class ParkedFetches:
         fetches = list(self._by_follower.values())
         self._by_follower.clear()
         return fetches
+
+    def first_deadline_ms(self, otherwise: int) -> int:
+        """When the first of them is overdue."""
+        return min([fetch.deadline_ms for fetch in self._by_follower.values()], default=otherwise)
 
     def take_overdue(self, now_ms: int) -> list[FetchReceived]:
         """Take the fetches whose deadline has come."""

@@ -234,6 +234,14 @@ class ReplicaMachine:
 
     # ------------------------------------------------------------ clients and time
 
+    def next_due_ms(self, now_ms: int, otherwise: int) -> int:
+        """When the next tick has something to do, if no other event comes before; at the latest ``otherwise``.
+
+        Members that lag, and disks that go on failing, are looked for at each tick, however long it is until then.
+        """
+        role = self._leader or self._follower
+        return otherwise if role is None else min(otherwise, role.next_due_ms(now_ms, otherwise))
+
     def _on_tick(self, event: Tick, out: Outbox[Effect]) -> None:
         if self._leader is not None:
             self._leader.tick(event.cause, event.now_ms, out)

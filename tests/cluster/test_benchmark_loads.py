@@ -42,10 +42,11 @@ def test_every_record_that_is_sent_is_stored(job: Job, acks: str) -> None:
     assert found["records"] == found["stored"] > 0
 
 
-@pytest.mark.parametrize("form", ["records", "columns"])
+@pytest.mark.parametrize("form", ["records", "columns", "arrow"])
 def test_every_record_that_is_stored_is_read(job: Job, form: str) -> None:
     sent = loads.produce(replace(job, warmup_s=0.0), Measured, ready)
-    found = loads.consume(replace(job, form=form, count=sent["stored"], warmup_s=0.0), Measured, ready)
+    reading = replace(job, form=form, count=sent["stored"], warmup_s=0.0, seconds=30.0, once=True)
+    found = loads.consume(reading, Measured, ready)
     assert found["once"] == sent["stored"]
     assert found["bytes"] == found["records"] * job.size
 

@@ -52,6 +52,7 @@ from raylog.core.replication.state import PartitionState
 from raylog.storage.errors import StorageError
 from tests.simulation.disk import Entry, VirtualLog, chained
 from tests.simulation.requests import DeleteRequest, ProduceRequest, Uplink
+from tests.simulation.ticking import checked_step
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -147,9 +148,7 @@ class ReplicaProcess:
         self.simulation.machine_steps += 1
         try:
             before = machine.high_watermark
-            out = machine.step(event)
-            if self.simulation.validate:
-                machine.validate()
+            out = checked_step(machine, event) if self.simulation.validate else machine.step(event)
         except InvariantBroken as broken:
             raise Violation("machine", broken.claim) from broken
         self.world.note(self.broker, machine.log_end_offset, machine.high_watermark, machine.leader_epoch)

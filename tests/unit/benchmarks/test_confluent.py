@@ -42,7 +42,7 @@ def ready() -> None:
 def test_every_record_that_is_sent_is_stored_and_read(job: Job) -> None:
     sent = loads.produce(job, Measured, ready)
     assert sent["records"] == sent["stored"] > 0
-    read = loads.consume(replace(job, count=sent["stored"]), Measured, ready)
+    read = loads.consume(replace(job, count=sent["stored"], seconds=30.0, once=True), Measured, ready)
     assert read["once"] == sent["stored"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +38,31 @@ def test_contestants_are_measured_in_turn(bench: Bench) -> None:
     bench.rounds("produce", "a case", [A, B], measure)
     assert order == ["a", "b", "a", "b"]
     assert [len(one.rounds) for one in bench.results.measured] == [2, 2]
+
+
+def test_cases_that_are_compared_take_turns_too(bench: Bench) -> None:
+    order = []
+
+    def measuring(case: str) -> Callable[[Contestant], Outcome]:
+        def measure(one: Contestant) -> Outcome:
+            order.append(one.name + case)
+            return {"rate": 1.0}
+
+        return measure
+
+    bench.rounds_in_turn("growth", {"1": measuring("1"), "2": measuring("2")}, [A, B])
+    assert order == ["a1", "b1", "a2", "b2"] * 2
+
+
+def test_one_that_fails_in_a_case_goes_on_in_the_others(bench: Bench) -> None:
+    def fail(_: Contestant) -> Outcome:
+        raise Unavailable("the disk is full")
+
+    bench.rounds_in_turn("growth", {"1": fail, "2": lambda _: {"rate": 1.0}}, [A])
+    assert [(one.case, one.left_out, len(one.rounds)) for one in bench.results.measured] == [
+        ("1", "the disk is full", 0),
+        ("2", "", 2),
+    ]
 
 
 def test_a_quick_run_measures_once_what_no_goal_names(bench: Bench) -> None:
@@ -135,19 +160,47 @@ def test_a_producer_counts_what_is_stored_and_leaves_the_warm_up_out(job: Job) -
     assert Pretended.stored_values[found["records"] :], "the warm-up has sent something, too"
 
 
+class InParts(Pretended):
+    """Gives ten values at a time."""
+
+    def values(self, timeout_s: float) -> list[bytes]:
+        found = self.stored_values[self.at : self.at + 10]
+        self.at += len(found)
+        return found
+
+
 def test_a_consumer_reads_the_topic_again_until_its_time_is_over(job: Job) -> None:
     Pretended.stored_values.extend([b"v" * 10] * 100)
-    found = loads.consume(replace(job, count=100), Pretended, lambda: None)
+    found = loads.consume(replace(job, count=100), InParts, lambda: None)
     assert found["once"] == 100
-    assert found["records"] % 100 == 0
-    assert found["bytes"] == 10 * found["records"]
+    assert found["seconds"] >= job.seconds
+    assert found["bytes"] == 10 * found["records"] > 10 * found["once"]
+
+
+def test_the_first_records_of_a_pass_are_not_measured(job: Job) -> None:
+    Pretended.stored_values.extend([b"v" * 10] * 100)
+    found = loads.consume(replace(job, count=100, seconds=5.0, once=True), InParts, lambda: None)
+    assert (found["once"], found["records"], found["bytes"]) == (100, 90, 900)
+    assert found["seconds"] < 5
+
+
+def test_a_slow_consumer_is_measured_with_what_it_has_read_in_its_time(job: Job) -> None:
+    class Slow(InParts):
+        def values(self, timeout_s: float) -> list[bytes]:
+            time.sleep(0.01)
+            return super().values(timeout_s)
+
+    Pretended.stored_values.extend([b"v" * 10] * 100_000)
+    found = loads.consume(replace(job, count=100_000), Slow, lambda: None)
+    assert "once" not in found
+    assert 0 < found["records"] < 1_000
 
 
 def test_a_consumer_that_misses_records_has_no_rate(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "FIRST_READ_S", 0.01)
+    monkeypatch.setattr(loads, "SILENCE_S", 0.01)
     Pretended.stored_values.extend([b"v"] * 99)
     with pytest.raises(Unsupported, match="read 99 of 100 records"):
-        loads.consume(replace(job, count=100, warmup_s=0.0), Pretended, lambda: None)
+        loads.consume(replace(job, count=100, warmup_s=0.0, seconds=5.0), Pretended, lambda: None)
 
 
 def test_latency_counts_from_when_a_record_was_due_and_leaves_the_warm_up_out(job: Job) -> None:

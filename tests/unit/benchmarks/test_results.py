@@ -10,6 +10,7 @@ from benchmarks.bench import with_costs
 from benchmarks.document import document
 from benchmarks.goals import verdicts
 from benchmarks.job import Job
+from benchmarks.plots import draw
 from benchmarks.results import Measured, Results, ratio_to
 from benchmarks.tables import as_markdown, markdown, number, rows_of
 
@@ -124,3 +125,91 @@ def test_a_row_shows_the_range() -> None:
 def test_a_job_survives_its_line() -> None:
     job = Job(load="produce", client="raylog", topic="t", address={"bootstrap": "here"}, server_pids=[1])
     assert Job.of_line(job.line()) == job
+
+
+def grown(load: str, contestant: str, rates: dict[str, float], cpu_us: float = 1.0) -> list[Measured]:
+    return [
+        Measured("growth", f"{load}, 1,000 B, RF 1, {size}", contestant, "rate", [{"rate": rate, "cpu_us": cpu_us}])
+        for size, rate in rates.items()
+    ]
+
+
+def test_growth_is_flat_when_the_worst_case_is_within_a_fifth_of_the_best() -> None:
+    flat = grown("produce", "raylog send", {"1 partition": 100.0, "24 partitions": 81.0})
+    steep = grown("consume", "raylog records", {"1 partition": 100.0, "6 partitions": 90.0, "24 partitions": 79.0})
+    found = {one.goal: one for one in verdicts(results(*flat, *steep))}
+    goal = "growth, 1 to 24 partitions: {}, rate within 20 % of the best"
+    assert found[goal.format("produce")].reached is True
+    assert found[goal.format("consume")].reached is False
+    assert found[goal.format("consume")].found == "0.79 of the best (raylog records, 24 partitions)"
+
+
+def test_growth_compares_each_form_with_itself_and_each_axis_alone() -> None:
+    partitions = grown("produce", "raylog send", {"1 partition": 100.0, "24 partitions": 100.0})
+    batches = grown("produce", "raylog send_batch", {"1 partition": 900.0, "24 partitions": 900.0})
+    data = grown("produce", "raylog send", {"6 partitions, 1 GB on disk": 10.0, "6 partitions, 20 GB on disk": 9.0})
+    found = {one.goal: one.found for one in verdicts(results(*partitions, *batches, *data))}
+    assert found["growth, 1 to 24 partitions: produce, rate within 20 % of the best"].startswith("1.00 of the best")
+    assert found["growth, 1 to 20 GB on disk: produce, rate within 20 % of the best"].startswith("0.90 of the best")
+
+
+def test_the_cost_of_growth_is_that_of_client_and_server_together() -> None:
+    cheap = grown("produce", "raylog send", {"1 partition": 100.0}, cpu_us=2.0)
+    dear = grown("produce", "raylog send", {"24 partitions": 100.0}, cpu_us=4.0)
+    found = {one.goal: one for one in verdicts(results(*cheap, *dear))}
+    verdict = found["growth, 1 to 24 partitions: produce, CPU time a record within 20 % of the best"]
+    assert (verdict.reached, verdict.found) == (False, "0.50 of the best (raylog send, 24 partitions)")
+
+
+def test_of_one_case_alone_nobody_can_say_whether_it_is_flat() -> None:
+    found = verdicts(results(*grown("produce", "raylog send", {"1 partition": 100.0})))
+    assert {one.reached for one in found} == {None}
+
+
+def test_records_that_do_not_add_up_are_named_in_growth_too() -> None:
+    wrong = grown("produce", "raylog send", {"1 partition": 1.0})
+    wrong[0].rounds = [{"rate": 1.0, "records": 10, "stored": 9}]
+    assert len(results(*wrong).miscounts()) == 1
+
+
+def test_a_later_run_replaces_the_scenarios_that_it_has_and_is_named() -> None:
+    first = results(*rows(raylog_send=[1.0]), Measured("small", "50", "raylog send", "rate", [{"rate": 5.0}]))
+    first.left_out["scenario growth"] = "there was no time"
+    later = results(*rows(raylog_send=[2.0]), *grown("produce", "raylog send", {"1 partition": 1.0}))
+    whole = Results.merged([first, later])
+    assert [(one.scenario, one.rounds[0]["rate"]) for one in whole.measured] == [
+        ("small", 5.0),
+        ("produce", 2.0),
+        ("growth", 1.0),
+    ]
+    assert "scenario growth" not in whole.left_out
+    assert "run of its own: growth, produce" in whole.settings
+    assert "Measured in a run of its own, whose settings are below: growth, produce." in document(whole, [])
+
+
+def test_one_run_is_shown_as_it_is() -> None:
+    only = results(*rows(raylog_send=[1.0]))
+    assert Results.merged([only]) == only
+
+
+def test_runs_of_other_versions_are_not_put_together() -> None:
+    first, later = results(), results()
+    later.versions = {"python": "3.12"}
+    with pytest.raises(ValueError, match="different machines or versions"):
+        Results.merged([first, later])
+
+
+def test_a_page_counts_the_goals_and_says_what_each_scenario_is() -> None:
+    page = document(results(*rows(**{"raylog_send": [400.0], "confluent-kafka": [100.0]})), [Path("produce.svg")])
+    assert "goals 1 were reached in this run and 0 were not; " in page
+    assert "By size, partitions, replication, acks, compression and durability." in page
+    assert "](img/produce.svg)" in page
+    assert page.index("## Goals") < page.index("### produce") < page.index("## Machine")
+
+
+def test_pictures_show_bars_and_what_grows(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    measured = [*rows(raylog_send=[1.0]), *grown("produce", "raylog send", {"1 partition": 1.0, "24 partitions": 2.0})]
+    pictures = draw(results(*measured), tmp_path)
+    assert [one.name for one in pictures] == ["produce.svg", "growth.svg"]
+    assert all("<svg" in one.read_text(encoding="utf-8") for one in pictures)

@@ -1,0 +1,55 @@
+"""When a replica looks at the clock: as rarely as its deadlines allow, because idle replicas are many.
+
+Owned by the replica's shell. Each wake-up costs an idle process more than what it does then. May touch: the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from raylog.actors.clock import monotonic_ms
+
+SHORTEST_MS: Final = 50
+"""Between two ticks while something is due."""
+LONGEST_MS: Final = 500
+"""Between two ticks of a replica at rest."""
+
+
+class Ticks:
+    """Calls ``tick`` when something is due, as the call itself has said; `hasten` when that has changed meanwhile."""
+
+    def __init__(self, tick: Callable[[int], int]) -> None:
+        """``tick`` gets the time of the latest next tick, and returns that of the next one (monotonic milliseconds)."""
+        self._tick = tick
+        self._due_ms = 0
+        self._hastened = asyncio.Event()
+
+    def hasten(self, in_ms: int = SHORTEST_MS) -> None:
+        """Something is due in so many milliseconds, of which the last tick did not know."""
+        if in_ms < LONGEST_MS:
+            due_ms = monotonic_ms() + in_ms
+            if due_ms < self._due_ms:
+                self._due_ms = due_ms
+                self._hastened.set()
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            now_ms = monotonic_ms()
+            wanted_ms = self._tick(now_ms + LONGEST_MS)
+            self._due_ms = min(now_ms + LONGEST_MS, max(now_ms + SHORTEST_MS, wanted_ms))
+            while (left_ms := self._due_ms - monotonic_ms()) > 0:
+                await self._wait(left_ms / 1000)
+
+    async def _wait(self, left_s: float) -> None:
+        if left_s * 1000 <= SHORTEST_MS:
+            await asyncio.sleep(left_s)
+            return
+        self._hastened.clear()
+        try:
+            async with asyncio.timeout(left_s):
+                await self._hastened.wait()
+        except TimeoutError:
+            pass

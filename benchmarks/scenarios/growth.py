@@ -1,0 +1,159 @@
+"""Whether throughput stays as partitions and data grow, from 1 to 24 and from 1 to 20 GB; what idle replicas cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from benchmarks.bench import Bench, Contestant
+from benchmarks.clients.run import run
+from benchmarks.job import Job, Outcome
+from benchmarks.peers.processes import Unavailable, cpu_seconds
+from benchmarks.scenarios.throughput import fill_each
+
+SIZE = 1_000
+PARTITIONS = (1, 6, 12, 24)
+GIGABYTES = (1, 5, 10, 20)
+ROUNDS_MAX = 3
+SECONDS = 1.5
+"""Short, because each measurement adds to what lies on disk."""
+DATA_SECONDS = 1.0
+DATA_PARTITIONS = 6
+HELD = 1_000_000
+"""Records in each topic of the axis of partitions before it is measured."""
+NEWEST = 240_000
+"""Records that are read where gigabytes lie before them: those that came last."""
+FILLING = 100_000
+"""Bytes of a record that only fills."""
+SPARE_GIGABYTES = 20
+"""What the measurements themselves write, and a margin."""
+FREED_WITHIN_S = 90.0
+IDLE_S = 5.0
+JobFor = Callable[[Contestant], Job | None]
+Measure = Callable[[Contestant], Outcome | None]
+
+
+def growth(bench: Bench) -> None:
+    """Whether throughput stays from 1 to 24 partitions and from 1 to 20 GB; here the cases take turns, too."""
+    _partitions(bench, (1, 24) if bench.pace.quick else PARTITIONS)
+    if not bench.pace.quick:
+        _data(bench, GIGABYTES)
+
+
+def _rounds(bench: Bench) -> int:
+    return min(ROUNDS_MAX, bench.pace.slow_rounds)
+
+
+def _partitions(bench: Bench, counts: tuple[int, ...]) -> None:
+    """By partitions, each topic with the same records; all topics are there all the time."""
+    writers = bench.among("raylog send", "raylog send_batch", "confluent-kafka")
+    readers = bench.among("raylog records", "raylog columns", "confluent-kafka")
+    with contextlib.ExitStack() as stack:
+        jobs = {count: stack.enter_context(bench.topic(writers, count, 1, fresh=True)) for count in counts}
+        _idle(bench, sum(counts))
+        reading: dict[str, Measure] = {}
+        for count, job_for in jobs.items():
+            held = fill_each(bench, job_for, writers, SIZE, HELD // 4 if bench.pace.quick else HELD)
+            reading[f"consume, {_named(count)}"] = _settled(bench, job_for, "consume", held)
+        bench.rounds_in_turn("growth", reading, readers, count=_rounds(bench))
+        writing = {f"produce, {_named(count)}": _settled(bench, one, "produce") for count, one in jobs.items()}
+        bench.rounds_in_turn("growth", writing, writers, count=_rounds(bench))
+
+
+def _named(partitions: int) -> str:
+    return f"{SIZE:,} B, RF 1, {partitions} partition{'s'[: partitions > 1]}"
+
+
+def _settled(bench: Bench, job_for: JobFor, load: str, held: Mapping[str, int] | None = None) -> Measure:
+    """A measurement that begins when everything written before is on disk, so that none pays for another's bytes."""
+
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant)
+        if job is None:
+            return None
+        os.sync()
+        seconds = min(SECONDS, bench.pace.seconds)
+        count = 0 if held is None else held[contestant.peer]
+        job = replace(job, load=load, size=SIZE, seconds=seconds, warmup_s=0.5, count=count)
+        return run(replace(job, server_pids=bench.peers[contestant.peer].pids()))
+
+    return measure
+
+
+def _idle(bench: Bench, least: int) -> None:
+    """CPU time that a replica takes while nobody asks it for anything."""
+
+    def measure(contestant: Contestant) -> Outcome | None:
+        pids = bench.peers[contestant.peer].replica_pids()
+        if len(pids) < least:
+            raise Unavailable(f"only {len(pids)} of {least} replicas run")
+        before = [cpu_seconds([pid]) for pid in pids]
+        began_s = time.monotonic()
+        time.sleep(IDLE_S)
+        seconds = time.monotonic() - began_s
+        used = [(cpu_seconds([pid]) - one) / seconds * 1000 for pid, one in zip(pids, before, strict=True)]
+        return {"idle_cpu_ms": statistics.mean(used), "processes": len(pids), "seconds": seconds}
+
+    ours = bench.among("raylog send")
+    bench.rounds("growth", "replicas at rest", ours, measure, "idle_cpu_ms", 1)
+
+
+def _data(bench: Bench, sizes: tuple[int, ...]) -> None:
+    """By what lies in the topic already; the newest records are read. Raylog alone, because the disk holds no more."""
+    sizes = _that_fit(bench, sizes)
+    writers, readers = bench.among("raylog send", "raylog send_batch"), bench.among("raylog records", "raylog columns")
+    with contextlib.ExitStack() as stack:
+        writing: dict[str, Measure] = {}
+        reading: dict[str, Measure] = {}
+        for size in sizes:
+            job_for = stack.enter_context(bench.topic(writers, DATA_PARTITIONS, 1, fresh=True))
+            _fill(bench, job_for, size)
+            name = f"{_named(DATA_PARTITIONS)}, {size} GB on disk"
+            writing[f"produce, {name}"] = _on_top(bench, job_for, "produce")
+            reading[f"consume, {name}"] = _on_top(bench, job_for, "consume")
+        bench.rounds_in_turn("growth", writing, writers, count=_rounds(bench))
+        bench.rounds_in_turn("growth", reading, readers, count=_rounds(bench))
+
+
+def _that_fit(bench: Bench, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes without the largest for which the disk has no room, as soon as deleted topics have left it."""
+    deadline_s = time.monotonic() + FREED_WITHIN_S
+    while (free := shutil.disk_usage(bench.scratch).free / 1e9) < sum(sizes) + SPARE_GIGABYTES:
+        if time.monotonic() < deadline_s:
+            time.sleep(1.0)
+            continue
+        bench.leave_out(f"growth, {sizes[-1]} GB on disk", Unavailable(f"the disk has {free:.0f} GB free"))
+        sizes = sizes[:-1]
+    return sizes
+
+
+def _fill(bench: Bench, job_for: JobFor, gigabytes: int) -> None:
+    """Write large records in batches until the topic holds so much."""
+    (ours,) = bench.among("raylog send_batch")
+    job = job_for(ours)
+    held, rate = 0, 200e6
+    while job is not None and held < gigabytes * 10**9:
+        seconds = min(20.0, max(0.2, (gigabytes * 10**9 - held) / rate))
+        outcome = run(replace(job, load="produce", size=FILLING, seconds=seconds, warmup_s=0.0))
+        held, rate = held + outcome["bytes"], outcome["bytes"] / outcome["seconds"]
+    bench.say(f"a topic holds {held / 1e9:.1f} GB")
+
+
+def _on_top(bench: Bench, job_for: JobFor, load: str) -> Measure:
+    """Write more, or read the newest that was written."""
+
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant)
+        if job is None:
+            return None
+        os.sync()
+        job = replace(job, load=load, size=SIZE, seconds=DATA_SECONDS, warmup_s=0.3)
+        job = replace(job, server_pids=bench.peers[contestant.peer].pids())
+        return run(job if load == "produce" else replace(job, count=NEWEST, newest=NEWEST // job.partitions))
+
+    return measure

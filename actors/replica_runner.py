@@ -254,6 +254,7 @@ class ReplicaRunner:
                 first_offset=Offset(done.first_offset),
                 end_offset=Offset(done.end_offset),
                 duplicate=done.duplicate,
+                durable=not self._flush.before_acknowledging,
             )
         )
         self._appended(done.end_offset - done.first_offset)
@@ -274,6 +275,7 @@ class ReplicaRunner:
                 request=effect.request,
                 end_offset=Offset(done.end_offset),
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
+                durable=not self._flush.before_acknowledging,
             )
         )
         self._append_failing = False
@@ -315,8 +317,6 @@ class ReplicaRunner:
         if self._unflushed >= self._flush.messages:
             self._unflushed = 0
             self._flusher.kick()
-        end = Offset(self.log.log_end_offset)
-        self.feed(ev.Synced(cause="page cache", now_ms=monotonic_ms(), end_offset=end))
 
     def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
         request = self._requests.pop(effect.request, None)

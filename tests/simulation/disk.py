@@ -70,6 +70,7 @@ class VirtualLog:
         self.start = 0
         self.entries: list[Entry] = []
         self.durable_end = 0
+        self.writes_through = False
         self.truncations = 0
         """A sync that began before the last truncation reports nothing."""
         self._epochs = EpochHistory()
@@ -122,7 +123,7 @@ class VirtualLog:
         self._assigned.add(epoch)
 
     def append(self, entries: Iterable[Entry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
-        """Append, and return the epochs that begin in what was appended. Nothing of it is durable yet."""
+        """Append, and return the epochs that begin in what was appended. It is durable only if all writes are."""
         begun: list[tuple[LeaderEpoch, Offset]] = []
         for entry in entries:
             epoch, offset = LeaderEpoch(entry.epoch), Offset(self.end)
@@ -131,6 +132,8 @@ class VirtualLog:
                 self._epochs.assign(epoch, offset)
             self.producers.apply(header_of(offset, entry))
             self.entries.append(entry)
+        if self.writes_through:
+            self.durable_end = self.end
         return tuple(begun)
 
     def read(self, offset: int, upper: int, limit: int) -> Sequence[Entry]:

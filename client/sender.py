@@ -7,6 +7,7 @@ the network through `ClusterClient`.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,11 @@ class Sender:
     def wake(self) -> None:
         """Look at all lanes soon; from any thread."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
+        if loop is None or loop.is_closed():
+            return
+        if threading.get_ident() == self.accumulator.loop_thread:
+            self.look_again()  # the loop is awake
+        else:
             loop.call_soon_threadsafe(self._woken)
 
     def look_again(self) -> None:

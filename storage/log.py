@@ -123,9 +123,7 @@ class PartitionLog:
         offset = self.log_end_offset
         began = self._enter_epochs([(leader_epoch, offset)])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
-        view = memoryview(payload)
-        if view.readonly:
-            view = memoryview(bytearray(view))
+        view = memoryview(bytearray(payload) if memoryview(payload).readonly else payload)
         stamped: list[BatchHeader] = []
         for position, header in batches:
             _STAMPED.pack_into(view, position, offset, header.batch_length, leader_epoch)

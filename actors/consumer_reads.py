@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms
+from raylog.actors.tail_reader import Buffer, TailReader
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
 from raylog.core.replication.replica import ReplicaMachine
@@ -36,9 +37,10 @@ class ParkedFetch:
 class ConsumerReads:
     """Answers ``fetch`` and ``list_offsets`` of one partition."""
 
-    def __init__(self, log: PartitionLog, machine: Callable[[], ReplicaMachine | None]) -> None:
+    def __init__(self, log: PartitionLog, tail: TailReader, machine: Callable[[], ReplicaMachine | None]) -> None:
         """``machine`` returns the replica's machine, or None before its first registration."""
         self._log = log
+        self._tail = tail
         self._machine = machine
         self._parked: list[ParkedFetch] = []
 
@@ -136,7 +138,7 @@ class ConsumerReads:
         waiting.request.reply([mark, mark, self._log.log_start_offset], records)
         return True
 
-    def _read(self, waiting: ParkedFetch, upper: int) -> bytes:
+    def _read(self, waiting: ParkedFetch, upper: int) -> Buffer:
         if upper < waiting.offset <= self._log.log_end_offset:
             return b""
-        return self._log.read(waiting.offset, waiting.max_bytes, upper)
+        return self._tail.read(waiting.offset, waiting.max_bytes, upper)

@@ -6,10 +6,12 @@ Imported by every actor's process, so it imports next to nothing of ours.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import ray
@@ -57,6 +59,23 @@ async def begin(start: Callable[[], Awaitable[None]]) -> None:
             raise
         await asyncio.sleep(RESTART_PAUSE_S)
         end_process(f"the restart failed, trying again: {error!r}")
+    stand_up()
+
+
+def stand_up() -> None:
+    """Let this process answer as promptly as a server should, now that it has all that it needs.
+
+    What was loaded stays for ever: a full garbage collection need not look at it again, which takes tens of
+    milliseconds. And Ray runs its workers behind everything else on the machine (niceness 15), for tasks that compute;
+    a log that others wait for is no such task. Only who may (root, CAP_SYS_NICE) can change that from here, so others
+    start Ray with ``RAY_worker_niceness=0``.
+    """
+    gc.collect()
+    gc.freeze()
+    with suppress(OSError, ValueError):
+        for thread in os.listdir("/proc/self/task"):  # on Linux each thread has its own niceness
+            if os.getpriority(os.PRIO_PROCESS, int(thread)) > 0:
+                os.setpriority(os.PRIO_PROCESS, int(thread), 0)
 
 
 async def find_controller() -> tuple[str, int]:

@@ -16,6 +16,7 @@ from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.flusher import Flusher
 from raylog.actors.settings import FlushPolicy
+from raylog.actors.tail_reader import TailReader
 from raylog.core.errors import RaylogError, from_code
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
@@ -30,8 +31,6 @@ MAX_BYTES = 7
 """Place of ``max_bytes`` in the arguments of ``replica_fetch``."""
 DESERTED_CHECK_MS: Final = 500
 """How often requests are looked for whose sender has gone."""
-KEPT_READ_BYTES: Final = 1 << 20
-"""A read for a follower up to this size is kept: the next follower nearly always asks for the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,8 @@ class ReplicaRunner:
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
-        self.reads = ConsumerReads(log, lambda: self.machine)
+        self._tail = TailReader(log)
+        self.reads = ConsumerReads(log, self._tail, lambda: self.machine)
         self._flush = flush
         self._flush_due_ms = 0
         self._deserted_due_ms = 0
@@ -66,7 +66,6 @@ class ReplicaRunner:
         self._requests: dict[int, Request] = {}
         self._fetched: dict[int, memoryview] = {}
         self._after_sync: deque[tuple[int, list[ev.Effect]]] = deque()
-        self._kept_read: tuple[tuple[int, ...], bytes] = ((), b"")
 
     def start(self) -> None:
         """Begin to sync; there is no machine before :meth:`begin_life`."""
@@ -254,6 +253,8 @@ class ReplicaRunner:
             request.fail(error)
             self._append_failed(effect.request, error)
             return
+        if not done.duplicate:
+            self._tail.appended(done.first_offset, done.end_offset, request.payload)
         self.feed(
             ev.LeaderAppended(
                 cause="append",
@@ -262,6 +263,7 @@ class ReplicaRunner:
                 first_offset=Offset(done.first_offset),
                 end_offset=Offset(done.end_offset),
                 duplicate=done.duplicate,
+                durable=not self._flush.before_acknowledging,
             )
         )
         self._appended(done.end_offset - done.first_offset)
@@ -282,6 +284,7 @@ class ReplicaRunner:
                 request=effect.request,
                 end_offset=Offset(done.end_offset),
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
+                durable=not self._flush.before_acknowledging,
             )
         )
         self._append_failing = False
@@ -323,8 +326,6 @@ class ReplicaRunner:
         if self._unflushed >= self._flush.messages:
             self._unflushed = 0
             self._flusher.kick()
-        end = Offset(self.log.log_end_offset)
-        self.feed(ev.Synced(cause="page cache", now_ms=monotonic_ms(), end_offset=end))
 
     def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
         request = self._requests.pop(effect.request, None)
@@ -332,20 +333,12 @@ class ReplicaRunner:
             return
         max_bytes = min(request.args[MAX_BYTES], FETCH_BYTES_MAX)
         try:
-            records = self._read(effect, max_bytes) if effect.fetch_offset < effect.upper else b""
+            behind = effect.fetch_offset < effect.upper
+            records = self._tail.read(effect.fetch_offset, max_bytes, effect.upper) if behind else b""
         except StorageError as error:
             request.fail(error)
             return
         request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None], records)
-
-    def _read(self, effect: ev.AnswerFetch, max_bytes: int) -> bytes:
-        """Read for a follower. In one leader epoch these offsets never get other records, so a read may be kept."""
-        wanted = (effect.leader_epoch, effect.fetch_offset, effect.upper, max_bytes)
-        if self._kept_read[0] == wanted:
-            return self._kept_read[1]
-        records = self.log.read(effect.fetch_offset, max_bytes, effect.upper)
-        self._kept_read = (wanted, records) if len(records) <= KEPT_READ_BYTES else ((), b"")
-        return records
 
     def _answer(self, number: int, result: list[object]) -> None:
         request = self._requests.pop(number, None)
@@ -358,6 +351,7 @@ class ReplicaRunner:
             request.fail(error)
 
     def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+        self._tail.forget()
         with self._flusher.exclusive:
             if isinstance(effect, ev.TruncateLog):
                 logger.info("%s: truncating to %d", self.partition, effect.to)

@@ -208,9 +208,12 @@ class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    def settle() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
+    if asyncio._get_running_loop() is loop:
+        _settle(waiter)
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, waiter)
 
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

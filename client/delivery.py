@@ -109,8 +109,8 @@ class Delivery:
             self._put_in_line(taken)
             self._send(taken, now_s)
 
-    def expire(self, now_s: float) -> float:
-        """Fail what is late; return when the next batch will be (by the loop's clock)."""
+    def expire(self, now_s: float) -> None:
+        """Fail what is late."""
         late = [batch for batch in self._line if batch.deadline_s <= now_s]
         for batch in late:
             self._line.remove(batch)
@@ -119,8 +119,10 @@ class Delivery:
             self._fail(batch, self._too_late())
         if late:
             self._settle_front()
-        first_s = min((batch.deadline_s for batch in self._line), default=float("inf"))
-        return min(first_s, self._sender.accumulator.oldest_deadline_s(self._lane))
+
+    def expires_s(self) -> float:
+        """When the next batch will be late: the oldest, because each has the same time from its beginning."""
+        return self._line[0].deadline_s if self._line else self._sender.accumulator.oldest_deadline_s(self._lane)
 
     def leader_changed(self) -> None:
         """Metadata has changed: do not wait for answers of a leader that is none any more (its machine may be gone)."""

@@ -7,6 +7,7 @@ the network through `ClusterClient`.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,9 @@ class Sender:
         self._together = Together()  # of the loop, once it is known
         self._deliveries: dict[Lane, Delivery] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = _NEVER_S
+        self._expires_s = _NEVER_S
+        """No batch is late before this."""
         self._is_pass_due = False
         self._producer: tuple[int, int] | None = None
         self._asking_producer: asyncio.Task[tuple[int, int]] | None = None
@@ -111,7 +115,11 @@ class Sender:
     def wake(self) -> None:
         """Look at all lanes soon; from any thread."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
+        if loop is None or loop.is_closed():
+            return
+        if threading.get_ident() == self.accumulator.loop_thread:
+            self.look_again()  # the loop is awake
+        else:
             loop.call_soon_threadsafe(self._woken)
 
     def look_again(self) -> None:
@@ -128,28 +136,37 @@ class Sender:
         self._is_pass_due = False
         if self._is_closed:
             return
-        accumulator = self.accumulator
-        lanes = accumulator.begin_pass()
+        lanes = self.accumulator.begin_pass()
+        now_s = time.monotonic()
         with self._together:
-            next_s, idle = self._serve(lanes)
-        accumulator.end_pass(next_s, idle)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if next_s < _NEVER_S and self._loop is not None:
+            self._serve(lanes, now_s)
+        # What follows is on nobody's way: what could be sent has left.
+        next_s, idle = self._look_ahead(lanes, now_s)
+        self.accumulator.end_pass(next_s, idle)
+        if next_s < self._timer_s and self._loop is not None:  # one that comes earlier may stay: it looks again
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_s = next_s
             self._timer = self._loop.call_later(max(0.0, next_s - time.monotonic()), self._pass_by_timer)
 
-    def _serve(self, lanes: list[Lane]) -> tuple[float, list[Lane]]:
-        """Let every lane send what it may; when one of them wants to be looked at again, and which have no work."""
-        now_s = time.monotonic()
-        next_s = _NEVER_S
-        idle = []
+    def _serve(self, lanes: list[Lane], now_s: float) -> None:
+        """Let every lane send what it may."""
+        is_late = now_s >= self._expires_s
         for lane in lanes:
             delivery = self._deliveries.get(lane)
             if delivery is None:
                 delivery = self._deliveries[lane] = Delivery(self, lane)
-            next_s = min(next_s, delivery.expire(now_s))
+            if is_late:
+                delivery.expire(now_s)
             delivery.pump(now_s)
+
+    def _look_ahead(self, lanes: list[Lane], now_s: float) -> tuple[float, list[Lane]]:
+        """When one of the lanes wants to be looked at again, and which have no work."""
+        expires_s = next_s = _NEVER_S
+        idle = []
+        for lane in lanes:
+            delivery = self._deliveries[lane]
+            expires_s = min(expires_s, delivery.expires_s())
             suspect_s = delivery.waits_since_s() + SUSPECT_S
             if suspect_s <= now_s:
                 self._look_for_leader(lane.topic)
@@ -160,10 +177,11 @@ class Sender:
                 next_s = min(next_s, lingers_until_s)
             if delivery.is_idle:
                 idle.append(lane)
-        return next_s, idle
+        self._expires_s = expires_s
+        return min(next_s, expires_s), idle
 
     def _pass_by_timer(self) -> None:
-        self._timer = None
+        self._timer, self._timer_s = None, _NEVER_S
         self.look_again()
 
     def _look_for_leader(self, topic: str) -> None:

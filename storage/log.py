@@ -107,6 +107,7 @@ class PartitionLog:
     def append_as_leader(self, payload: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Give the batches of a producer their offsets and append them; in the page cache on return.
 
+        Writable memory is stamped in place, so that it holds on return what the file holds.
         A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
         RecordTooLarge, UnsupportedCompression, OutOfOrderSequence, InvalidProducerEpoch, DuplicateSequence, DiskFull,
         StorageIoError; nothing is kept then.
@@ -122,15 +123,13 @@ class PartitionLog:
         offset = self.log_end_offset
         began = self._enter_epochs([(leader_epoch, offset)])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
-        view = memoryview(payload)
-        buffers: list[Buffer] = []
+        view = memoryview(bytearray(payload) if memoryview(payload).readonly else payload)
         stamped: list[BatchHeader] = []
         for position, header in batches:
-            buffers.append(_STAMPED.pack(offset, header.batch_length, leader_epoch))
-            buffers.append(view[position + _STAMPED.size : position + header.size])
+            _STAMPED.pack_into(view, position, offset, header.batch_length, leader_epoch)
             stamped.append(header._replace(base_offset=offset, partition_leader_epoch=leader_epoch))
             offset += header.last_offset_delta + 1
-        return self._write(buffers, stamped, began)
+        return self._write([view], stamped, began)
 
     def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
         """Append what the leader sent, byte for byte. Offsets must go on at the log's end, epochs must not go back.

@@ -27,6 +27,7 @@ from raylog.client.consuming.offsets import CommittedOffsets
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.consuming.positions import PositionFinder
+from raylog.client.consuming.signal import Signal
 from raylog.client.serializers import deserializer
 from raylog.client.types import OffsetAndMetadata, Record
 from raylog.core.errors import ClientClosed, CorruptMessage, InvalidRequest, OffsetOutOfRange, RaylogError
@@ -72,7 +73,7 @@ class Engine:
         self.group: GroupSession | None = None
         self.is_closed = False
         self._wake = asyncio.Event()
-        self._signal = threading.Event()
+        self._signal = Signal()
         """The same for a thread that waits in `wait_here`."""
         self._error: RaylogError | None = None
         self._attention = True

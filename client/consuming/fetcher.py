@@ -13,6 +13,7 @@ from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.assignment import Assignment
 from raylog.client.consuming.partition import PartitionState, Start
+from raylog.client.consuming.stream import FetchStream
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.core.errors import (
     CorruptMessage,
@@ -22,9 +23,8 @@ from raylog.core.errors import (
     RequestTimedOut,
 )
 from raylog.core.ids import TopicPartition
-from raylog.rpc import Reply, RpcError
+from raylog.rpc import RpcError
 
-ISOLATION_READ_UNCOMMITTED = 0
 EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer when the server was asked not to wait: no partition is asked more often than this."""
 
@@ -96,8 +96,7 @@ class Fetcher:
             await self._wait_until_wanted(state, wake)
             session = state.session
             try:
-                await self._fetch(state)
-                backoff.reset()
+                await self._fetch(state, backoff)
             except (RpcError, RaylogError) as failure:
                 await self._failed(state, session, as_raylog_error(failure), backoff)
 
@@ -138,7 +137,7 @@ class Fetcher:
         full = self._assignment.buffered_bytes >= self._config.fetch_max_bytes
         return 0 if full else self._config.max_partition_fetch_bytes
 
-    async def _fetch(self, state: PartitionState) -> None:
+    async def _fetch(self, state: PartitionState, backoff: Backoff) -> None:
         config, cluster = self._config, self._cluster
         topic, partition = state.partition
         timeout_s = config.request_timeout_ms / 1000
@@ -155,57 +154,45 @@ class Fetcher:
         connection = cluster.live_connection(leader.endpoint)
         if connection is None:
             connection = await cluster.connection(leader.endpoint, timeout_s)
-        session, offset = state.session, state.fetch_offset
-        if offset < 0:
-            return  # the position went away while the leader was looked up
-        args = [
-            info.topic_id,
-            partition,
-            leader.leader_epoch,
-            offset,
-            config.max_partition_fetch_bytes,
-            config.fetch_min_bytes,
-            config.fetch_max_wait_ms,
-            ISOLATION_READ_UNCOMMITTED,
-        ]
-        asked = connection.call_nowait("fetch", args, timeout_s=timeout_s + config.fetch_max_wait_ms / 1000)
-        reply = await self._answer(asked, state.partition, leader.leader_epoch)
-        if not state.add(session, reply.payload):
-            return
-        state.high_watermark = max(state.high_watermark, reply.args[0])
-        state.log_start_offset = reply.args[2]
-        if len(reply.payload):
-            self._on_data()
-        elif config.fetch_max_wait_ms < EMPTY_ANSWER_PAUSE_S * 1000:
-            await asyncio.sleep(EMPTY_ANSWER_PAUSE_S)
-
-    async def _answer(self, asked: asyncio.Future[Reply], partition: TopicPartition, leader_epoch: int) -> Reply:
-        """The leader's answer, unless it is late and another leads by now. Raises NotLeaderOrFollower then."""
-        loop = asyncio.get_running_loop()
-        watches: list[asyncio.Task[None]] = []
-        doubt = loop.call_later(
-            SUSPECT_S + self._config.fetch_max_wait_ms / 1000,
-            lambda: watches.append(loop.create_task(self._watch(asked, partition, leader_epoch))),
+        stream = FetchStream(
+            state,
+            connection,
+            leader,
+            config,
+            goes_on=self._goes_on,
+            on_data=self._on_data,
+            look_for_leader=lambda: self._look_for_leader(stream),
+            suspect_s=SUSPECT_S,
         )
         try:
-            return await asked
+            await stream.run()
         finally:
-            doubt.cancel()
-            asked.cancel()
-            for watch in watches:
-                watch.cancel()
+            if stream.has_answered:
+                backoff.reset()
+        if not stream.has_records and config.fetch_max_wait_ms < EMPTY_ANSWER_PAUSE_S * 1000:
+            await asyncio.sleep(EMPTY_ANSWER_PAUSE_S)
 
-    async def _watch(self, asked: asyncio.Future[Reply], partition: TopicPartition, leader_epoch: int) -> None:
-        """End the wait for an answer when the partition gets another leader."""
-        while not asked.done():
-            await self._cluster.look_for_leader(partition.topic)
-            found = self._cluster.metadata.partition(*partition)
-            if found is not None and found.leader_epoch > leader_epoch and not asked.done():
-                asked.set_exception(
-                    NotLeaderOrFollower(f"Partition {partition} has another leader than the one that was asked.")
-                )
-                return
-            await asyncio.sleep(SUSPECT_S)
+    def _goes_on(self, stream: FetchStream) -> bool:
+        """Whether the next fetch may go where the last one went, at once. If not, `_serve` takes it from there."""
+        state = stream.state
+        info = self._cluster.metadata.topic(state.partition.topic)
+        return (
+            info is not None
+            and info.topic_id == state.topic_id
+            and stream.leader is info.partitions[state.partition.partition]
+            and not stream.connection.is_closed
+            and state.wants_fetch(self._room_bytes(state))
+            and (stream.has_records or self._config.fetch_max_wait_ms >= EMPTY_ANSWER_PAUSE_S * 1000)
+        )
+
+    async def _look_for_leader(self, stream: FetchStream) -> None:
+        """End the wait for an answer when the partition has another leader."""
+        partition = stream.state.partition
+        await self._cluster.look_for_leader(partition.topic)
+        found = self._cluster.metadata.partition(*partition)
+        if found is not None and found.leader_epoch > stream.leader.leader_epoch:
+            reason = f"Partition {partition} has another leader than the one that was asked."
+            stream.end(NotLeaderOrFollower(reason))
 
     async def _refresh(self, topic: str) -> None:
         try:

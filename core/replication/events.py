@@ -46,9 +46,10 @@ class ProduceReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAppended:
-    """The append asked for by :class:`AppendBatches` is in the log (not yet durable).
+    """The append asked for by :class:`AppendBatches` is in the log (not yet durable, unless ``durable``).
 
-    ``duplicate``: nothing was appended, the batch was stored before at these offsets.
+    ``duplicate``: nothing was appended, the batch was stored before at these offsets. ``durable``: everything in the
+    log counts as durable, as it does under a relaxed flush policy as soon as it is written.
     """
 
     cause: str
@@ -57,6 +58,7 @@ class LeaderAppended:
     first_offset: Offset
     end_offset: Offset
     duplicate: bool = False
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class AppendFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerAppended:
-    """The records of a fetch answer are in the log (not yet durable).
+    """The records of a fetch answer are in the log (not yet durable, unless ``durable``: see :class:`LeaderAppended`).
 
     ``epochs`` are the (leader epoch, start offset) pairs that begin in them.
     """
@@ -85,11 +87,12 @@ class FollowerAppended:
     request: RequestId
     end_offset: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """Everything below ``end_offset`` is durable. Under a relaxed flush policy the shell says so right after append.
+    """Everything below ``end_offset`` is durable.
 
     A sync that began before a :class:`TruncateLog` or :class:`ResetLog` says nothing about what was appended after it:
     the shell must not report it any more.

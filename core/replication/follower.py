@@ -150,7 +150,7 @@ class Follower:
         self._appending = None
         for epoch, start in event.epochs:
             self._log.epochs.assign(epoch, start)
-        self._log.appended(event.end_offset)
+        self._log.appended(event.end_offset, durable=event.durable)
         self._log.disk.append_succeeded()
         self._go_on(event.cause, event.now_ms, out)
 

@@ -57,10 +57,13 @@ class ReplicaLog:
         self.high_watermark = summary.log_start_offset
         self.validate()
 
-    def appended(self, end: Offset) -> None:
-        """Note that records up to ``end`` are in the log, not yet durable."""
-        require(end >= self.end, f"an append moved the log end from {self.end} back to {end}")
+    def appended(self, end: Offset, *, durable: bool = False) -> None:
+        """Note that records up to ``end`` are in the log; ``durable`` if that is what all of it counts as."""
+        if end < self.end:
+            require(False, f"an append moved the log end from {self.end} back to {end}")
         self.end = end
+        if durable:
+            self.durable_end = end
 
     def synced(self, end: Offset) -> None:
         """Note that everything below ``end`` is durable."""

@@ -274,12 +274,13 @@ class ReplicaMachine:
 
     def _on_leader_appended(self, event: LeaderAppended, out: Outbox[Effect]) -> None:
         produce = self._leader.produces.asked(event.request) if self._leader is not None else None
-        require(produce is not None, f"append {event.request} was not asked for")
         if self._leader is None or produce is None:
+            require(False, f"append {event.request} was not asked for")
             return
         if not event.duplicate:
-            require(event.first_offset == self._log.end, f"append at {event.first_offset}, log end is {self._log.end}")
-            self._log.appended(event.end_offset)
+            if event.first_offset != self._log.end:
+                require(False, f"append at {event.first_offset}, log end is {self._log.end}")
+            self._log.appended(event.end_offset, durable=event.durable)
             self._log.disk.append_succeeded()
             self._leader.wake_fetches(out)
         produce.first = event.first_offset

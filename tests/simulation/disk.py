@@ -70,8 +70,11 @@ class VirtualLog:
         self.start = 0
         self.entries: list[Entry] = []
         self.durable_end = 0
+        self.writes_through = False
         self.truncations = 0
         """A sync that began before the last truncation reports nothing."""
+        self._chain_before_start: int | None = None
+        """Of the last entry that was dropped; the log's entries may go, what they added up to is still known."""
         self._epochs = EpochHistory()
         self._assigned: set[int] = set()
         self.producers = ProducerState()
@@ -99,6 +102,8 @@ class VirtualLog:
         """Return the chain hash of the entry before ``offset``; None when the log does not reach back that far."""
         if offset == 0:
             return 0
+        if offset == self.start:
+            return self._chain_before_start
         before = self.entry(offset - 1)
         return None if before is None else before.chain
 
@@ -122,7 +127,7 @@ class VirtualLog:
         self._assigned.add(epoch)
 
     def append(self, entries: Iterable[Entry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
-        """Append, and return the epochs that begin in what was appended. Nothing of it is durable yet."""
+        """Append, and return the epochs that begin in what was appended. It is durable only if all writes are."""
         begun: list[tuple[LeaderEpoch, Offset]] = []
         for entry in entries:
             epoch, offset = LeaderEpoch(entry.epoch), Offset(self.end)
@@ -131,6 +136,8 @@ class VirtualLog:
                 self._epochs.assign(epoch, offset)
             self.producers.apply(header_of(offset, entry))
             self.entries.append(entry)
+        if self.writes_through:
+            self.durable_end = self.end
         return tuple(begun)
 
     def read(self, offset: int, upper: int, limit: int) -> Sequence[Entry]:
@@ -149,6 +156,7 @@ class VirtualLog:
     def reset(self, start: int) -> None:
         """Throw everything away and begin at ``start``; durable. Producers are unknown then, and may start anywhere."""
         self.start = self.durable_end = start
+        self._chain_before_start = None
         self.entries.clear()
         self._epochs.clear()
         self.truncations += 1
@@ -156,6 +164,7 @@ class VirtualLog:
 
     def advance_start(self, start: int) -> None:
         """Drop the entries below ``start``. The producer state keeps what they said, as its snapshots do."""
+        self._chain_before_start = self.chain_before(start)
         del self.entries[: start - self.start]
         self.start = start
         self._epochs.truncate_start(Offset(start))

@@ -52,6 +52,8 @@ class Faults:
     slow_sync_ms: float = 500
     unsynced_survives: float = 0.5
     """Chance that part of what was not synced is still there after a crash."""
+    writes_through: bool = False
+    """What is appended counts as durable at once, and a crash does not take it: a relaxed flush, or such a disk."""
     wipe_rate: float = 0
     """A replica crashes, and its folder is gone or damaged: the next life begins with an empty log."""
     restore: float = 0
@@ -138,6 +140,7 @@ def _swarm(draw: random.Random) -> Faults:
         elect_rate=sometimes(1.0),
         stop_rate=sometimes(0.4),
         delete_rate=sometimes(1.5),
+        writes_through=draw.random() < 0.25,
     )
 
 

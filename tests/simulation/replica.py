@@ -319,15 +319,14 @@ class ReplicaProcess:
     def _append_batches(self, effect: AppendBatches) -> None:
         request = self._requests[effect.request]
         assert isinstance(request, ProduceRequest)
-        now = self.world.now_ms
+        now, number = self.world.now_ms, effect.request
         if self.simulation.disk_refuses(self.broker):
-            self.step(AppendFailed(cause="append", now_ms=now, request=effect.request))
+            self.step(AppendFailed(cause="append", now_ms=now, request=number))
             return
         try:
             known = self.log.check_producer(request.producer, request.sequence)
         except StorageError:
-            error = OutOfOrderSequence()
-            self.step(AppendFailed(cause="append", now_ms=now, request=effect.request, error=error))
+            self.step(AppendFailed(cause="append", now_ms=now, request=number, error=OutOfOrderSequence()))
             return
         offset = self.log.end if known is None else known.first_offset
         if known is None:
@@ -339,10 +338,11 @@ class ReplicaProcess:
             LeaderAppended(
                 cause="append",
                 now_ms=now,
-                request=effect.request,
+                request=number,
                 first_offset=Offset(offset),
                 end_offset=Offset(offset + 1),
                 duplicate=known is not None,
+                durable=self.log.writes_through,
             )
         )
 
@@ -361,6 +361,7 @@ class ReplicaProcess:
                 request=effect.request,
                 end_offset=Offset(self.log.end),
                 epochs=begun,
+                durable=self.log.writes_through,
             )
         )
 
@@ -442,13 +443,12 @@ class ReplicaProcess:
                 diverging=diverging,
             )
 
-        network = self.simulation.network
-        network.send(self.broker, sender.broker, sender._fetch_answered, event_of, number, entries)
+        self.simulation.network.send(self.broker, sender.broker, sender._fetch_answered, event_of, number, entries)
 
     def _send_fetch(self, effect: SendFetch) -> None:
         self.simulation.checks.fetching(self, effect)
-        target = self.simulation.deliver_fetch
-        if not self.simulation.network.send(self.broker, effect.leader, target, self, effect):
+        deliver = self.simulation.deliver_fetch
+        if not self.simulation.network.send(self.broker, effect.leader, deliver, self, effect):
             self.world.after(2_000, self.fetch_failed, effect.request, 1001, 0)
 
     def _propose(self, effect: ProposeIsr) -> None:

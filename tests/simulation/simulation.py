@@ -234,7 +234,9 @@ class Simulation:
 
     def _new_folder(self, replaces: VirtualLog | None = None) -> VirtualLog:
         self._folders += 1
-        return VirtualLog(f"log{self._folders}", replaces)
+        log = VirtualLog(f"log{self._folders}", replaces)
+        log.writes_through = self.faults.writes_through
+        return log
 
     def disk_is_full(self, broker: int) -> bool:
         """True while that broker's disk takes nothing."""

@@ -124,9 +124,15 @@ class Context:
         )
 
     def produced(
-        self, count: int = 10, *, acks: int = -1, synced: bool = True, deadline_in_ms: int = 1_000
+        self,
+        count: int = 10,
+        *,
+        acks: int = -1,
+        synced: bool = True,
+        durable: bool = False,
+        deadline_in_ms: int = 1_000,
     ) -> Outbox[Effect]:
-        """A client appends ``count`` records, which become durable here unless told otherwise."""
+        """A client appends ``count`` records, which become durable here (at once if ``durable``), or not."""
         out = self.asked_to_produce(acks=acks, deadline_in_ms=deadline_in_ms)
         first = self.machine.log_end_offset
         out.extend(
@@ -137,10 +143,11 @@ class Context:
                     request=self.last_request,
                     first_offset=first,
                     end_offset=Offset(first + count),
+                    durable=durable,
                 )
             )
         )
-        if synced:
+        if synced and not durable:
             out.extend(self.synced())
         return out
 

@@ -73,6 +73,16 @@ def test_records_are_appended_and_acknowledged_only_after_the_sync() -> None:
     assert context.machine.high_watermark == 10
 
 
+def test_where_writing_is_enough_the_watermark_follows_with_the_append() -> None:
+    context, fetch = following()
+    context.answered(fetch, end=10, watermark=10)
+    out = context.step(
+        FollowerAppended(cause="c", now_ms=1, request=fetch.request, end_offset=Offset(10), durable=True)
+    )
+    assert only(SendFetch, out.after_sync).fetch_offset == 10
+    assert context.machine.high_watermark == 10
+
+
 def test_the_watermark_follows_the_leaders_as_far_as_the_own_log_goes() -> None:
     context, fetch = following()
     fetch = context.copied(fetch, 10, epoch=1, watermark=4)

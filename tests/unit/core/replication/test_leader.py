@@ -104,6 +104,16 @@ def test_a_single_replica_commits_with_its_own_disk() -> None:
     assert some(AnswerProduce, context.produced().now)
 
 
+def test_where_writing_is_enough_no_sync_is_waited_for() -> None:
+    context = leading()
+    out = context.produced(acks=1, durable=True)
+    assert some(AnswerProduce, out.now)
+    assert context.machine.durable_end_offset == 10
+    context.fetched_by(SECOND, 10)
+    context.fetched_by(THIRD, 10)
+    assert context.machine.high_watermark == 10
+
+
 def test_produce_is_refused_where_it_does_not_lead() -> None:
     context = Context()
     assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotLeaderOrFollower)

@@ -134,8 +134,8 @@ class ReplicaRunner:
             self._hands.fatal(f"{self.partition}: {type(event).__name__} could not be carried out: {defect!r}")
             raise
 
-    def tick(self) -> None:
-        """Let the machine and the parked consumers look at the clock."""
+    def tick(self) -> int:
+        """Let the machine and the parked consumers look at the clock; returns what it shows, in milliseconds."""
         now = monotonic_ms()
         self.feed(ev.Tick(cause="tick", now_ms=now))
         self.reads.wake()
@@ -145,6 +145,7 @@ class ReplicaRunner:
         if self._unflushed and now >= self._flush_due_ms:
             self._unflushed = 0
             self._flusher.kick()
+        return now
 
     def _drop_deserted(self, now: int) -> None:
         """Forget requests whose sender has gone; nobody else would, until deadlines that the sender chose."""

@@ -31,8 +31,8 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "error",
-        "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "moments_ns", "opened_s", "partition",
-        "record_count", "reserved", "room", "sent_s", "size", "state", "timestamps", "topic", "values",
+        "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "moments_ns", "opened_s",
+        "partition", "record_count", "reserved", "room", "sent_s", "size", "state", "timestamps", "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:

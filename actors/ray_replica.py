@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 
+from raylog.actors.heap import keep_freed_memory
 from raylog.actors.naming import SPARE
 from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out, log_to_stderr
 from raylog.actors.replica_roles import name_of, read_role
@@ -32,6 +33,7 @@ class Replica:
     ) -> None:
         """Recover the log and begin to serve; a spare does so when it is noted what it has become."""
         log_to_stderr()
+        keep_freed_memory()
         self._server: ReplicaServer | None = None
         self._adopting = asyncio.Lock()
         await begin(lambda: self._begin(spec, spare))

@@ -133,8 +133,8 @@ class ReplicaRunner:
             self._hands.fatal(f"{self.partition}: {type(event).__name__} could not be carried out: {defect!r}")
             raise
 
-    def tick(self) -> None:
-        """Let the machine and the parked consumers look at the clock."""
+    def tick(self) -> int:
+        """Let the machine and the parked consumers look at the clock; returns what it shows, in milliseconds."""
         now = monotonic_ms()
         self.feed(ev.Tick(cause="tick", now_ms=now))
         self.reads.wake()
@@ -144,6 +144,7 @@ class ReplicaRunner:
         if self._unflushed and now >= self._flush_due_ms:
             self._unflushed = 0
             self._flusher.kick()
+        return now
 
     def next_tick_ms(self, now: int, latest: int) -> int:
         """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest``."""

@@ -325,6 +325,7 @@ class ReplicaServer:
                 log_start_offset=Offset(log_start),
             )
         )
+        self._ticks.hasten(self._settings.fetch_retry_ms)  # then the machine fetches again
 
     def _role_changed(self, effect: ev.RoleChanged) -> None:
         logger.info("%s: leader %d in epoch %d", self.partition, effect.leader, effect.leader_epoch)
@@ -441,8 +442,7 @@ class ReplicaServer:
 
     def _tick(self, latest_ms: int) -> int:
         runner = self._running()
-        runner.tick()
-        now = monotonic_ms()
+        now = runner.tick()
         if now >= self._retention_due_ms:
             self._retention_due_ms = now + RETENTION_CHECK_MS
             runner.apply_retention()

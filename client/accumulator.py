@@ -49,6 +49,14 @@ class Lane:
         self.waiting_bytes = 0
         """Bytes of closed batches that are not done."""
 
+    def full_size(self, batch_size: int) -> int:
+        """Bytes from which on a batch is not held back for more: what is under way before it, within limits.
+
+        Requests that queue make larger batches, and larger batches cost less: each request has its price at the
+        client, the leader and the followers. While nothing is under way it is the configured `batch_size`.
+        """
+        return min(self.limit, max(batch_size, self.waiting_bytes))
+
 
 class Router:
     """One topic's lanes, and which of them gets the records without key at the moment."""
@@ -82,11 +90,11 @@ class Router:
         self.count = len(self.lanes)
 
     def switch(self, batch_size: int) -> None:
-        """Let the records without key go to another partition from now on."""
+        """Let the records without key go to another partition from now on, until they have filled a batch."""
         waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
         chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
         self.sticky = self.lanes[chosen]
-        self.sticky_left = batch_size
+        self.sticky_left = self.sticky.full_size(batch_size)
 
 
 class Accumulator:
@@ -124,7 +132,7 @@ class Accumulator:
         value: bytes | None,
         headers: list[Header] | None,
         partition: int | None,
-        timestamp_ms: int,
+        moment_ns: int,
     ) -> SendFuture | None:
         """Add one record; None when there is no memory for it at the moment (see `when_room`).
 
@@ -162,7 +170,7 @@ class Accumulator:
             values = batch.values
             index = len(values)
             values.append(value)
-            batch.timestamps.append(timestamp_ms)
+            batch.moments_ns.append(moment_ns)
             if key is not None or batch.keys:
                 _append_key(batch, key, index)
             if headers is not None or batch.headers is not None:
@@ -275,9 +283,11 @@ class Accumulator:
             batch = lane.open
             if batch is None:
                 return None
-            is_full = batch.reserved - batch.room >= self._batch_size
-            is_ready = is_full or now_s >= self._lingers_until_s(lane, batch) or self._waiters
-            return self._seal(lane, batch) if is_ready else None
+            is_full = batch.reserved - batch.room >= lane.full_size(self._batch_size)
+            is_late = now_s >= self._lingers_until_s(lane, batch) and lane.waiting_bytes < lane.limit
+            # Whoever waits for memory gets it from the lane's batches that are under way, if there are some.
+            is_in_the_way = bool(self._waiters) and not lane.waiting_bytes
+            return self._seal(lane, batch) if is_full or is_late or is_in_the_way else None
 
     def ready_at_s(self, lane: Lane) -> float:
         """When the lane's open batch has lingered long enough; never, when there is none."""
@@ -395,7 +405,7 @@ class Accumulator:
         if batch is None or before + size > lane.limit:
             batch, before = self._next_batch(lane, batch), 0
         filled = before + size
-        if filled >= batch_size > before:
+        if filled >= lane.full_size(batch_size) > before:
             self._is_wake_due = True
         until = min(lane.limit, batch_size if filled < batch_size else filled + batch_size)
         room = max(0, min(until - filled, (free - size) // (ROOM_SHARE * len(self._active))))

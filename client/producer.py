@@ -14,12 +14,14 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client import runtime
 from raylog.client.accumulator import Router
-from raylog.client.batch import AsyncSendFuture, Batch, SendFuture
+from raylog.client.batch import NS_PER_MS, AsyncSendFuture, Batch, SendFuture
 from raylog.client.bulk import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ProducerConfig, load
@@ -110,13 +112,12 @@ class AsyncProducer:
         accumulator = self.sender.accumulator
         router = accumulator.routers.get(topic) or await self._route(topic)
         checked = self.checked_key(key), self.checked_value(value), checked_headers(headers)
-        moment = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        moment_ns = time.time_ns() if timestamp_ms is None else timestamp_ms * NS_PER_MS
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
-        future = accumulator.append(router, *checked, partition, moment)
-        if future is not None:
-            return AsyncSendFuture(future._batch, future._index)
-        future = await self._when_room(lambda: accumulator.append(router, *checked, partition, moment))
+        future = accumulator.append(router, *checked, partition, moment_ns)
+        if future is None:
+            future = await self._when_room(partial(accumulator.append, router, *checked, partition, moment_ns))
         return AsyncSendFuture(future._batch, future._index)
 
     async def send_batch(
@@ -137,7 +138,7 @@ class AsyncProducer:
         router = self.sender.accumulator.routers.get(topic) or await self._route(topic)
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
-        moment = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        moment = time.time_ns() // NS_PER_MS if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
         for one in self.plan(router, values, keys, partition):
             append = self.appending(router, one, moment)
@@ -263,11 +264,9 @@ class Producer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        *,
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        _now_ns: Any = time.time_ns,
     ) -> SendFuture:
         """Put a record in line and return at once; the future tells where it was stored.
 
@@ -282,11 +281,10 @@ class Producer:
         router = self._routers.get(topic)
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)
-        if timestamp_ms is None:
-            timestamp_ms = _now_ns() // 1_000_000
-        future = self._append(router, key, value, headers, partition, timestamp_ms)
-        if future is None:
-            return self._when_room(lambda: self._append(router, key, value, headers, partition, timestamp_ms))
+        moment_ns = time_ns() if timestamp_ms is None else timestamp_ms * NS_PER_MS
+        future = self._append(router, key, value, headers, partition, moment_ns)
+        if future is None:  # no lambda: one that is made here would slow down every call, also those that have room
+            return self._when_room(partial(self._append, router, key, value, headers, partition, moment_ns))
         return future
 
     def send_batch(
@@ -308,7 +306,7 @@ class Producer:
         router = self._routers.get(topic)
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)
-        moment = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        moment = time.time_ns() // NS_PER_MS if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
         for one in self._twin.plan(router, values, keys, partition):
             append = self._twin.appending(router, one, moment)

@@ -202,8 +202,8 @@ class ReplicaServer:
             self._on_replica_fetch(runner, request, numbers)
         elif request.method == "delete_records":
             self._on_delete_records(runner, request, numbers)
-        elif request.method == "fetch":
-            runner.reads.fetch(request)
+        elif request.method in ("fetch", "fetch_near"):
+            runner.reads.fetch(request, *numbers)
         else:
             runner.reads.list_offsets(request)
 
@@ -452,6 +452,7 @@ def _abandon(opening: asyncio.Future[OpenedLog]) -> None:
 _NUMBERS_BEHIND_PARTITION: Final = {
     "produce": 3,
     "fetch": 6,
+    "fetch_near": 7,
     "list_offsets": 2,
     "replica_fetch": 9,
     "delete_records": 3,

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.assignment import Assignment
+from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.core.errors import (
     CorruptMessage,
+    InvalidRequest,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     RaylogError,
     RequestTimedOut,
 )
 from raylog.core.ids import TopicPartition
-from raylog.rpc import Reply, RpcError
+from raylog.rpc import Connection, Reply, RpcError, machine_number
 
 ISOLATION_READ_UNCOMMITTED = 0
+NEAR_AHEAD_BYTES = 8 << 20
+"""Places in files are asked for again when so much is left of them: early enough, and nothing that costs memory."""
 EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer when the server was asked not to wait: no partition is asked more often than this."""
 
@@ -107,6 +112,9 @@ class Fetcher:
             state.stop_behind(session, error)
             self._on_data()
             return
+        if isinstance(error, NearReadFailed | InvalidRequest) and state.reads_near:
+            state.reads_near = False  # the files are not to be seen from here, or the leader knows no such request
+            return
         # `topic` in the details: the whole topic is unknown, which only the user can explain.
         if "topic" in error.details or not error.retriable:
             self._on_error(error)
@@ -134,7 +142,12 @@ class Fetcher:
             await wake.wait()
 
     def _room_bytes(self, state: PartitionState) -> int:
-        """One answer ahead; none while all partitions together hold fetch_max_bytes, so that none starves either."""
+        """One answer ahead, or much more where it is only located.
+
+        None while all partitions together hold fetch_max_bytes, so that none starves either.
+        """
+        if state.has_places:
+            return NEAR_AHEAD_BYTES
         full = self._assignment.buffered_bytes >= self._config.fetch_max_bytes
         return 0 if full else self._config.max_partition_fetch_bytes
 
@@ -168,16 +181,26 @@ class Fetcher:
             config.fetch_max_wait_ms,
             ISOLATION_READ_UNCOMMITTED,
         ]
-        asked = connection.call_nowait("fetch", args, timeout_s=timeout_s + config.fetch_max_wait_ms / 1000)
+        near = self._near(state, connection)
+        method = "fetch" if not near else "fetch_near"
+        asked = connection.call_nowait(method, [*args, *near], timeout_s=timeout_s + config.fetch_max_wait_ms / 1000)
         reply = await self._answer(asked, state.partition, leader.leader_epoch)
-        if not state.add(session, reply.payload):
+        rows = reply.args[3] if near else ()
+        if not (_add_places(state, session, rows) if rows else state.add(session, reply.payload)):
             return
         state.high_watermark = max(state.high_watermark, reply.args[0])
         state.log_start_offset = reply.args[2]
-        if len(reply.payload):
+        if rows or len(reply.payload):
             self._on_data()
         elif config.fetch_max_wait_ms < EMPTY_ANSWER_PAUSE_S * 1000:
             await asyncio.sleep(EMPTY_ANSWER_PAUSE_S)
+
+    def _near(self, state: PartitionState, connection: Connection) -> list[int]:
+        """What to add to a fetch that asks a leader on this machine for places in its files; nothing if it is none."""
+        if not (self._config.short_circuit_reads and state.reads_near and connection.stays_here):
+            return []
+        number = machine_number()
+        return [] if number is None else [number]
 
     async def _answer(self, asked: asyncio.Future[Reply], partition: TopicPartition, leader_epoch: int) -> Reply:
         """The leader's answer, unless it is late and another leads by now. Raises NotLeaderOrFollower then."""
@@ -214,3 +237,14 @@ class Fetcher:
             if not error.retriable:
                 self._on_error(error)
             # Otherwise the next try meets the same trouble; fetching goes on until the consumer is closed.
+
+
+def _add_places(state: PartitionState, session: int, rows: list[list[Any]]) -> bool:
+    """Open what the leader has named, and queue it. Raises NearReadFailed."""
+    places: list[Place] = []
+    for path, position, length, _, device, inode in rows:
+        file = state.segment_file
+        if file is None or file.identity != (device, inode):
+            file = state.segment_file = SegmentFile(path, (device, inode))
+        places.append(Place(file, position, length))
+    return state.add_places(session, places, next_offset=rows[-1][3])

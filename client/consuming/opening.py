@@ -23,9 +23,11 @@ Deserializer = Callable[[bytes], Any]
 class FetchedBatch(NamedTuple):
     """One whole batch inside a fetch's answer, not opened yet."""
 
-    buffer: memoryview
+    buffer: memoryview | bytes
     place: int
     header: BatchHeader
+    is_near: bool = False
+    """Whether it was read from a file here, and not sent by the leader."""
 
 
 class Opened(NamedTuple):

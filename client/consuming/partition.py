@@ -23,7 +23,8 @@ from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
 from raylog.storage.records import iter_headers
 
-NEAR_CHUNK_BYTES = 1 << 20
+NEAR_CHUNK_BYTES = 512 << 10
+"""How much of a file is read at once: what is made of it should still fit into the caches of a processor."""
 
 
 class Start(Enum):
@@ -310,7 +311,7 @@ class PartitionState:
         if header.record_count == header.last_offset_delta + 1:
             end = min(next_offset, first + limit)
             return ColumnPiece(self.partition, batch, self._opener, first, end, end - first)
-        offsets = self._opener.range(batch, first, next_offset).offsets
+        offsets = self._opener.piece(batch, first, next_offset).offsets
         end = next_offset if len(offsets) <= limit else offsets[limit]
         return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
 

@@ -140,7 +140,8 @@ class ConsumerReads:
     def _try(self, machine: ReplicaMachine, waiting: ParkedFetch, *, expired: bool) -> bool:
         exposed = machine.exposed_high_watermark
         upper = machine.high_watermark
-        records, places, found_bytes = b"", [], 0
+        records, found_bytes = b"", 0
+        places: list[list[str | int]] = []
         try:
             if waiting.is_near:
                 places, found_bytes = self._places(waiting.offset, upper)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from raylog.client.consuming.opening import FetchedBatch
 from raylog.core.errors import RetriableError
 from raylog.storage.errors import StorageError
-from raylog.storage.records import iter_headers, parse_header
+from raylog.storage.records import HEADER_BYTES, iter_headers, parse_header
 
 
 class NearReadFailed(RetriableError):
@@ -67,7 +67,7 @@ class Place(NamedTuple):
         """
         file, position, length = self
         try:
-            data = file.read(min(length, most_bytes), position)
+            data = file.read(min(length, max(most_bytes, HEADER_BYTES)), position)
             if len(data) < length:
                 first_bytes = parse_header(data).size
                 if len(data) < first_bytes <= length:

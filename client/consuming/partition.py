@@ -332,15 +332,16 @@ class PartitionState:
 
     def _has_opened(self, *, fail: bool) -> bool:
         """Open the next batch; False when there is none. Raises what stands in the way, if `fail`."""
+        batch = self._front() if self._failure is None else None
         if self._failure is None and not self._waiting and self._damage is not None:
             self._failure = self._damage
         if self._failure is not None:
             if fail:
                 raise self._failure
             return False
-        batch, wanted = self._front(), self.position
+        wanted = self.position
         if batch is None or wanted is None:
-            return self._failure is not None and self._has_opened(fail=fail)
+            return False
         after = max(wanted, batch.header.next_offset)
         records: list[Record] = []
         failure: RaylogError | None = None

@@ -1,10 +1,12 @@
 """Reads for consumers at a leader: long polls that wait for the high watermark, and offset look-ups.
 
-Owned by a replica's shell. Hands out only records below the high watermark.
+Owned by a replica's shell. Hands out only records below the high watermark. A consumer on this machine (`fetch_near`)
+is told where records lie in the segment files, and reads them itself.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -14,13 +16,17 @@ from raylog.actors.tail_reader import Buffer, TailReader
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
 from raylog.core.replication.replica import ReplicaMachine
-from raylog.rpc import Request
+from raylog.rpc import Request, machine_number
 from raylog.storage.errors import OffsetOutOfRange as OutOfRange
 from raylog.storage.errors import StorageError
 from raylog.storage.log import PartitionLog
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
+NEAR_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Most bytes of the places in files that one answer names: nothing is read for it, but a leader may change."""
+NEAR_BYTES_MIN: Final = 64 * 1024
+"""Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
 
 
 @dataclass(slots=True)
@@ -32,6 +38,8 @@ class ParkedFetch:
     max_bytes: int
     min_bytes: int
     deadline_ms: int
+    is_near: bool
+    """Whether the consumer is on this machine and takes places in files."""
 
 
 class ConsumerReads:
@@ -44,15 +52,29 @@ class ConsumerReads:
         self._machine = machine
         self._parked: list[ParkedFetch] = []
 
-    def fetch(self, request: Request) -> None:
-        """Answer a consumer's fetch at once when there is something to read, else park it."""
-        _, _, leader_epoch, offset, max_bytes, min_bytes, max_wait_ms, _ = request.args
-        machine = self._leading(request, leader_epoch)
-        if machine is None:
+    def fetch(
+        self,
+        request: Request,
+        leader_epoch: int,
+        offset: int,
+        max_bytes: int,
+        min_bytes: int,
+        max_wait_ms: int,
+        _isolation: int,
+        machine: int | None = None,
+    ) -> None:
+        """Answer a consumer's fetch at once when there is something to read, else park it.
+
+        ``machine`` is the number of the consumer's machine if it would rather read the files itself.
+        """
+        leading = self._leading(request, leader_epoch)
+        if leading is None:
             return
         max_bytes = min(max_bytes, FETCH_BYTES_MAX)
-        waiting = ParkedFetch(request, offset, max_bytes, min(min_bytes, max_bytes), monotonic_ms() + max_wait_ms)
-        if not self._try(machine, waiting, expired=max_wait_ms <= 0):
+        deadline_ms = monotonic_ms() + max_wait_ms
+        is_near = machine is not None and machine == machine_number()
+        waiting = ParkedFetch(request, offset, max_bytes, min(min_bytes, max_bytes), deadline_ms, is_near)
+        if not self._try(leading, waiting, expired=max_wait_ms <= 0):
             self._parked.append(waiting)
 
     def wake(self) -> None:
@@ -124,19 +146,37 @@ class ConsumerReads:
     def _try(self, machine: ReplicaMachine, waiting: ParkedFetch, *, expired: bool) -> bool:
         exposed = machine.exposed_high_watermark
         upper = machine.high_watermark
+        records: Buffer = b""
+        found_bytes = 0
+        places: list[list[str | int]] = []
         try:
-            records = b"" if waiting.offset == upper else self._read(waiting, upper)
+            if waiting.is_near:
+                places, found_bytes = self._places(waiting.offset, upper)
+            if not places and waiting.offset != upper:
+                records = self._read(waiting, upper)
+                found_bytes = len(records)
         except OutOfRange as error:
             waiting.request.fail(OffsetOutOfRange(str(error), start=error.start, end=error.end))
             return True
         except StorageError as error:
             waiting.request.fail(error)
             return True
-        if not expired and (not records or len(records) < waiting.min_bytes):
+        if not expired and (not found_bytes or found_bytes < waiting.min_bytes):
             return False
         mark = -1 if exposed is None else exposed
-        waiting.request.reply([mark, mark, self._log.log_start_offset], records)
+        answer = [mark, mark, self._log.log_start_offset]
+        waiting.request.reply([*answer, places] if waiting.is_near else answer, records)
         return True
+
+    def _places(self, offset: int, upper: int) -> tuple[list[list[str | int]], int]:
+        """Where the batches from an offset on lie, and how many bytes they are; nowhere if they are few."""
+        if upper <= offset <= self._log.log_end_offset:
+            return [], 0
+        found = self._log.slices(offset, NEAR_BYTES_MAX, upper)
+        size = sum(one.length for one in found)
+        if size < NEAR_BYTES_MIN:
+            return [], 0
+        return [[os.path.abspath(path), *numbers] for path, *numbers in found], size
 
     def _read(self, waiting: ParkedFetch, upper: int) -> Buffer:
         if upper < waiting.offset <= self._log.log_end_offset:

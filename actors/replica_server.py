@@ -216,10 +216,10 @@ class ReplicaServer:
             self._on_replica_fetch(runner, request, numbers)
         elif request.method == "delete_records":
             self._on_delete_records(runner, request, numbers)
-        elif request.method == "fetch":
+        elif request.method in ("fetch", "fetch_near"):
             if numbers[MAX_WAIT_OF_FETCH] < LONGEST_MS:
                 self._ticks.hasten(numbers[MAX_WAIT_OF_FETCH])
-            runner.reads.fetch(request)
+            runner.reads.fetch(request, *numbers)
         else:
             runner.reads.list_offsets(request)
 
@@ -476,6 +476,7 @@ def _abandon(opening: asyncio.Future[OpenedLog]) -> None:
 _NUMBERS_BEHIND_PARTITION: Final = {
     "produce": 3,
     "fetch": 6,
+    "fetch_near": 7,
     "list_offsets": 2,
     "replica_fetch": 9,
     "delete_records": 3,

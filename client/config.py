@@ -120,6 +120,7 @@ class ConsumerConfig(ClientConfig):
     fetch_max_wait_ms: int = key(500, "... or after this time.", low=0)
     fetch_max_bytes: int = key(52_428_800, "Most bytes that are fetched ahead, over all partitions.", low=1)
     max_partition_fetch_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
+    short_circuit_reads: bool = key(True, "Read the files of leaders on this machine directly, where that is allowed.")
     partition_assignment_strategy: tuple[str, ...] = key(("range",), "Assignors this member supports, best first.")
     isolation_level: str = key(
         "read_uncommitted", "Which records of transactions are seen.", one_of=("read_uncommitted",)

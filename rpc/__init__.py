@@ -16,6 +16,7 @@ from raylog.rpc.errors import (
 )
 from raylog.rpc.framing import Buffer, Buffers
 from raylog.rpc.limits import Limits
+from raylog.rpc.machine import machine_number
 from raylog.rpc.request import Handler, Request
 from raylog.rpc.sending import Together
 from raylog.rpc.server import RpcServer
@@ -42,5 +43,6 @@ __all__ = [
     "TooManyPendingCalls",
     "client_context",
     "connect",
+    "machine_number",
     "server_context",
 ]

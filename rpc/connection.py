@@ -45,7 +45,8 @@ logger = logging.getLogger(__name__)
 class Connection(asyncio.BufferedProtocol):
     """Symmetric after the handshake: both ends may call, notify and answer.
 
-    `peer` is the other end's host and port, `is_closed` says that no call can succeed any more, `close_reason` why.
+    `peer` is the other end's host and port, `stays_here` says that both ends have one address, so that the peer is
+    probably on this machine; `is_closed` says that no call can succeed any more, `close_reason` why.
     The methods of asyncio's protocol (`connection_made`, `get_buffer`, ...) are for the event loop only.
     """
 
@@ -81,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
         self.peer = "unknown"
+        self.stays_here = False
         self.is_closed = False
         self.close_reason = ""
 
@@ -178,6 +180,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        here = transport.get_extra_info("sockname")
+        self.stays_here = isinstance(name, tuple) and isinstance(here, tuple) and name[0] == here[0]
         self._pending = PendingCalls(self._loop, self.peer)
         configure_socket(transport.get_extra_info("socket"), self._limits.dead_peer_timeout_s)
         self._queue.attach(transport)

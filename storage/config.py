@@ -49,11 +49,17 @@ class AppendInfo(NamedTuple):
 
 
 class FileSlice(NamedTuple):
-    """Whole batches as a place in a file: `length` bytes at byte `position`."""
+    """Whole batches as a place in a file: `length` bytes at byte `position`, up to offset `next_offset`.
+
+    Device and inode tell a reader whether what it has opened by that name is this file.
+    """
 
     path: Path
     position: int
     length: int
+    next_offset: int
+    device: int
+    inode: int
 
 
 @dataclass(slots=True, kw_only=True)

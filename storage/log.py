@@ -263,8 +263,7 @@ class PartitionLog:
 
     def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
         """As `read`, as places in files. Give out only what lies below the high watermark; the reader checks CRCs."""
-        found = self._spans(offset, max_bytes, upper)
-        return [FileSlice(span.segment.path, span.position, span.length) for span in found]
+        return reading.places(self._spans(offset, max_bytes, upper))
 
     def _spans(self, offset: int, max_bytes: int, upper: int) -> list[reading.Span]:
         self._require_open()

@@ -6,9 +6,11 @@ memory. `upper` is always an exclusive offset, usually the high watermark: a bat
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from typing import NamedTuple
 
+from .config import FileSlice
 from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged
 from .records import check_crc, decode_batch, iter_headers
@@ -17,12 +19,13 @@ from .segment import NO_TIMESTAMP, Segment
 
 
 class Span(NamedTuple):
-    """Whole batches in one segment: `length` bytes at byte `position`, beginning with offset `first_offset`."""
+    """Whole batches in one segment: `length` bytes at byte `position`, from `first_offset` up to `next_offset`."""
 
     segment: Segment
     position: int
     length: int
     first_offset: int
+    next_offset: int
 
 
 class RecentSegments:
@@ -79,10 +82,10 @@ def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> l
         elif offset > first:
             position, header = segment.locate(offset)
             first = header.base_offset
-        end = segment.limit(position, first, left, upper, at_least_one=not found)
+        end, after = segment.limit(position, first, left, upper, at_least_one=not found)
         if end == position:
             break
-        found.append(Span(segment, position, end - position, first))
+        found.append(Span(segment, position, end - position, first, after))
         left -= end - position
         offset = segment.next_offset
         if left <= 0 or end != segment.size:
@@ -90,11 +93,20 @@ def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> l
     return found
 
 
+def places(found: list[Span]) -> list[FileSlice]:
+    """Where spans lie, for readers who open the files themselves."""
+    slices = []
+    for segment, position, length, _, next_offset in found:
+        status = os.fstat(segment.fd)
+        slices.append(FileSlice(segment.path, position, length, next_offset, status.st_dev, status.st_ino))
+    return slices
+
+
 def whole_batch(segments: list[Segment], offset: int) -> Span:
     """The one batch that holds `offset`."""
     segment = segments[place_of(segments, offset)]
     position, header = segment.locate(offset)
-    return Span(segment, position, header.size, header.base_offset)
+    return Span(segment, position, header.size, header.base_offset, header.next_offset)
 
 
 def verify(span: Span, data: bytes, epochs: LeaderEpochHistory) -> None:

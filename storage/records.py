@@ -16,6 +16,9 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
+from .columns import Columns as Columns  # re-exported
+from .columns import Header as Header
+from .columns import OpenBatch as OpenBatch
 from .compression import COMPRESSIONS as COMPRESSIONS  # re-exported: part of this module's interface
 from .compression import Buffer, compress, decompress
 from .errors import CorruptBatch, UnsupportedCompression
@@ -39,8 +42,6 @@ SEQUENCE_MAX = 2**31 - 1
 BATCH_BYTES_MAX = 2**31 - 1
 BODY_BYTES_MAX = 128 << 20  # a body may not decompress to more than this
 RECORDS_MAX = 1 << 22  # null columns cost no bytes, so the record count of a batch needs a bound of its own
-
-Header = tuple[str, bytes]
 
 
 class BatchHeader(NamedTuple):
@@ -98,28 +99,7 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
 
-class Columns(NamedTuple):
-    """The records of one batch, as columns of equal length; a column is None where all its values are null."""
-
-    offsets: range | list[int]
-    timestamps: list[int]
-    keys: list[bytes | None] | None
-    values: list[bytes | None] | None
-    headers: list[list[Header] | None] | None
-
-
-class _Body(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The msgpack array of a magic 77 body; the fifth column exists only in cleaned batches with gaps."""
-
-    timestamp_deltas: list[int] | None
-    keys: list[bytes | None] | None
-    values: list[bytes | None] | None
-    headers: list[list[tuple[str, bytes]] | None] | None
-    offset_deltas: list[int] | None = None
-
-
 _encode_body = msgspec.msgpack.Encoder().encode
-_decode_body = msgspec.msgpack.Decoder(_Body).decode
 _make_header = BatchHeader._make
 _unpack_header = HEADER.unpack_from
 
@@ -300,7 +280,7 @@ def encode_kafka_batch(
     )
 
 
-def _body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
+def body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
     """The decompressed body of the batch at `position`, without a look at its CRC and without a copy. CorruptBatch."""
     start, end = position + HEADER_BYTES, position + header.size
     if end > len(buffer):
@@ -315,34 +295,25 @@ def decode_batch(buffer: Buffer, position: int, header: BatchHeader, *, verify: 
     """Open the batch at `position`, whose header was parsed before; `verify` checks its CRC first. CorruptBatch."""
     if verify:
         check_crc(buffer, position, header)
-    body = _body_of(buffer, position, header)
+    return open_batch(buffer, position, header).all()
+
+
+def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
+    """The same without its CRC, and each column decoded when it is asked for. CorruptBatch."""
+    if header.record_count > RECORDS_MAX:
+        raise CorruptBatch(f"{header.record_count} records in one batch are too many", position=position)
+    body = body_of(buffer, position, header)
     if header.magic == MAGIC_KAFKA:
         from .kafka_records import decode_records  # only consumers of a Kafka client's batches need it
 
-        return decode_records(body, header)
-    return _columns_of(body, header, position)
-
-
-def _columns_of(body: Buffer, header: BatchHeader, position: int) -> Columns:
-    try:
-        columns = _decode_body(body)
-    except msgspec.MsgspecError as error:
-        raise CorruptBatch(f"its columns cannot be read ({error})", position=position) from error
-    if header.record_count > RECORDS_MAX:
-        raise CorruptBatch(f"{header.record_count} records in one batch are too many", position=position)
-    count, base_offset, base_timestamp = header.record_count, header.base_offset, header.base_timestamp
-    for column in (columns.timestamp_deltas, columns.keys, columns.values, columns.headers, columns.offset_deltas):
-        if column is not None and len(column) != count:
-            raise CorruptBatch(f"a column holds {len(column)} of {count} records", position=position)
-    offsets: range | list[int]
-    if columns.offset_deltas is None:
-        if header.last_offset_delta != count - 1:
-            raise CorruptBatch("its record count does not fit its last offset", position=position)
-        offsets = range(base_offset, base_offset + count)
-    else:
-        offsets = [base_offset + delta for delta in columns.offset_deltas]
-    deltas = columns.timestamp_deltas
-    timestamps = [base_timestamp] * count if deltas is None else [base_timestamp + delta for delta in deltas]
-    if header.attributes & TIMESTAMP_TYPE_BIT:  # log append time: the header speaks for all records
-        timestamps = [header.max_timestamp] * count
-    return Columns(offsets, timestamps, columns.keys, columns.values, columns.headers)
+        return OpenBatch.of_columns(decode_records(body, header))
+    append_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
+    return OpenBatch(
+        body,
+        position,
+        header.record_count,
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp,
+        append_ms,
+    )

@@ -288,16 +288,17 @@ class Segment:
                 self.rebuild_indexes()  # the hint was wrong: never trust it again
         raise LogDamaged(self.path, 0, offset, "no batch holds this offset")
 
-    def limit(self, position: int, first: int, max_bytes: int, upper: int, *, at_least_one: bool) -> int:
+    def limit(self, position: int, first: int, max_bytes: int, upper: int, *, at_least_one: bool) -> tuple[int, int]:
         """Where to stop reading from `position`, where offset `first` begins: batches that end at or below `upper`.
 
-        No more than `max_bytes`, except for the first batch when `at_least_one` is asked.
+        Returns that position and the offset behind it. No more than `max_bytes`, except for the first batch when
+        `at_least_one` is asked.
         """
         if self.size - position <= max_bytes and self.next_offset <= upper:
-            return self.size
+            return self.size, self.next_offset
         known = self._recent.get(upper)
         if known is not None and position < known <= position + max_bytes:
-            return known
+            return known, upper
         relative, start = self.indexes()[0].floor_within(upper - self.base_offset, position + max_bytes)
         if start > position:
             first = self.base_offset + relative
@@ -308,8 +309,8 @@ class Segment:
             stop = found + header.size
             if header.next_offset > upper or (stop - position > max_bytes and not (at_least_one and found == position)):
                 break
-            end = stop
-        return end
+            end, first = stop, header.next_offset
+        return end, first
 
     def largest_timestamp(self, upper: int) -> int:
         """The largest batch timestamp among batches below offset `upper`; NO_TIMESTAMP where there are none."""

@@ -13,7 +13,7 @@ from raylog.client.consumer import Consumer
 from raylog.client.producer import AsyncProducer, Producer
 from raylog.core.ids import TopicPartition
 
-POLL_RECORDS = 10_000
+POLL_RECORDS = 1_000
 Result = TypeVar("Result")
 
 

@@ -90,7 +90,7 @@ class Assignment:
     @property
     def buffered_bytes(self) -> int:
         """Bytes fetched ahead over all partitions."""
-        return sum(state.buffered_bytes for state in self._order)
+        return sum(state.memory_bytes for state in self._order)
 
     def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
         """The next records of the partitions in turn, at most `limit`; raises only when there are none to give."""
@@ -142,15 +142,23 @@ class Assignment:
         return None
 
     def take_columns(self, limit: int) -> ColumnBatch:
-        """The next records of the partitions in turn, at most `limit`, as columns; raises as `take`."""
+        """The next records of the partitions in turn, at most `limit`, as columns; raises as `take`.
+
+        What lies in files is read once for each partition: there may be much more than belongs into memory at once.
+        """
         pieces: list[ColumnPiece] = []
         order = self._order
         count = len(order)
         for step in range(count):
             state = order[(self._turn + step) % count]
-            while limit > 0 and (piece := state.take_columns(limit, fail=not pieces)) is not None:
+            may_read = True
+            while limit > 0:
+                piece = state.take_columns(limit, fail=not pieces, may_read=may_read)
+                if piece is None:
+                    break
                 pieces.append(piece)
                 limit -= piece.rows
+                may_read = False
             if limit <= 0:
                 self._turn = (self._turn + step + 1) % count
                 break

@@ -23,6 +23,7 @@ from raylog.client.consuming.assignment import Assignment, Mode
 from raylog.client.consuming.fetcher import Fetcher
 from raylog.client.consuming.group import LEAVE_TIMEOUT_S, GroupSession, ListenerCall
 from raylog.client.consuming.membership import Membership
+from raylog.client.consuming.near import NearReadFailed
 from raylog.client.consuming.offsets import CommittedOffsets
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
@@ -375,7 +376,8 @@ class Engine:
         self.notify()
 
     def _repairs_itself(self, error: RaylogError) -> bool:
-        return isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
+        is_lost = isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
+        return is_lost or isinstance(error, NearReadFailed)
 
     def _repair(self) -> None:
         """Reset positions outside the log, and fetch again what came damaged (the user has been told)."""
@@ -384,7 +386,8 @@ class Engine:
             if isinstance(failure, OffsetOutOfRange) and self._repairs_itself(failure):
                 state.find_start(Start.POLICY)
                 self.fetcher.restart(state)
-            elif isinstance(failure, CorruptMessage):
+            elif isinstance(failure, CorruptMessage | NearReadFailed):
+                state.reads_near = state.reads_near and isinstance(failure, CorruptMessage)
                 state.refetch()
                 self.fetcher.restart(state)
 

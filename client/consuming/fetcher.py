@@ -12,11 +12,13 @@ from collections.abc import Callable
 from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.assignment import Assignment
+from raylog.client.consuming.near import NearReadFailed
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.consuming.stream import FetchStream
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.core.errors import (
     CorruptMessage,
+    InvalidRequest,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     RaylogError,
@@ -25,6 +27,8 @@ from raylog.core.errors import (
 from raylog.core.ids import TopicPartition
 from raylog.rpc import RpcError
 
+NEAR_AHEAD_BYTES = 8 << 20
+"""Places in files are asked for again when so much is left of them: early enough, and nothing that costs memory."""
 EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer when the server was asked not to wait: no partition is asked more often than this."""
 
@@ -106,6 +110,9 @@ class Fetcher:
             state.stop_behind(session, error)
             self._on_data()
             return
+        if isinstance(error, NearReadFailed | InvalidRequest) and state.reads_near:
+            state.reads_near = False  # the files are not to be seen from here, or the leader knows no such request
+            return
         # `topic` in the details: the whole topic is unknown, which only the user can explain.
         if "topic" in error.details or not error.retriable:
             self._on_error(error)
@@ -133,7 +140,12 @@ class Fetcher:
             await wake.wait()
 
     def _room_bytes(self, state: PartitionState) -> int:
-        """One answer ahead; none while all partitions together hold fetch_max_bytes, so that none starves either."""
+        """One answer ahead, or much more where it is only located.
+
+        None while all partitions together hold fetch_max_bytes, so that none starves either.
+        """
+        if state.has_places:
+            return NEAR_AHEAD_BYTES
         full = self._assignment.buffered_bytes >= self._config.fetch_max_bytes
         return 0 if full else self._config.max_partition_fetch_bytes
 

@@ -15,7 +15,7 @@ from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
-from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch
+from raylog.storage.records import BatchHeader, Columns, OpenBatch, check_crc, decode_batch, open_batch
 
 Deserializer = Callable[[bytes], Any]
 
@@ -23,9 +23,11 @@ Deserializer = Callable[[bytes], Any]
 class FetchedBatch(NamedTuple):
     """One whole batch inside a fetch's answer, not opened yet."""
 
-    buffer: memoryview
+    buffer: memoryview | bytes
     place: int
     header: BatchHeader
+    is_near: bool = False
+    """Whether it was read from a file here, and not sent by the leader."""
 
 
 class Opened(NamedTuple):
@@ -33,6 +35,57 @@ class Opened(NamedTuple):
 
     records: list[Record]
     failure: RaylogError | None
+
+
+class OpenPiece:
+    """Consecutive records of an open batch: its columns from `begin` up to `stop`. Looking raises CorruptMessage."""
+
+    __slots__ = ("_opened", "_partition", "begin", "offsets", "stop")
+
+    def __init__(self, partition: TopicPartition, opened: OpenBatch, begin: int, stop: int) -> None:
+        self._partition = partition
+        self._opened = opened
+        self.begin = begin
+        self.stop = stop
+        self.offsets = opened.offsets[begin:stop]
+
+    def column(self, name: str) -> list[Any] | None:
+        """`timestamps`, `keys`, `values` or `headers`; None where all of the batch are null."""
+        opened, begin, stop = self._opened, self.begin, self.stop
+        try:
+            # A whole batch is looked at once or twice, parts of one perhaps a thousand times.
+            if stop - begin == opened.rows:
+                return opened.column(name)
+            found = opened.kept_column(name)
+        except StorageError as error:
+            raise self.corrupt(error) from error
+        return None if found is None else found[begin:stop]
+
+    def encoded(self, name: str) -> memoryview | None:
+        """All elements of the batch's column as msgpack; None where all are null, or nothing is encoded like that."""
+        try:
+            return self._opened.part(name)
+        except StorageError as error:
+            raise self.corrupt(error) from error
+
+    @property
+    def timestamp_base(self) -> tuple[int, bool]:
+        """What timestamp deltas are to be added to, and whether it is already the timestamp of all records."""
+        return self._opened.timestamp_base
+
+    @property
+    def batch_rows(self) -> int:
+        """How many records the whole batch has."""
+        return self._opened.rows
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether columns are encoded as msgpack."""
+        return self._opened.is_encoded
+
+    def corrupt(self, cause: Exception) -> CorruptMessage:
+        """The error for a column that cannot be read."""
+        return corrupt(self._partition, self._opened.offsets[0], cause)
 
 
 class BatchOpener:
@@ -54,7 +107,7 @@ class BatchOpener:
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
         self._checked: FetchedBatch | None = None
-        self._parted: tuple[FetchedBatch, Columns] | None = None
+        self._parted: tuple[FetchedBatch, OpenBatch] | None = None
 
     def columns(self, batch: FetchedBatch, wanted: int) -> Columns:
         """The records at offset `wanted` and above, as columns. Raises CorruptMessage."""
@@ -65,18 +118,18 @@ class BatchOpener:
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
 
-    def range(self, batch: FetchedBatch, first: int, end: int) -> Columns:
+    def piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
         """The records from offset `first` up to `end`, of a batch that was checked before. Raises CorruptMessage."""
-        columns = self._parted[1] if self._parted is not None and self._parted[0] is batch else None
-        if columns is None:
+        opened = self._parted[1] if self._parted is not None and self._parted[0] is batch else None
+        if opened is None:
             try:
-                columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
+                opened = open_batch(batch.buffer, batch.place, batch.header)
             except StorageError as error:
                 raise corrupt(self._partition, batch.header.base_offset, error) from error
-        begin, stop = _first_at_or_above(columns.offsets, first), _first_at_or_above(columns.offsets, end)
-        # A batch that is taken a few records at a time is decoded once.
-        self._parted = (batch, columns) if stop < len(columns.offsets) else None
-        return columns if stop - begin == len(columns.offsets) else _sliced(columns, begin, stop)
+        begin, stop = _first_at_or_above(opened.offsets, first), _first_at_or_above(opened.offsets, end)
+        # A batch that is taken a few records at a time is opened once.
+        self._parted = (batch, opened) if stop < opened.rows else None
+        return OpenPiece(self._partition, opened, begin, stop)
 
     def check(self, batch: FetchedBatch) -> None:
         """Verify a batch that is not to be opened now: damage may be what makes it look so. Raises CorruptMessage."""

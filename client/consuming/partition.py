@@ -15,12 +15,16 @@ from collections.abc import Callable
 from enum import Enum
 
 from raylog.client.columns import ColumnPiece
+from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
 from raylog.client.consuming.opening import BatchOpener, FetchedBatch, corrupt
 from raylog.client.types import Record
-from raylog.core.errors import RaylogError, RecordDeserializationFailed
+from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
 from raylog.storage.records import iter_headers
+
+NEAR_CHUNK_BYTES = 512 << 10
+"""How much of a file is read at once: what is made of it should still fit into the caches of a processor."""
 
 
 class Start(Enum):
@@ -43,6 +47,9 @@ class PartitionState:
         "_at",
         "_damage",
         "_failure",
+        "_located_bytes",
+        "_near_chunk_bytes",
+        "_near_read_bytes",
         "_on_room",
         "_opener",
         "_records",
@@ -57,12 +64,17 @@ class PartitionState:
         "partition",
         "paused",
         "position",
+        "reads_near",
+        "segment_file",
         "session",
         "start",
         "topic_id",
     )
 
-    def __init__(self, partition: TopicPartition, opener: BatchOpener, start: Start) -> None:
+    def __init__(
+        self, partition: TopicPartition, opener: BatchOpener, start: Start, near_chunk_bytes: int = NEAR_CHUNK_BYTES
+    ) -> None:
+        """`near_chunk_bytes`: how much of a file is read at once."""
         self.partition = partition
         self.start = start
         """What to do while `position` is None."""
@@ -79,7 +91,11 @@ class PartitionState:
         self.last_epoch = -1
         """Leader epoch of the batch read last."""
         self._opener = opener
-        self._waiting: deque[FetchedBatch] = deque()
+        self.reads_near = True
+        """Whether a leader on this machine may be asked for places in its files; not after that has failed."""
+        self.segment_file: SegmentFile | None = None
+        """The file of the leader that was opened last."""
+        self._waiting: deque[FetchedBatch | Place] = deque()
         self._damage: RaylogError | None = None
         """Why nothing can follow behind the waiting batches."""
         self._records: list[Record] = []
@@ -90,6 +106,9 @@ class PartitionState:
         """Why nothing can follow behind `_records`."""
         self._added_bytes = 0
         self._taken_bytes = 0
+        self._located_bytes = 0
+        self._near_read_bytes = 0
+        self._near_chunk_bytes = near_chunk_bytes
         self._taken_from: FetchedBatch | None = None
         """The batch whose records are in `_records`."""
         self._on_room: Callable[[], object] | None = None
@@ -122,6 +141,18 @@ class PartitionState:
         self._taken_from = None
         self._damage = self._failure = None
         self._taken_bytes = self._added_bytes
+        self._near_read_bytes = self._located_bytes
+
+    def add_places(self, session: int, places: list[Place], next_offset: int) -> bool:
+        """Queue places in files, with batches up to `next_offset`; False when they belong to an earlier session."""
+        if session != self.session:
+            return False
+        size = sum(place.length for place in places)
+        self._located_bytes += size
+        self._added_bytes += size
+        self._waiting.extend(places)
+        self.fetch_offset = max(self.fetch_offset, next_offset)
+        return True
 
     def add(self, session: int, payload: memoryview) -> bool:
         """Queue the whole batches of a fetch's answer; False when they belong to an earlier session."""
@@ -155,8 +186,18 @@ class PartitionState:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of batches that are fetched and not opened."""
+        """Bytes of batches that are fetched or located, and not opened."""
         return self._added_bytes - self._taken_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """The same without what was only located."""
+        return self.buffered_bytes - (self._located_bytes - self._near_read_bytes)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether something is located that was not read yet."""
+        return self._located_bytes > self._near_read_bytes
 
     def wants_fetch(self, partition_bytes_max: int) -> bool:
         """Whether to fetch more: there is a position, and at most one answer's worth is waiting."""
@@ -234,19 +275,23 @@ class PartitionState:
         """Whether the next record lies in a batch that is open already, so that `take_one` is cheap."""
         return self._at < len(self._records) and not self.paused
 
-    def take_columns(self, limit: int, *, fail: bool) -> ColumnPiece | None:
+    def take_columns(self, limit: int, *, fail: bool, may_read: bool = True) -> ColumnPiece | None:
         """The next records of one batch as columns, at most `limit`, or None. Deserializers are not applied.
 
-        Raises what stands in the way, if `fail`.
+        Only what is in memory if not `may_read`. Raises what stands in the way, if `fail`.
         """
         self._close_opened()
-        while self._waiting and not self.paused and self.position is not None and self._failure is None:
-            batch, wanted = self._waiting[0], self.position
+        while not self.paused and self.position is not None and self._failure is None:
+            if not may_read and self._waiting and isinstance(self._waiting[0], Place):
+                return None
+            batch, wanted = self._front(), self.position
+            if batch is None:
+                break
             try:
                 self._opener.check(batch)
                 piece = None if _is_skipped(batch, wanted) else self._piece(batch, wanted, limit)
             except RaylogError as error:
-                self._failure = error
+                self._failure = _of(batch, error)
                 break
             if piece is not None and piece.end < batch.header.next_offset:
                 self.position = piece.end
@@ -266,7 +311,7 @@ class PartitionState:
         if header.record_count == header.last_offset_delta + 1:
             end = min(next_offset, first + limit)
             return ColumnPiece(self.partition, batch, self._opener, first, end, end - first)
-        offsets = self._opener.range(batch, first, next_offset).offsets
+        offsets = self._opener.piece(batch, first, next_offset).offsets
         end = next_offset if len(offsets) <= limit else offsets[limit]
         return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
 
@@ -287,16 +332,16 @@ class PartitionState:
 
     def _has_opened(self, *, fail: bool) -> bool:
         """Open the next batch; False when there is none. Raises what stands in the way, if `fail`."""
+        batch = self._front() if self._failure is None else None
         if self._failure is None and not self._waiting and self._damage is not None:
             self._failure = self._damage
         if self._failure is not None:
             if fail:
                 raise self._failure
             return False
-        if not self._waiting or self.position is None:
-            return False
-        batch = self._waiting[0]
         wanted = self.position
+        if batch is None or wanted is None:
+            return False
         after = max(wanted, batch.header.next_offset)
         records: list[Record] = []
         failure: RaylogError | None = None
@@ -306,7 +351,7 @@ class PartitionState:
             else:
                 records, failure = self._opener.open(batch, wanted)
         except RaylogError as error:
-            self._failure = error
+            self._failure = _of(batch, error)
             return self._has_opened(fail=fail)
         self._opened(batch)
         self._taken_from = batch
@@ -316,6 +361,25 @@ class PartitionState:
             self.position = self._after
         return True
 
+    def _front(self) -> FetchedBatch | None:
+        """The batch that comes next, read now if it was only located; None without one, and when reading has failed."""
+        waiting = self._waiting
+        if waiting and isinstance(waiting[0], Place):
+            place = waiting[0]
+            try:
+                batches, rest = place.read(self._near_chunk_bytes)
+            except NearReadFailed as error:
+                self._failure = error
+                return None
+            # The other thread may append behind these, and only that.
+            waiting.popleft()
+            if rest is not None:
+                waiting.appendleft(rest)
+            waiting.extendleft(reversed(batches))
+            self._near_read_bytes += place.length - (0 if rest is None else rest.length)
+        front = waiting[0] if waiting else None
+        return front if isinstance(front, FetchedBatch) else None
+
     def _opened(self, batch: FetchedBatch) -> None:
         self._waiting.popleft()
         self._taken_bytes += batch.header.size
@@ -324,6 +388,13 @@ class PartitionState:
         if call is not None and self.buffered_bytes <= self._room_bytes:
             self._on_room = None
             call()
+
+
+def _of(batch: FetchedBatch, error: RaylogError) -> RaylogError:
+    """What a batch that cannot be opened means: one that was read here is asked of its leader before users hear."""
+    if batch.is_near and isinstance(error, CorruptMessage):
+        return NearReadFailed(error.message)
+    return error
 
 
 def _is_skipped(batch: FetchedBatch, wanted: int) -> bool:

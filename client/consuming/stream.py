@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from raylog.client.config import ConsumerConfig
+from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
 from raylog.client.consuming.partition import PartitionState
 from raylog.client.metadata import PartitionInfo
-from raylog.rpc import Connection, Reply, RpcError
+from raylog.rpc import Connection, Reply, RpcError, machine_number
 
 ISOLATION_READ_UNCOMMITTED = 0
 
@@ -91,7 +93,16 @@ class FetchStream:
             ISOLATION_READ_UNCOMMITTED,
         ]
         self._asked_s = self._loop.time()
-        self.connection.call_then("fetch", args, timeout_s=self._timeout_s, then=self._answered)
+        near = self._near()
+        method = "fetch_near" if near else "fetch"
+        self.connection.call_then(method, [*args, *near], timeout_s=self._timeout_s, then=self._answered)
+
+    def _near(self) -> list[int]:
+        """What to add to a fetch that asks a leader on this machine for places in its files; nothing if it is none."""
+        if not (self._config.short_circuit_reads and self.state.reads_near and self.connection.stays_here):
+            return []
+        number = machine_number()
+        return [] if number is None else [number]
 
     def _answered(self, answer: Reply | RpcError) -> None:
         state = self.state
@@ -100,15 +111,21 @@ class FetchStream:
         if not isinstance(answer, Reply):
             self.end(answer)
             return
-        if not state.add(self._session, answer.payload):
+        mark, _, start, *near = answer.args
+        rows = near[0] if near else ()
+        try:
+            taken = _add_places(state, self._session, rows) if rows else state.add(self._session, answer.payload)
+        except NearReadFailed as failure:
+            self.end(failure)
+            return
+        if not taken:
             self.end()
             return
-        mark, _, start = answer.args
         if mark > state.high_watermark:
             state.high_watermark = mark
         state.log_start_offset = start
         self.has_answered = True
-        self.has_records = len(answer.payload) > 0
+        self.has_records = bool(rows) or len(answer.payload) > 0
         if self.has_records:
             # First: the user's thread wakes up meanwhile, and gets the interpreter's lock when the request is written.
             self._on_data()
@@ -131,3 +148,14 @@ class FetchStream:
             await asyncio.sleep(self._pause_s)
         if not self._ended.done():
             self._look()
+
+
+def _add_places(state: PartitionState, session: int, rows: list[list[Any]]) -> bool:
+    """Open what the leader has named, and queue it. Raises NearReadFailed."""
+    places: list[Place] = []
+    for path, position, length, _, device, inode in rows:
+        file = state.segment_file
+        if file is None or file.identity != (device, inode):
+            file = state.segment_file = SegmentFile(path, (device, inode))
+        places.append(Place(file, position, length))
+    return state.add_places(session, places, next_offset=rows[-1][3])

@@ -14,7 +14,7 @@ from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
 METHODS = {
-    "replica": ["produce", "fetch", "list_offsets", "replica_fetch", "replica_status"],
+    "replica": ["produce", "fetch", "fetch_near", "list_offsets", "replica_fetch", "replica_status"],
     "broker": [
         "metadata",
         "init_producer_id",
@@ -50,7 +50,7 @@ METHODS = {
         "metadata",
     ],
 }
-MAY_PARK = {"fetch", "replica_fetch", "join_group", "sync_group"}
+MAY_PARK = {"fetch", "fetch_near", "replica_fetch", "join_group", "sync_group"}
 ODD: list[Any] = [None, True, -1, 0, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 1.5, float("nan"), "", "x", "é" * 300, b"",
                   b"\xff", [], [[]], [None], {}, {"a": 1}, [1, [2, [3]]], "0" * 32]  # fmt: skip
 
@@ -101,6 +101,7 @@ async def test_one_wrong_argument_among_right_ones_is_refused(cluster: LocalClus
     right: dict[str, dict[str, list[Any]]] = {
         "replica": {
             "fetch": [*head, 0, 100, 1, 0, 0],
+            "fetch_near": [*head, 0, 100, 1, 0, 0, 1],
             "list_offsets": [*head, -1],
             "replica_fetch": [*head, 99, 1, 0, 1, 100, 0],
         },

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.client.columns import ColumnBatch
+from raylog.client.consuming.near import Place, SegmentFile
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import CONTROL_BIT, encode_batch, parse_header
+from raylog.storage.records import CONTROL_BIT, encode_batch, iter_headers, parse_header
 
 HERE = TopicPartition("flights", 0)
 
@@ -80,10 +84,27 @@ ACTIONS = st.lists(
 )
 
 
-@given(log=logs(), start=st.integers(0, 20), actions=ACTIONS)
+def _added(state: PartitionState, session: int, payload: memoryview, *, near: bool) -> bool:
+    """Give an answer as it is, or as a place in a file, behind some bytes that do not belong to it."""
+    if not near or not payload:
+        return state.add(session, payload)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"before" + payload)
+        file.flush()
+        status = os.fstat(file.fileno())
+        segment = SegmentFile(file.name, (status.st_dev, status.st_ino))
+    # The name is gone, as behind retention, and the file is there as long as it is read.
+    next_offset = max(header.next_offset for _, header in iter_headers(payload))
+    return state.add_places(session, [Place(segment, len(b"before"), len(payload))], next_offset)
+
+
+@given(log=logs(), start=st.integers(0, 20), actions=ACTIONS, near=st.lists(st.booleans(), min_size=1, max_size=5))
 @settings(max_examples=100, deadline=None)
-def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, actions: list[tuple[str, int]]) -> None:
-    state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY)
+def test_a_session_gives_each_record_once_and_in_order(
+    log: Log, start: int, actions: list[tuple[str, int]], near: list[bool]
+) -> None:
+    state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY, near_chunk_bytes=150)
+    ways = cycle(near)
     state.move_to(start)
     asked: list[tuple[int, memoryview]] = []  # answers on the way, of whatever session
     expected = _from(log, start)
@@ -100,7 +121,7 @@ def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, act
             session, payload = asked.pop(number % len(asked))
             # The fetcher has one request outstanding in a session; the others here come from earlier sessions.
             if session != state.session or payload[:8] == log.fetch(state.fetch_offset, 1)[:8]:
-                assert state.add(session, payload) is (session == state.session)
+                assert _added(state, session, payload, near=next(ways)) is (session == state.session)
         elif action == "take":
             taken = state.take(number)
             assert len(taken) <= number
@@ -109,7 +130,7 @@ def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, act
             record = state.take_one()
             check([] if record is None else [record])
         elif action == "columns":
-            piece = state.take_columns(number, fail=True)
+            piece = state.take_columns(number, fail=True, may_read=number % 3 > 0)
             taken_columns = ColumnBatch([] if piece is None else [piece])
             assert len(taken_columns) <= number
             offsets = taken_columns.offsets
@@ -125,11 +146,12 @@ def test_a_session_gives_each_record_once_and_in_order(log: Log, start: int, act
 
     state.paused = False
     while payload := log.fetch(state.fetch_offset, 100):
-        state.add(state.session, payload)
+        _added(state, state.session, payload, near=next(ways))
         check(state.take(1_000))
     check(state.take(1_000))
     assert expected == [], "everything is given in the end"
-    assert state.buffered_bytes == 0
+    assert state.buffered_bytes == state.memory_bytes == 0
+    assert not state.has_places
     assert state.position == max(state.fetch_offset, 0)
 
 

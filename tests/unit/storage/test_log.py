@@ -1,5 +1,6 @@
 """The partition log: appending, reading, epochs, idempotence, syncing, closing."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +111,10 @@ def test_slices_name_the_same_bytes_as_read(tmp_path: Path) -> None:
         log.append_as_leader(batch(b"value-%d" % number), 1, NOW)
     found = log.slices(3, 1 << 20, 17)
     assert len(found) > 2
-    joined = b"".join(path.read_bytes()[start : start + length] for path, start, length in found)
+    joined = b"".join(each.path.read_bytes()[each.position :][: each.length] for each in found)
+    assert [each.next_offset for each in found[:-1]] == [int(each.path.stem) for each in found[1:]]
+    assert found[-1].next_offset == 17
+    assert all((each.device, each.inode) == (os.stat(each.path).st_dev, os.stat(each.path).st_ino) for each in found)
     assert joined == log.read(3, 1 << 20, 17)
     assert [offset for offset, _ in values_of(joined)] == list(range(3, 17))
     log.close()

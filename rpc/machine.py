@@ -1,0 +1,25 @@
+"""Which machine this is, for two ends that want to know whether they can open the same files.
+
+Used by clients that read segment files themselves and by the replicas that tell them where. May touch: /proc.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def machine_number() -> int | None:
+    """A number (63 bits) that all processes under one running kernel have in common, and no others; None if unknown.
+
+    Containers on one machine share it and may still see other files: compare device and inode of what was opened.
+    """
+    try:
+        boot_id = _BOOT_ID.read_bytes()
+    except OSError:
+        return None
+    return int.from_bytes(hashlib.sha256(boot_id).digest()[:8], "big") >> 1

@@ -1,0 +1,204 @@
+"""The column body of a record batch (magic 77), opened: each column is decoded when it is asked for, and only then.
+
+Made by `records.open_batch`. A body is a msgpack array `[timestamp_deltas, keys, values, headers]`, in a cleaned batch
+also `offset_deltas`; each column is an array, or nil where all its values are null. Touches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .compression import Buffer
+from .errors import CorruptBatch
+
+Header = tuple[str, bytes]
+Column = list[bytes | None]
+HeaderColumn = list[list[Header] | None]
+
+_NIL = b"\xc0"
+_FOUR_COLUMNS = 0x94
+_ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
+_RUNS_MAX = 16
+"""A batch whose records were made within so many milliseconds has its timestamps made a run at a time."""
+
+
+class Columns(NamedTuple):
+    """The records of one batch, as columns of equal length; a column is None where all its values are null."""
+
+    offsets: range | list[int]
+    timestamps: list[int]
+    keys: Column | None
+    values: Column | None
+    headers: HeaderColumn | None
+
+
+class _Parts(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The body with its columns as they are."""
+
+    timestamp_deltas: msgspec.Raw
+    keys: msgspec.Raw
+    values: msgspec.Raw
+    headers: msgspec.Raw
+    offset_deltas: msgspec.Raw = msgspec.Raw(_NIL)
+
+
+class _OnlyValues(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The body for one who wants nothing but the values: they are gone through once."""
+
+    timestamp_deltas: msgspec.Raw
+    keys: msgspec.Raw
+    values: Column | None
+
+
+_decode_values = msgspec.msgpack.Decoder(_OnlyValues).decode
+_decode_parts = msgspec.msgpack.Decoder(_Parts).decode
+_decode_integers = msgspec.msgpack.Decoder(list[int]).decode
+_decode_bytes = msgspec.msgpack.Decoder(Column).decode
+_DECODE = {"keys": _decode_bytes, "values": _decode_bytes, "headers": msgspec.msgpack.Decoder(HeaderColumn).decode}
+
+
+class OpenBatch:
+    """The records of one batch. Each look at a column decodes it anew. Looking raises CorruptBatch at nonsense."""
+
+    __slots__ = ("_append_ms", "_base_ms", "_body", "_columns", "_kept", "_parts", "_position", "offsets", "rows")
+
+    def __init__(
+        self,
+        body: Buffer,
+        position: int,
+        rows: int,
+        base_offset: int,
+        last_delta: int,
+        base_ms: int,
+        append_ms: int | None,
+    ) -> None:
+        """`append_ms` is the log append time where that speaks for all records. Raises CorruptBatch."""
+        self.rows = rows
+        self._position = position
+        self._base_ms = base_ms
+        self._append_ms = append_ms
+        self._columns: Columns | None = None
+        self._kept: dict[str, list[Any] | None] = {}
+        self._body = body
+        self._parts: _Parts | None = None
+        self.offsets: range | list[int]
+        """Of each record, rising."""
+        # Without a fifth column, as usual, there are no gaps, and nothing has to be looked at.
+        if (len(body) == 0 or body[0] != _FOUR_COLUMNS) and self.part("offset_deltas") is not None:
+            self.offsets = [base_offset + delta for delta in self._integers("offset_deltas")]
+        elif last_delta == rows - 1:
+            self.offsets = range(base_offset, base_offset + rows)
+        else:
+            raise self._corrupt("its record count does not fit its last offset")
+
+    @classmethod
+    def of_columns(cls, columns: Columns) -> OpenBatch:
+        """For a batch of another kind, whose records were decoded already."""
+        one = cls.__new__(cls)
+        one.rows, one.offsets, one._columns, one._kept = len(columns.offsets), columns.offsets, columns, {}
+        return one
+
+    def all(self) -> Columns:
+        """Every column."""
+        timestamps = self.timestamps()
+        return Columns(self.offsets, timestamps, self.column("keys"), self.column("values"), self.column("headers"))
+
+    def timestamps(self) -> list[int]:
+        """Of each record, in milliseconds."""
+        if self._columns is not None:
+            return self._columns.timestamps
+        if self._append_ms is not None:
+            return [self._append_ms] * self.rows
+        base_ms, part = self._base_ms, self.part("timestamp_deltas")
+        if part is None:
+            return [base_ms] * self.rows
+        runs = _runs(part)
+        if runs is None:
+            return [base_ms + delta for delta in self._integers("timestamp_deltas")]
+        found: list[int] = []
+        for delta, count in runs:
+            found += [base_ms + delta] * count
+        return found
+
+    def column(self, name: str) -> list[Any] | None:
+        """`keys`, `values` or `headers` (or `timestamps`): of each record; None where all are null."""
+        if self._columns is not None:
+            found: list[Any] | None = getattr(self._columns, name)
+            return found
+        if name == "timestamps":
+            return self.timestamps()
+        if name == "values" and self._parts is None:
+            values: list[Any] | None = self._decoded(_decode_values, self._body).values
+            if values is not None and len(values) != self.rows:
+                raise self._corrupt(f"a column holds {len(values)} of {self.rows} records")
+            return values
+        if self.part(name) is None:
+            return None
+        column: list[Any] = self._decoded(_DECODE[name], getattr(self._split(), name))
+        return column
+
+    def kept_column(self, name: str) -> list[Any] | None:
+        """The same, decoded once."""
+        if name not in self._kept:
+            self._kept[name] = self.column(name)
+        return self._kept[name]
+
+    @property
+    def timestamp_base(self) -> tuple[int, bool]:
+        """What timestamp deltas are to be added to, and whether it is already the timestamp of all records."""
+        return (self._base_ms, False) if self._append_ms is None else (self._append_ms, True)
+
+    def part(self, name: str) -> memoryview | None:
+        """The elements of a column as they are encoded, without what says how many they are; None for nil.
+
+        Raises CorruptBatch unless they are as many as the batch has records. Only if `is_encoded`.
+        """
+        part = memoryview(getattr(self._split(), name))
+        kind, size = part[0], 1
+        if kind == _NIL[0]:
+            return None
+        if kind & 0xF0 == 0x90:
+            count = kind & 0x0F
+        elif kind in (_ARRAY_16, _ARRAY_32):
+            size = 3 if kind == _ARRAY_16 else 5
+            count = int.from_bytes(part[1:size], "big")
+        else:
+            raise self._corrupt("a column is no array")
+        if count != self.rows:
+            raise self._corrupt(f"a column holds {count} of {self.rows} records")
+        return part[size:]
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether there are encoded columns to look at."""
+        return self._columns is None
+
+    def _split(self) -> _Parts:
+        if self._parts is None:
+            self._parts = self._decoded(_decode_parts, self._body)
+        return self._parts
+
+    def _integers(self, name: str) -> list[int]:
+        numbers: list[int] = self._decoded(_decode_integers, getattr(self._split(), name))
+        return numbers
+
+    def _decoded(self, decode: Any, part: Any) -> Any:
+        try:
+            return decode(part)
+        except msgspec.MsgspecError as error:
+            raise self._corrupt(f"its columns cannot be read ({error})") from error
+
+    def _corrupt(self, reason: str) -> CorruptBatch:
+        return CorruptBatch(reason, position=self._position)
+
+
+def _runs(part: memoryview) -> list[tuple[int, int]] | None:
+    """Rising small integers as (value, how often); None if that is not what is encoded there, one byte each."""
+    data = bytes(part)
+    first, last = data[0], data[-1]
+    if not first <= last <= min(0x7F, first + _RUNS_MAX):
+        return None
+    runs = [(value, data.count(value)) for value in range(first, last + 1)]
+    return runs if b"".join([bytes((value,)) * count for value, count in runs]) == data else None

@@ -1,0 +1,90 @@
+"""Segment files on the consumer's machine: read in whole batches, and what is wrong is left to the leader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raylog.client.columns import ColumnBatch
+from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
+from raylog.client.consuming.opening import BatchOpener
+from raylog.client.consuming.partition import PartitionState, Start
+from raylog.core.ids import TopicPartition
+from raylog.storage.records import encode_batch
+
+HERE = TopicPartition("flights", 0)
+
+
+def batches(count: int, size: int = 20) -> list[bytes]:
+    return [encode_batch(None, [b"%02d" % at * size], [at], base_offset=at) for at in range(count)]
+
+
+def segment(path: Path, data: bytes) -> SegmentFile:
+    path.write_bytes(data)
+    status = path.stat()
+    return SegmentFile(str(path), (status.st_dev, status.st_ino))
+
+
+def test_a_place_is_read_in_whole_batches_and_at_least_one(tmp_path: Path) -> None:
+    stored = batches(5)
+    size = len(stored[0])
+    place: Place | None = Place(segment(tmp_path / "s", b"".join(stored)), size, 4 * size)
+    found = []
+    for most_bytes in (1, 3 * size - 1, size):
+        assert place is not None
+        read, place = place.read(most_bytes)
+        found.append([one.header.base_offset for one in read])
+    assert found == [[1], [2, 3], [4]]
+    assert place is None
+
+
+def test_another_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s").write_bytes(b"x")
+    with pytest.raises(NearReadFailed, match="another file"):
+        SegmentFile(str(tmp_path / "s"), (1, 2))
+    with pytest.raises(NearReadFailed, match="cannot be opened"):
+        SegmentFile(str(tmp_path / "nothing"), (1, 2))
+
+
+@pytest.mark.parametrize("damage", ["short", "cut off", "zeros", "between"])
+def test_what_is_no_whole_batch_is_not_read(tmp_path: Path, damage: str) -> None:
+    stored = batches(1)[0]
+    data = {"short": stored[:-1], "cut off": stored[:-1], "zeros": bytes(len(stored)), "between": stored[3:] * 2}
+    file = segment(tmp_path / "s", data[damage])
+    length = len(stored) - 1 if damage == "cut off" else len(stored)
+    with pytest.raises(NearReadFailed):
+        Place(file, 0, length).read(1 << 20)
+
+
+@pytest.mark.parametrize("way", ["take", "take_one", "take_columns"])
+def test_a_batch_with_a_wrong_checksum_is_asked_of_the_leader_and_not_reported(tmp_path: Path, way: str) -> None:
+    stored = b"".join(batches(2))
+    damaged = stored[:-1] + bytes([stored[-1] ^ 1])
+    state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY)
+    state.move_to(0)
+    state.add_places(state.session, [Place(segment(tmp_path / "s", damaged), 0, len(damaged))], 2)
+    if way == "take_columns":
+        piece = state.take_columns(10, fail=True)
+        assert piece is not None
+        assert ColumnBatch([piece]).offsets == [0]
+        with pytest.raises(NearReadFailed):
+            state.take_columns(10, fail=True)
+    else:
+        assert len(state.take(10)) == 1
+        with pytest.raises(NearReadFailed):
+            state.take_one() if way == "take_one" else state.take(10)
+    assert state.position == 1
+
+
+def test_what_is_only_located_takes_no_memory(tmp_path: Path) -> None:
+    stored = b"".join(batches(3))
+    state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY, near_chunk_bytes=1)
+    state.move_to(0)
+    state.add_places(state.session, [Place(segment(tmp_path / "s", stored), 0, len(stored))], 3)
+    assert (state.buffered_bytes, state.memory_bytes, state.has_places) == (len(stored), 0, True)
+    assert state.take_columns(10, fail=True, may_read=False) is None
+    assert len(state.take(1)) == 1
+    assert (state.buffered_bytes, state.memory_bytes) == (len(stored) * 2 // 3, 0)
+    state.move_to(0)
+    assert (state.buffered_bytes, state.memory_bytes, state.has_places) == (0, 0, False)

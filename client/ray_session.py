@@ -18,7 +18,7 @@ PROBE_TIMEOUT_S = 1.0
 NICENESS_VARIABLE = "RAY_worker_niceness"
 WORKER_NICENESS = 0
 """Of the processes of a Ray that we start. Ray's own default, 15, is meant for tasks that compute; a server that has it
-gets a thirtieth of a processor that its own clients keep busy."""
+can be left a thirtieth of a processor that its own clients keep busy."""
 
 
 def running_ray_address() -> str | None:

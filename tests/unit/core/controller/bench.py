@@ -393,6 +393,13 @@ def three_brokers() -> Bench:
     return bench
 
 
+def new_topic(min_insync: int = 2) -> Bench:
+    """Return a bench with one partition on brokers 1, 2, 3, of whose replicas none has ever run."""
+    bench = three_brokers()
+    bench.create(assignment=[[1, 2, 3]], config={"min.insync.replicas": min_insync})
+    return bench
+
+
 def running_topic(*, config: dict[str, object] | None = None) -> Bench:
     """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync.
 

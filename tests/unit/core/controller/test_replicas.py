@@ -9,110 +9,14 @@ from raylog.core.controller.image import MetadataImage
 from raylog.core.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.replication.state import PartitionState
-from tests.unit.core.controller.bench import GRACE_MS, T0, TIMEOUT_MS, WAIT_MS, Bench, running_topic, three_brokers
-
-
-def new_topic(min_insync: int = 2) -> Bench:
-    bench = three_brokers()
-    bench.create(assignment=[[1, 2, 3]], config={"min.insync.replicas": min_insync})
-    return bench
-
-
-# ---------------------------------------------------------------- new partitions
-
-
-def test_a_new_partition_has_no_leader_and_all_replicas_in_its_isr() -> None:
-    assert new_topic().summary() == (-1, 0, (1, 2, 3))
-
-
-def test_the_preferred_replica_leads_as_soon_as_it_registers() -> None:
-    bench = new_topic()
-    bench.replica(2)
-    assert bench.summary() == (-1, 0, (1, 2, 3))
-    bench.replica(1)
-    assert bench.summary()[:2] == (1, 1)
-
-
-def test_a_new_partition_serves_as_soon_as_a_majority_is_there_and_the_last_one_joins_when_it_comes() -> None:
-    bench = new_topic()
-    bench.replica(1)
-    assert bench.summary() == (1, 1, (1, 2, 3)), "writes wait for a majority"
-    bench.replica(3)
-    assert bench.summary() == (1, 1, (1, 3)), "and then for nobody else"
-    assert bench.state().elr == (), "who has never run has nothing to lead with"
-    bench.replica(2)
-    assert bench.summary() == (1, 1, (1, 3)), "it has to fetch first"
-    bench.isr(1, [1, 2, 3])
-    assert bench.summary() == (1, 1, (1, 2, 3))
-
-
-def test_a_new_partition_waits_for_a_majority_however_low_min_insync_replicas_is() -> None:
-    bench = new_topic(min_insync=1)
-    bench.replica(1)
-    assert bench.summary() == (1, 1, (1, 2, 3))
-
-
-def test_a_new_partition_waits_for_as_many_replicas_as_min_insync_replicas_says() -> None:
-    bench = new_topic(min_insync=3)
-    bench.replica(1)
-    bench.replica(2)
-    assert bench.summary() == (1, 1, (1, 2, 3))
-
-
-def test_a_member_that_was_there_and_left_keeps_a_new_partition_waiting_for_one_that_comes() -> None:
-    bench = new_topic()
-    bench.replica(2)
-    bench.lose_replica(2)
-    bench.replica(1)
-    assert bench.summary() == (1, 1, (1, 3))
-    bench.replica(3)
-    assert bench.summary() == (1, 1, (1, 3))
-
-
-def test_the_next_controller_goes_on_without_a_replica_that_has_never_run() -> None:
-    bench = new_topic()
-    bench.replica(1)
-    bench.start()
-    bench.back(1)
-    assert bench.summary() == (1, 1, (1, 2, 3))
-    bench.replica(2)
-    assert bench.summary() == (1, 1, (1, 2))
-
-
-def test_another_isr_member_leads_when_the_preferred_one_does_not_come_in_time() -> None:
-    bench = new_topic()
-    bench.replica(3)
-    bench.wait(WAIT_MS - 1)
-    assert bench.summary()[0] == -1
-    bench.wait(1)
-    assert bench.summary() == (3, 1, (3,))
-
-
-def test_replicas_that_never_came_leave_the_isr_when_the_wait_is_over() -> None:
-    bench = new_topic()
-    bench.replica(1)
-    bench.replica(3)
-    bench.wait(WAIT_MS)
-    assert bench.summary() == (1, 1, (1, 3))
-
-
-def test_a_replica_that_comes_after_the_wait_leads_when_nobody_does() -> None:
-    bench = new_topic()
-    bench.wait(WAIT_MS * 2)
-    assert bench.summary() == (-1, 0, (1, 2, 3))
-    bench.replica(2)
-    assert bench.summary() == (2, 1, (2,))
-
-
-def test_leadership_does_not_go_back_to_the_preferred_replica_by_itself() -> None:
-    bench = new_topic()
-    bench.replica(2)
-    bench.wait(WAIT_MS)
-    bench.replica(1)
-    bench.isr(2, [1, 2])
-    bench.wait(10_000)
-    assert bench.summary() == (2, 1, (1, 2))
-
+from tests.unit.core.controller.bench import (
+    GRACE_MS,
+    T0,
+    TIMEOUT_MS,
+    Bench,
+    new_topic,
+    running_topic,
+)
 
 # ---------------------------------------------------------------- registration
 

@@ -161,6 +161,11 @@ def test_the_cost_of_growth_is_that_of_client_and_server_together() -> None:
     assert (verdict.reached, verdict.found) == (False, "0.50 of the best (raylog send, 24 partitions)")
 
 
+def test_a_disk_too_small_for_the_last_case_leaves_the_goal_open() -> None:
+    data = grown("produce", "raylog send", {"6 partitions, 1 GB on disk": 10.0, "6 partitions, 5 GB on disk": 10.0})
+    assert {one.reached for one in verdicts(results(*data))} == {None}
+
+
 def test_of_one_case_alone_nobody_can_say_whether_it_is_flat() -> None:
     found = verdicts(results(*grown("produce", "raylog send", {"1 partition": 100.0})))
     assert {one.reached for one in found} == {None}

@@ -8,11 +8,16 @@ The machine never sees records: only offsets, epochs and sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.replication.state import PartitionState
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from raylog.core.values import dataclass
 
 _ZERO = Offset(0)
 

@@ -16,7 +16,7 @@ from raylog.actors.replica_roles import name_of, read_role
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import ReplicaSpec, SpareSpec
 from raylog.core.errors import ConnectionFailed, InvalidRequest
-from raylog.storage.heap import keep_freed_memory
+from raylog.rpc.heap import keep_freed_memory
 
 keep_arrow_out()
 KEPT_BYTES = 4 << 20

@@ -28,7 +28,7 @@ from raylog.core.errors import (
 )
 from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
 from raylog.rpc.framing import Buffers
-from raylog.storage.heap import keep_freed_memory
+from raylog.rpc.heap import keep_freed_memory
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
 """A broker that cannot be connected to within this is left for the next one, while the caller's deadline lasts."""

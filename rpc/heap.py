@@ -1,4 +1,4 @@
-"""Keeps the memory of batches from going back to the system each time. Called once by processes that handle batches."""
+"""Keeps the memory of frames from going back to the system each time. Called once by each client and each replica."""
 
 from __future__ import annotations
 

@@ -14,15 +14,16 @@ from typing import Any
 
 import ray
 
-from raylog.actors.heap import keep_freed_memory
 from raylog.actors.naming import SPARE
 from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out, log_to_stderr
 from raylog.actors.replica_roles import name_of, read_role
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import ReplicaSpec, SpareSpec
 from raylog.core.errors import ConnectionFailed, InvalidRequest
+from raylog.rpc.heap import keep_freed_memory
 
 keep_arrow_out()
+KEPT_BYTES = 4 << 20
 
 
 class Replica:
@@ -33,7 +34,7 @@ class Replica:
     ) -> None:
         """Recover the log and begin to serve; a spare does so when it is noted what it has become."""
         log_to_stderr()
-        keep_freed_memory()
+        keep_freed_memory(KEPT_BYTES)
         self._server: ReplicaServer | None = None
         self._adopting = asyncio.Lock()
         await begin(lambda: self._begin(spec, spare))

@@ -28,11 +28,14 @@ from raylog.core.errors import (
 )
 from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
 from raylog.rpc.framing import Buffers
+from raylog.rpc.heap import keep_freed_memory
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
 """A broker that cannot be connected to within this is left for the next one, while the caller's deadline lasts."""
 METADATA_CONNECT_S = 2.0
 METADATA_ANSWER_S = 1.0
+KEPT_BYTES = 16 << 20
+"""Less than `buffer_memory` and what a consumer fetches ahead."""
 _PATIENT = (BROKER_ATTEMPT_TIMEOUT_S, float("inf"))
 NEW_TOPIC_GRACE_S = 1.0
 SUSPECT_S = 1.0
@@ -69,6 +72,7 @@ class ClusterClient:
     async def start(self, timeout_s: float = 30.0) -> None:
         """Find the cluster and its brokers. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         deadline_s = self._now_s() + timeout_s
+        keep_freed_memory(KEPT_BYTES)
         self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=timeout_s)
         self._pool = ConnectionPool(self.address.secret)
         await self.refresh((), timeout_s=max(0.1, deadline_s - self._now_s()))

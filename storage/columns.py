@@ -116,7 +116,10 @@ class OpenBatch:
         """Every column, in one pass."""
         if self._columns is not None:
             return self._columns
-        body = self._decoded(_decode_whole, self._body)
+        try:  # not by `_decoded`: this is on the way of every batch
+            body = _decode_whole(self._body)
+        except msgspec.MsgspecError as error:
+            raise self._unreadable(error) from error
         keys, values, headers = body.keys, body.values, body.headers
         for column in (keys, values, headers):
             if column is not None and len(column) != self.rows:
@@ -208,7 +211,10 @@ class OpenBatch:
         try:
             return decode(part)
         except msgspec.MsgspecError as error:
-            raise self._corrupt(f"its columns cannot be read ({error})") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: msgspec.MsgspecError) -> CorruptBatch:
+        return self._corrupt(f"its columns cannot be read ({error})")
 
     def _unequal(self, count: int) -> CorruptBatch:
         return self._corrupt(f"a column holds {count} of {self.rows} records")
@@ -223,5 +229,10 @@ def _runs(part: memoryview) -> list[tuple[int, int]] | None:
     first, last = data[0], data[-1]
     if not first <= last <= min(0x7F, first + _RUNS_MAX):
         return None
-    runs = [(value, data.count(value)) for value in range(first, last + 1)]
-    return runs if b"".join([bytes((value,)) * count for value, count in runs]) == data else None
+    runs = []
+    rising = b""
+    for value in range(first, last + 1):
+        count = data.count(value)
+        runs.append((value, count))
+        rising += bytes((value,)) * count
+    return runs if rising == data else None

@@ -195,13 +195,18 @@ async def _started(one: AsyncProducer) -> AsyncProducer:
     return one
 
 
-def consumed(staged: Stage) -> Counts:
-    """What a batch of 100 records costs on its way to a consumer that reads a backlog, 40 batches in all."""
+def consumed(staged: Stage, *, near: bool) -> Counts:
+    """What a batch of 100 records costs on its way to a consumer that reads a backlog, 40 batches in all.
+
+    If `near`, the consumer reads the leader's file, as it does on its machine; else the leader sends it.
+    """
     topic = "produced-1"
     partition = TopicPartition(topic, 0)
 
     async def opened() -> AsyncConsumer:
-        consumer = AsyncConsumer(**staged.address, enable_auto_commit=False, auto_offset_reset="earliest")
+        consumer = AsyncConsumer(
+            **staged.address, enable_auto_commit=False, auto_offset_reset="earliest", short_circuit_reads=near
+        )
         await consumer.start()
         consumer.assign([partition])
         return consumer
@@ -284,7 +289,8 @@ def measure() -> dict[str, Counts]:
         return {
             "produce, RF 1": produced(staged, 1),
             "produce, RF 3": produced(staged, 3),
-            "consume": consumed(staged),
+            "consume": consumed(staged, near=False),
+            "consume, near": consumed(staged, near=True),
             "sync": synced(staged),
             "large record, RF 3": copied(staged),
         }

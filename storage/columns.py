@@ -44,6 +44,15 @@ class _Parts(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset_deltas: msgspec.Raw = msgspec.Raw(_NIL)
 
 
+class _Whole(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The body for one who wants everything."""
+
+    timestamp_deltas: msgspec.Raw
+    keys: Column | None
+    values: Column | None
+    headers: HeaderColumn | None
+
+
 class _OnlyValues(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The body for one who wants nothing but the values: they are gone through once."""
 
@@ -52,6 +61,7 @@ class _OnlyValues(msgspec.Struct, array_like=True, frozen=True, gc=False):
     values: Column | None
 
 
+_decode_whole = msgspec.msgpack.Decoder(_Whole).decode
 _decode_values = msgspec.msgpack.Decoder(_OnlyValues).decode
 _decode_parts = msgspec.msgpack.Decoder(_Parts).decode
 _decode_integers = msgspec.msgpack.Decoder(list[int]).decode
@@ -87,7 +97,9 @@ class OpenBatch:
         """Of each record, rising."""
         # Without a fifth column, as usual, there are no gaps, and nothing has to be looked at.
         if (len(body) == 0 or body[0] != _FOUR_COLUMNS) and self.part("offset_deltas") is not None:
-            self.offsets = [base_offset + delta for delta in self._integers("offset_deltas")]
+            self.offsets = [
+                base_offset + delta for delta in self._decoded(_decode_integers, self._split().offset_deltas)
+            ]
         elif last_delta == rows - 1:
             self.offsets = range(base_offset, base_offset + rows)
         else:
@@ -101,22 +113,34 @@ class OpenBatch:
         return one
 
     def all(self) -> Columns:
-        """Every column."""
-        timestamps = self.timestamps()
-        return Columns(self.offsets, timestamps, self.column("keys"), self.column("values"), self.column("headers"))
+        """Every column, in one pass."""
+        if self._columns is not None:
+            return self._columns
+        try:  # not by `_decoded`: this is on the way of every batch
+            body = _decode_whole(self._body)
+        except msgspec.MsgspecError as error:
+            raise self._unreadable(error) from error
+        keys, values, headers = body.keys, body.values, body.headers
+        for column in (keys, values, headers):
+            if column is not None and len(column) != self.rows:
+                raise self._unequal(len(column))
+        return Columns(self.offsets, self._moments(body.timestamp_deltas), keys, values, headers)
 
     def timestamps(self) -> list[int]:
         """Of each record, in milliseconds."""
-        if self._columns is not None:
-            return self._columns.timestamps
+        return self._moments(self._split().timestamp_deltas) if self._columns is None else self._columns.timestamps
+
+    def _moments(self, deltas: msgspec.Raw) -> list[int]:
+        part = self._elements(deltas)
         if self._append_ms is not None:
             return [self._append_ms] * self.rows
-        base_ms, part = self._base_ms, self.part("timestamp_deltas")
+        base_ms = self._base_ms
         if part is None:
             return [base_ms] * self.rows
         runs = _runs(part)
         if runs is None:
-            return [base_ms + delta for delta in self._integers("timestamp_deltas")]
+            numbers: list[int] = self._decoded(_decode_integers, deltas)
+            return [base_ms + delta for delta in numbers]
         found: list[int] = []
         for delta, count in runs:
             found += [base_ms + delta] * count
@@ -132,7 +156,7 @@ class OpenBatch:
         if name == "values" and self._parts is None:
             values: list[Any] | None = self._decoded(_decode_values, self._body).values
             if values is not None and len(values) != self.rows:
-                raise self._corrupt(f"a column holds {len(values)} of {self.rows} records")
+                raise self._unequal(len(values))
             return values
         if self.part(name) is None:
             return None
@@ -155,7 +179,10 @@ class OpenBatch:
 
         Raises CorruptBatch unless they are as many as the batch has records. Only if `is_encoded`.
         """
-        part = memoryview(getattr(self._split(), name))
+        return self._elements(getattr(self._split(), name))
+
+    def _elements(self, column: msgspec.Raw) -> memoryview | None:
+        part = memoryview(column)
         kind, size = part[0], 1
         if kind == _NIL[0]:
             return None
@@ -167,7 +194,7 @@ class OpenBatch:
         else:
             raise self._corrupt("a column is no array")
         if count != self.rows:
-            raise self._corrupt(f"a column holds {count} of {self.rows} records")
+            raise self._unequal(count)
         return part[size:]
 
     @property
@@ -180,15 +207,17 @@ class OpenBatch:
             self._parts = self._decoded(_decode_parts, self._body)
         return self._parts
 
-    def _integers(self, name: str) -> list[int]:
-        numbers: list[int] = self._decoded(_decode_integers, getattr(self._split(), name))
-        return numbers
-
     def _decoded(self, decode: Any, part: Any) -> Any:
         try:
             return decode(part)
         except msgspec.MsgspecError as error:
-            raise self._corrupt(f"its columns cannot be read ({error})") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: msgspec.MsgspecError) -> CorruptBatch:
+        return self._corrupt(f"its columns cannot be read ({error})")
+
+    def _unequal(self, count: int) -> CorruptBatch:
+        return self._corrupt(f"a column holds {count} of {self.rows} records")
 
     def _corrupt(self, reason: str) -> CorruptBatch:
         return CorruptBatch(reason, position=self._position)
@@ -200,5 +229,10 @@ def _runs(part: memoryview) -> list[tuple[int, int]] | None:
     first, last = data[0], data[-1]
     if not first <= last <= min(0x7F, first + _RUNS_MAX):
         return None
-    runs = [(value, data.count(value)) for value in range(first, last + 1)]
-    return runs if b"".join([bytes((value,)) * count for value, count in runs]) == data else None
+    runs = []
+    rising = b""
+    for value in range(first, last + 1):
+        count = data.count(value)
+        runs.append((value, count))
+        rising += bytes((value,)) * count
+    return runs if rising == data else None

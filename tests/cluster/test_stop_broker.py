@@ -93,7 +93,11 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
     shell.run("start", "--address", "local", "--brokers", "3")
     shell.run("topic", "create", "flights", "--partitions", "3", "--replication-factor", "3")
     shell.run("topic", "create", "single", "--partitions", "1", "--replication-factor", "1")
+    deadline = time.monotonic() + 60
     before = status(shell)
+    while any(len(one["isr"]) < 3 for one in before["topics"]["flights"]):
+        assert time.monotonic() < deadline, "the replicas that came last are in sync, too"
+        before = status(shell)
     [alone] = before["topics"]["single"]
     victim = alone["leader"] % 3 + 1
     brokers = {one["broker"]: one for one in before["brokers"]}

@@ -1,28 +1,22 @@
-"""Group commit: one ``fdatasync`` for all appends that wait. Owned by each shell that has a log.
+"""Group commit: one ``fdatasync`` for all appends that wait, off the event loop. Owned by each shell that has a log.
 
-A sync is on the way of every record that is acknowledged. Where it takes as long as the way to another thread and back,
-it is done on the event loop; what comes in meanwhile waits in the sockets, and is synced together. A sync that takes
-longer is none of the loop's business: the next one has a thread again, to which the way is one queue and one callback.
+A sync is on the way of every record that is acknowledged, so the way to its thread and back is as short as it can be:
+one queue there, one callback on the loop back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
 
 from raylog.rpc import Together
 from raylog.storage.log import PartitionLog
 
-QUICK_S: Final = 0.0005
-"""A sync after one that took no longer than this is done on the event loop."""
-
 
 class Flusher:
-    """Syncs a log again and again while there is something unsynced."""
+    """Syncs a log in one worker thread, again and again while there is something unsynced."""
 
     def __init__(
         self,
@@ -42,9 +36,6 @@ class Flusher:
         self._thread = threading.Thread(target=self._serve, name=f"sync-{name}", daemon=True)
         self._is_wanted = False
         self._is_busy = False
-        """The thread syncs; or a sync has failed, and nothing is synced any more."""
-        self._is_quick = False
-        """The last sync was."""
         self.exclusive = threading.Lock()
         """Held while a sync runs; whoever truncates the log takes it, so that no sync spans a truncation."""
 
@@ -72,32 +63,17 @@ class Flusher:
     def _order(self) -> None:
         if self._is_wanted and not self._is_busy and self._loop is not None:
             self._is_wanted, self._is_busy = False, True
-            if not self._is_quick:
-                self._orders.put(True)
-                return
-            try:
-                end = self._sync()
-            except Exception as error:  # as in the thread
-                self._failed(error)
-            else:
-                self._synced(end)
-
-    def _sync(self) -> int:
-        began_s = time.monotonic()
-        with self.exclusive:
-            end = self._log.sync()
-        self._is_quick = time.monotonic() - began_s <= QUICK_S
-        return end
+            self._orders.put(True)
 
     def _synced(self, end: int) -> None:
         if self._loop is not None:
             self._is_busy = False
-            if self._is_wanted:
-                self._loop.call_soon(self._order) if self._is_quick else self._order()
+            self._order()
             with Together.on(self._loop):  # what waited for the disk leaves at once
                 self._on_synced(end)
 
     def _failed(self, error: Exception) -> None:
+        """Nothing is synced any more: it stays busy."""
         if self._loop is not None:
             self._on_failed(error)
 
@@ -107,7 +83,8 @@ class Flusher:
         while self._orders.get():
             loop = self._loop
             try:
-                end = self._sync()
+                with self.exclusive:
+                    end = self._log.sync()
             except Exception as error:  # any failed sync, whatever its kind, means that nothing more may be promised
                 self._tell(loop, self._failed, error)
             else:

@@ -73,8 +73,6 @@ class VirtualLog:
         self.writes_through = False
         self.truncations = 0
         """A sync that began before the last truncation reports nothing."""
-        self._chain_before_start: int | None = None
-        """Of the last entry that was dropped; the log's entries may go, what they added up to is still known."""
         self._epochs = EpochHistory()
         self._assigned: set[int] = set()
         self.producers = ProducerState()
@@ -102,8 +100,6 @@ class VirtualLog:
         """Return the chain hash of the entry before ``offset``; None when the log does not reach back that far."""
         if offset == 0:
             return 0
-        if offset == self.start:
-            return self._chain_before_start
         before = self.entry(offset - 1)
         return None if before is None else before.chain
 
@@ -156,7 +152,6 @@ class VirtualLog:
     def reset(self, start: int) -> None:
         """Throw everything away and begin at ``start``; durable. Producers are unknown then, and may start anywhere."""
         self.start = self.durable_end = start
-        self._chain_before_start = None
         self.entries.clear()
         self._epochs.clear()
         self.truncations += 1
@@ -164,7 +159,6 @@ class VirtualLog:
 
     def advance_start(self, start: int) -> None:
         """Drop the entries below ``start``. The producer state keeps what they said, as its snapshots do."""
-        self._chain_before_start = self.chain_before(start)
         del self.entries[: start - self.start]
         self.start = start
         self._epochs.truncate_start(Offset(start))

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-import raylog.actors.flusher as flusher_module
 from raylog.actors.flusher import Flusher
 from raylog.storage.log import PartitionLog
 
@@ -17,7 +16,6 @@ class Disk:
     def __init__(self) -> None:
         self.end = 0
         self.syncs = 0
-        self.thread = ""
         self.error: OSError | None = None
         self.open = threading.Event()
         self.open.set()
@@ -25,22 +23,10 @@ class Disk:
     def sync(self) -> int:
         end = self.end
         self.syncs += 1
-        self.thread = threading.current_thread().name
         assert self.open.wait(10)
         if self.error is not None:
             raise self.error
         return end
-
-
-@contextmanager
-def patched_quick(quick_s: float) -> Iterator[None]:
-    """Whatever the machine: every sync counts as quick, or none does."""
-    before = flusher_module.QUICK_S
-    flusher_module.QUICK_S = quick_s  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        flusher_module.QUICK_S = before  # type: ignore[misc]
 
 
 @contextmanager
@@ -97,20 +83,6 @@ def test_what_is_appended_during_a_sync_is_synced_by_one_more() -> None:
             assert disk.syncs == 1
         await until(lambda: len(ends) == 2)
         assert ends == [1, 4]
-
-    run(scenario)
-
-
-def test_after_a_quick_sync_the_next_needs_no_thread_and_after_a_slow_one_it_does() -> None:
-    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
-        for quick_s, thread in ((60.0, "MainThread"), (-1.0, "sync-test")):
-            with patched_quick(quick_s):
-                for end in (1, 2, 3):
-                    disk.end = end
-                    flusher.kick()
-                    await until(lambda end=end: bool(ends) and ends[-1] == end)  # type: ignore[misc]
-                assert disk.thread == thread
-                ends.clear()
 
     run(scenario)
 

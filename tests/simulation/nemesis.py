@@ -164,6 +164,12 @@ class Nemesis:
                 cause="resume", now_ms=now, request=request, broker=BrokerId(broker)
             )
         )
+        self.world.after(2_000_000, self._resume_again, broker)
+
+    def _resume_again(self, broker: int) -> None:
+        """A stop that was held up by a pause of the controller may have come after the resumption."""
+        if self.simulation.controller.public.is_stopped(BrokerId(broker)):
+            self._resume(broker)
 
     def _wipe(self) -> None:
         broker = self._victim()

@@ -68,10 +68,12 @@ def stand_up() -> None:
     What was loaded stays for ever: a full garbage collection need not look at it again, which takes tens of
     milliseconds. And Ray runs its workers behind everything else on the machine (niceness 15), for tasks that compute;
     a log that others wait for is no such task. Only who may (root, CAP_SYS_NICE) can change that from here, so others
-    start Ray with ``RAY_worker_niceness=0``.
+    start Ray with ``RAY_worker_niceness=0``. Whoever has set that variable, to whatever, has chosen.
     """
     gc.collect()
     gc.freeze()
+    if "RAY_worker_niceness" in os.environ:
+        return
     with suppress(OSError, ValueError):
         for thread in os.listdir("/proc/self/task"):  # on Linux each thread has its own niceness
             if os.getpriority(os.PRIO_PROCESS, int(thread)) > 0:

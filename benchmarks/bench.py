@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -225,6 +226,7 @@ class Bench:
             self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
 
     def _measure(self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
+        os.sync()  # else whoever comes next pays for what this one's predecessor has written
         try:
             outcome = measure(contestant)
         except LEFT_OUT as error:

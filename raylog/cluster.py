@@ -76,10 +76,11 @@ class Cluster:
         """Return role, offsets and process id of every replica that answers within 15 seconds."""
         import ray
 
-        from raylog.actors.naming import NAMESPACE, SPARE
+        from raylog.actors.naming import SPARE
+        from raylog.actors.ray_support import find_actor
 
-        names = [name for name in actor_names() if name.startswith("replica:")]
-        asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).status.remote() for name in names]
+        handles = [find_actor(name) for name in actor_names() if name.startswith("replica:")]
+        asked: list[Any] = [handle.status.remote() for handle in handles if handle is not None]  # some may have ended
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
         found = []
         for answer in answered:

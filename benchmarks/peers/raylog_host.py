@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 
 import raylog
-from raylog.actors.naming import NAMESPACE, SPARE_PREFIX
+from raylog.actors.naming import SPARE_PREFIX
+from raylog.actors.ray_support import find_actor
 from raylog.cluster import Cluster
 from raylog.core.errors import RaylogError
 
@@ -43,8 +44,13 @@ def spares() -> dict[str, Any]:
 
     known = ray.util.list_named_actors(all_namespaces=True)
     names = [one["name"] for one in known if one["name"].startswith(SPARE_PREFIX)]
-    asked: list[Any] = [ray.get_actor(name, namespace=NAMESPACE).role.remote() for name in names]
-    roles: list[Any] = ray.get(asked, timeout=ASK_S)
+    handles = [find_actor(name) for name in names]
+    asked: list[Any] = [handle.role.remote() for handle in handles if handle is not None]
+    try:
+        roles: list[Any] = ray.get(asked, timeout=ASK_S)
+    except ray.exceptions.RayError as error:  # one has ended since it was listed: whoever waits asks again
+        print(f"The spares are not known at the moment: {error}", file=sys.stderr)
+        roles = []
     return {"ready": roles.count("")}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import statistics
 import time
@@ -70,13 +69,12 @@ def _named(partitions: int) -> str:
 
 
 def _settled(bench: Bench, job_for: JobFor, load: str, held: Mapping[str, int] | None = None) -> Measure:
-    """A measurement that begins when everything written before is on disk, so that none pays for another's bytes."""
+    """A measurement of a topic that holds so much already."""
 
     def measure(contestant: Contestant) -> Outcome | None:
         job = job_for(contestant)
         if job is None:
             return None
-        os.sync()
         seconds = min(SECONDS, bench.pace.seconds)
         count = 0 if held is None else held[contestant.peer]
         job = replace(job, load=load, size=SIZE, seconds=seconds, warmup_s=0.5, count=count)
@@ -151,7 +149,6 @@ def _on_top(bench: Bench, job_for: JobFor, load: str) -> Measure:
         job = job_for(contestant)
         if job is None:
             return None
-        os.sync()
         job = replace(job, load=load, size=SIZE, seconds=DATA_SECONDS, warmup_s=0.3)
         job = replace(job, server_pids=bench.peers[contestant.peer].pids())
         return run(job if load == "produce" else replace(job, count=NEWEST, newest=NEWEST // job.partitions))

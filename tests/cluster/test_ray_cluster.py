@@ -95,6 +95,13 @@ def test_nine_replicas_run_each_in_a_process_of_its_own(wire: Wire) -> None:
         assert leaders == [1, 2, 3], "leaders are balanced although the actors came up one after the other"
 
 
+def test_a_replica_that_ended_since_it_was_listed_is_left_out(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    import raylog
+
+    monkeypatch.setattr("raylog.cluster.actor_names", lambda: [*actor_names(), "replica:gone-0:broker-1:00000000"])
+    assert sum(one["topic"] == TOPIC for one in raylog.connect().replicas()) == 9
+
+
 def test_an_idle_replica_is_small_and_imports_no_numeric_libraries(wire: Wire) -> None:
     for one in replicas():
         files = mapped(one["pid"])

@@ -315,7 +315,6 @@ class ReplicaServer:
         )
 
     def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
-        self._ticks.hasten()
         self._running().feed(
             ev.FetchFailed(
                 cause="fetch failure",

@@ -94,9 +94,9 @@ class PendingCalls:
         call = self._calls.pop(correlation_id, None)
         if call is None:
             return False
-        future = call[0]
-        if not future.done():  # the caller may have cancelled it
-            future.set_result(Reply(args, payload))
+        waiting = call[0]
+        if type(waiting) is Told or not waiting.done():  # the caller may have cancelled a future
+            waiting.set_result(Reply(args, payload))
         return True
 
     def reject(self, correlation_id: int, error: RpcError) -> bool:

@@ -25,6 +25,7 @@ from raylog.rpc.errors import (
 )
 from raylog.rpc.framing import (
     ERROR,
+    NO_PAYLOAD,
     NOTIFICATION,
     REPLY,
     REQUEST,
@@ -61,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = loop
         self._handshake: ClientHandshake | ServerHandshake | None = handshake
         self._accepted = isinstance(handshake, ServerHandshake)
-        self._handler = handler
+        self._handler = handler or _refuse_requests
         self._limits = limits
         self._on_ready = on_ready
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -88,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # What users call
 
-    async def call(self, method: str, args: object = None, payload: Buffers = b"", *, timeout_s: float) -> Reply:
+    async def call(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float) -> Reply:
         """Call the peer's handler and wait for its answer.
 
         Raises RemoteError (the handler's own error), RpcTimeout, ConnectionLost, TooManyPendingCalls, FrameTooLarge.
@@ -96,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         return await self.call_nowait(method, args, payload, timeout_s=timeout_s)
 
     def call_nowait(
-        self, method: str, args: object = None, payload: Buffers = b"", *, timeout_s: float
+        self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float
     ) -> asyncio.Future[Reply]:
         """Queue the request before returning (order is kept; it leaves at the end of this loop tick).
 
@@ -111,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         method: str,
         args: object,
-        payload: Buffers = b"",
+        payload: Buffers = NO_PAYLOAD,
         *,
         timeout_s: float,
         then: Callable[[Reply | RpcError], None],
@@ -122,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._ask(method, args, payload, timeout_s, Told(self._loop, then))
 
-    def notify(self, method: str, args: object = None, payload: Buffers = b"") -> None:
+    def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Send a request that has no answer; lost without a word when the connection goes. Raises FrameTooLarge."""
         if not self.is_closed:
             self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
@@ -210,9 +211,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         frames = decoder.buffer_updated(nbytes)
         if frames:
-            with self._together:
+            together = self._together
+            together.depth += 1
+            try:
                 self._dispatch(frames)
-            self._govern_reading()
+            finally:
+                together.depth -= 1
+                if not together.depth and together.queues:
+                    together.flush()
+            if self._unanswered or self._queue.is_over or self._reading_paused:
+                self._govern_reading()
         if decoder.failure is not None:
             self._refuse(decoder.failure)
 
@@ -282,19 +290,15 @@ class Connection(asyncio.BufferedProtocol):
                 if kind == REQUEST:
                     self._unanswered += 1
                     self._unanswered_bytes += len(payload)
-                self._handle(Request(self, correlation_id, third, args, payload, kind == NOTIFICATION))
+                request = Request(self, correlation_id, third, args, payload, kind == NOTIFICATION)
+                try:
+                    self._handler(request)
+                except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
+                    if self._handler is not _refuse_requests:
+                        logger.exception("The handler of %s, called by %s, raised an error.", third, self.peer)
+                    request.fail(error)
             if self.is_closed:
                 return
-
-    def _handle(self, request: Request) -> None:
-        try:
-            if self._handler is None:
-                raise BadFrame(f"This end takes no requests; {request.method} was refused.")
-            self._handler(request)
-        except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
-            if self._handler is not None:
-                logger.exception("The handler of %s, called by %s, raised an error.", request.method, self.peer)
-            request.fail(error)
 
     def _govern_reading(self) -> None:
         """Stop reading while the peer has too much unanswered, or does not take our answers; begin again at half.
@@ -339,26 +343,30 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.put(header, parts, payload_bytes)
 
     def _send(self, kind: int, correlation_id: int, third: object, args: object, payload: Buffers) -> None:
-        parts, payload_bytes = payload_parts(payload)
+        parts, payload_bytes = payload_parts(payload) if payload is not NO_PAYLOAD else ((), 0)
         header = encode_header(kind, correlation_id, third, args, payload_bytes)
-        check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+        if len(header) + payload_bytes > self._limits.max_frame_bytes:
+            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
         self._queue.put(header, parts, payload_bytes)
 
     def _send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
         """Of Request: answer it. Raises before anything is sent or counted."""
         if not self.is_closed:
             self._send(REPLY, correlation_id, None, args, payload)
-            self._answered(request_bytes)
+            self._unanswered -= 1
+            self._unanswered_bytes -= request_bytes
+            if self._reading_paused:
+                self._govern_reading()
 
     def _send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
         """Of Request: answer it with an error."""
         if self.is_closed:
             return
         try:
-            self._send(ERROR, correlation_id, description, None, b"")
+            self._send(ERROR, correlation_id, description, None, NO_PAYLOAD)
         except Exception:  # details of any type can come along with an error; the code and message must arrive
             logger.warning("The details of an error cannot be sent and are left out: %r", description[2])
-            self._send(ERROR, correlation_id, [description[0], str(description[1])[:1000], {}], None, b"")
+            self._send(ERROR, correlation_id, [description[0], str(description[1])[:1000], {}], None, NO_PAYLOAD)
         self._answered(request_bytes)
 
     def _answered(self, request_bytes: int) -> None:
@@ -416,6 +424,11 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             self._loop.call_soon(callback, self)
+
+
+def _refuse_requests(request: Request) -> None:
+    """The handler of an end that has none."""
+    raise BadFrame(f"This end takes no requests; {request.method} was refused.")
 
 
 def configure_socket(sock: socket.socket | None, dead_peer_timeout_s: float) -> None:

@@ -29,8 +29,10 @@ LARGE_FRAME_BYTES = 64 * 1024
 """An incomplete frame above this gets its own buffer, into which the socket then writes without a further copy."""
 
 _LENGTHS = struct.Struct(">II")
+_pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
 _HEADER_LENGTH_BYTES = 4
-_NO_PAYLOAD = memoryview(b"")
+NO_PAYLOAD = b""
+_NO_PAYLOAD = memoryview(NO_PAYLOAD)
 _NO_PARTS: tuple[Buffer, ...] = ()
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -43,7 +45,8 @@ def encode_header(kind: int, correlation_id: int, third: object, args: object, p
     Raises TypeError (or another error of msgspec) when the arguments cannot be written as msgpack.
     """
     header = _encode((kind, correlation_id, third, args))
-    return _LENGTHS.pack(_HEADER_LENGTH_BYTES + len(header) + payload_bytes, len(header)) + header
+    size = len(header)
+    return _pack_lengths(_HEADER_LENGTH_BYTES + size + payload_bytes, size) + header
 
 
 def check_frame_bytes(encoded_header: bytes, payload_bytes: int, max_frame_bytes: int) -> None:
@@ -114,35 +117,33 @@ class FrameDecoder:
         if self._large is not None:
             return self._large_updated(self._large, count)
         frames: list[Frame] = []
-        try:
-            self._end = self._take_frames(self._end + count, frames)
-        except RpcError as error:
-            self.failure = error
-            self._end = 0
-        return frames
-
-    def _take_frames(self, end: int, frames: list[Frame]) -> int:
-        """Decode all complete frames of [0, end) in the shared buffer; return how many bytes are left at its start."""
-        shared, view, unpack = self._shared, self._view, _LENGTHS.unpack_from
-        position = 0
+        shared, view, end = self._shared, self._view, self._end + count
+        position = self._end = 0
         while end - position >= 8:
-            length, header_length = unpack(shared, position)
+            length, header_length = _unpack_lengths(shared, position)
             if length > self._max_frame_bytes or header_length > length - _HEADER_LENGTH_BYTES:
-                raise self._refuse(length, header_length)
+                self.failure = self._refuse(length, header_length)
+                return frames
             stop = position + 4 + length
             if stop > end:
                 if length > LARGE_FRAME_BYTES:
                     self._begin_large(length, header_length, view[position + 8 : end])
-                    return 0
+                    return frames
                 break
             body = position + 8 + header_length
-            header = decode_header(view[position + 8 : body])
-            frames.append((header, memoryview(bytearray(view[body:stop])) if body < stop else _NO_PAYLOAD))
+            try:
+                header = decode_header(view[position + 8 : body])
+            except RpcError as error:
+                self.failure = error
+                return frames
+            frames.append((header, memoryview(shared[body:stop]) if body < stop else _NO_PAYLOAD))
             position = stop
         left = end - position
-        if left and position:
-            view[:left] = view[position:end]
-        return left
+        if left:
+            if position:
+                view[:left] = view[position:end]
+            self._end = left
+        return frames
 
     def _begin_large(self, length: int, header_length: int, begun: memoryview) -> None:
         self._large = memoryview(bytearray(length - _HEADER_LENGTH_BYTES))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raylog.rpc.errors import UNKNOWN_SERVER_ERROR
-from raylog.rpc.framing import Buffers
+from raylog.rpc.framing import NO_PAYLOAD, Buffers
 
 if TYPE_CHECKING:
     from raylog.rpc.connection import Connection
@@ -49,7 +49,7 @@ class Request:
         """Whether an answer is still owed. Always False for a notification."""
         return self._open
 
-    def reply(self, args: object = None, payload: Buffers = b"") -> None:
+    def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer. Does nothing when the request was answered before, is a notification, or the connection has gone.
 
         Large payload parts are sent from where they lie: do not change them afterwards. An answer that cannot be

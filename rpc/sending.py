@@ -35,12 +35,14 @@ class Together:
     otherwise need another turn of the loop. One for each loop, which may be entered again inside.
     """
 
-    __slots__ = ("_depth", "_queues")
+    __slots__ = ("depth", "queues")
     _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Together]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
-        self._depth = 0
-        self._queues: list[SendQueue] = []
+        self.depth = 0
+        """How often it is entered. What is on the way of every message raises and lowers it itself, without a call."""
+        self.queues: list[SendQueue] = []
+        """What waits for the end; for a queue to append itself while `depth` is not zero."""
 
     @classmethod
     def on(cls, loop: asyncio.AbstractEventLoop) -> Together:
@@ -50,21 +52,19 @@ class Together:
             found = cls._of_loops[loop] = cls()
         return found
 
-    def holds(self, queue: SendQueue) -> bool:
-        """Whether it is entered; if so, the queue is sent at the end."""
-        if self._depth:
-            self._queues.append(queue)
-        return self._depth > 0
-
     def __enter__(self) -> None:
-        self._depth += 1
+        self.depth += 1
 
     def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth and self._queues:
-            queues, self._queues = self._queues, []
-            for queue in queues:
-                queue.scheduled_flush()
+        self.depth -= 1
+        if not self.depth and self.queues:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits; for whoever has lowered `depth` to zero."""
+        queues, self.queues = self.queues, []
+        for queue in queues:
+            queue.scheduled_flush()
 
 
 class SendQueue:
@@ -145,7 +145,9 @@ class SendQueue:
                 self._flush()
             elif not self._paused:
                 self._flush_scheduled = True
-                if not self._together.holds(self):
+                if self._together.depth:
+                    self._together.queues.append(self)
+                else:
                     self._loop.call_soon(self.scheduled_flush)
 
     def pause(self) -> None:
@@ -168,6 +170,18 @@ class SendQueue:
     def scheduled_flush(self) -> None:
         """What was put off until the end of the turn: send."""
         self._flush_scheduled = False
+        tail = self._tail
+        if tail and self._fd >= 0 and not (self._pieces or self._paused or self._closing or self.is_over):
+            # Nearly always: a few small frames, and a socket that takes them all.
+            try:
+                written = os.write(self._fd, tail)
+            except OSError:
+                written = 0  # what is wrong shows again below
+            self.unsent_bytes -= written
+            if written == len(tail):
+                tail.clear()
+                return
+            del tail[:written]
         self._flush()
 
     def _flush(self) -> None:

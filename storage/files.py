@@ -7,14 +7,12 @@ error that says what to do, and says in its docstring what is durable when it re
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from .compression import Buffer
 from .errors import from_os_error
 
 TEMPORARY = ".tmp"
-_BUFFERS_MAX = 1024  # Linux takes no more in one vectored write
 
 
 def sync_folder(folder: Path) -> None:
@@ -38,7 +36,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            write_at(fd, [data], 0)
+            write_at(fd, data, 0)
             if durable:
                 os.fsync(fd)
         finally:
@@ -51,21 +49,15 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
-def write_at(fd: int, buffers: Sequence[Buffer], position: int) -> int:
-    """Write `buffers` one behind the other at `position`; returns the bytes written, which are all of them.
+def write_at(fd: int, data: Buffer, position: int) -> int:
+    """Write `data` at `position`; returns the bytes written, which are all of them.
 
     One system call unless the kernel takes less. Raises the plain OSError: only the caller knows what to undo.
     """
-    if len(buffers) > _BUFFERS_MAX:
-        buffers = [b"".join(buffers)]
-    total = sum(map(len, buffers))
-    written = os.pwritev(fd, buffers, position)
-    if written == total:
-        return total
-    left = memoryview(b"".join(buffers))[written:]
-    while left:
-        count = os.pwrite(fd, left, position + total - len(left))  # a full disk shows here, after a short write
-        left = left[count:]
+    total = len(data)
+    written = os.pwrite(fd, data, position)
+    while written < total:
+        written += os.pwrite(fd, memoryview(data)[written:], position + written)  # a full disk shows here
     return total
 
 

@@ -25,7 +25,7 @@ from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .epochs import LeaderEpochHistory
 from .errors import DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
 from .files import sync_folder
-from .records import BatchHeader
+from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamped
 from .recovery import Recovered, Recovery, replay
 from .retention import DeletedFiles, removable
 from .segment import RELATIVE_OFFSET_MAX, Segment
@@ -33,7 +33,7 @@ from .validation import check_offsets, check_produced, check_producers, inspect
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
-_STAMPED = struct.Struct(">qii")  # base offset, batch length, leader epoch: the bytes a leader writes anew
+_stamp = struct.Struct(">qii").pack_into  # base offset, batch length, leader epoch: the bytes a leader writes anew
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_BYTES = 32 << 20
 
@@ -112,7 +112,8 @@ class PartitionLog:
         RecordTooLarge, UnsupportedCompression, OutOfOrderSequence, InvalidProducerEpoch, DuplicateSequence, DiskFull,
         StorageIoError; nothing is kept then.
         """
-        self._require_open()
+        if self._closed_because is not None:  # asked here and not by a call: this is on the way of every batch
+            self._require_open()
         self._now_ms = now_ms
         batches = inspect(payload)
         check_produced(batches, self.config.max_message_bytes)
@@ -123,13 +124,15 @@ class PartitionLog:
         offset = self.log_end_offset
         began = self._enter_epochs([(leader_epoch, offset)])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
-        view = memoryview(bytearray(payload) if memoryview(payload).readonly else payload)
-        stamped: list[BatchHeader] = []
+        view = memoryview(payload)
+        if view.readonly:
+            view = memoryview(bytearray(payload))
+        headers: list[BatchHeader] = []
         for position, header in batches:
-            _STAMPED.pack_into(view, position, offset, header.batch_length, leader_epoch)
-            stamped.append(header._replace(base_offset=offset, partition_leader_epoch=leader_epoch))
+            _stamp(view, position, offset, header.batch_length, leader_epoch)
+            headers.append(stamped(header, offset, leader_epoch))
             offset += header.last_offset_delta + 1
-        return self._write([view], stamped, began)
+        return self._write(view, headers, began)
 
     def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
         """Append what the leader sent, byte for byte. Offsets must go on at the log's end, epochs must not go back.
@@ -147,7 +150,7 @@ class PartitionLog:
         began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for _, header in batches])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
         try:
-            return self._write([payload], [header for _, header in batches], began)
+            return self._write(payload, [header for _, header in batches], began)
         except StorageError:
             if began and self.epochs.truncate_from_end(self.log_end_offset + 1):
                 self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log
@@ -169,8 +172,8 @@ class PartitionLog:
 
     def _enter_epochs(self, starts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """Make the epochs of an append durable before its bytes; those that are new."""
-        latest = self.epochs.latest
-        if latest is not None and len(starts) == 1 and starts[0][0] == latest[0]:
+        known = self.epochs.entries
+        if known and len(starts) == 1 and starts[0][0] == known[-1][0]:
             return ()
         began = []
         before = list(self.epochs.entries)
@@ -189,30 +192,31 @@ class PartitionLog:
                 raise
         return tuple(began)
 
-    def _write(
-        self, buffers: list[Buffer], headers: list[BatchHeader], began: tuple[tuple[int, int], ...]
-    ) -> AppendInfo:
-        active, producers = self._active, self.producers
+    def _write(self, payload: Buffer, headers: list[BatchHeader], began: tuple[tuple[int, int], ...]) -> AppendInfo:
+        active, producers = self.segments[-1], self.producers
         try:
-            written = active.write(buffers)
+            written = active.write(payload)
         except OSError as error:
             if active.file_size() != active.size:
                 self._closed_because = "a failed append could not be taken back"
             raise from_os_error(f"append to {active.path}", error) from error
         largest = headers[0].max_timestamp
+        end = self.log_end_offset
         for header in headers:
-            active.note(header.base_offset, header.next_offset, header.max_timestamp, header.size)
+            base_offset, newest = header.base_offset, header.max_timestamp
+            end = base_offset + header.last_offset_delta + 1
+            active.note(base_offset, end, newest, header.batch_length + LENGTH_PREFIX_BYTES)
             if header.producer_id >= 0:
                 producers.apply(header, self._now_ms)
-            if header.max_timestamp > largest:
-                largest = header.max_timestamp
+            if newest > largest:
+                largest = newest
         self._appended_bytes += written
         # Last, because a sync in another thread trusts that all below this end has been handed to the kernel.
-        self.log_end_offset = headers[-1].next_offset
-        return AppendInfo(headers[0].base_offset, self.log_end_offset, False, largest, len(headers), began)
+        self.log_end_offset = end
+        return AppendInfo(headers[0].base_offset, end, False, largest, len(headers), began)
 
     def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
-        active = self._active
+        active = self.segments[-1]
         if active.size == 0:
             if now_ms is not None:
                 active.created_ms = now_ms  # its age counts from the first batch
@@ -222,7 +226,7 @@ class PartitionLog:
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
         if full or old or far:
             self._roll()
-        elif active.write_hints():
+        elif active.size >= active.hints_at_size and active.write_hints():
             self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     def _roll(self) -> None:

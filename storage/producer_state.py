@@ -88,11 +88,13 @@ class ProducerState:
         if header.producer_epoch > entry.epoch:
             expected = 0
         else:
+            expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MAX if entry.batches else 0
+            if first == expected:  # it goes on where they end, so it is none of the last five
+                return None
             last = header.last_sequence
             for known in entry.batches:
                 if known.first_sequence == first and known.last_sequence == last:
                     return Duplicate(known.first_offset, known.end_offset)
-            expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MAX if entry.batches else 0
         if first != expected:
             raise OutOfOrderSequence(header.producer_id, expected, first)
         return None
@@ -113,14 +115,15 @@ class ProducerState:
             entry.epoch = header.producer_epoch
             entry.batches = []
         entry.last_seen_ms = seen
-        if header.base_sequence >= 0:
+        first = header.base_sequence
+        if first >= 0:
             batches = entry.batches
             batches.append(
                 BatchMeta(
-                    header.base_sequence,
-                    header.last_sequence,
+                    first,
+                    (first + header.last_offset_delta) & SEQUENCE_MAX,
                     header.base_offset,
-                    header.next_offset,
+                    header.base_offset + header.last_offset_delta + 1,
                     header.max_timestamp,
                 )
             )

@@ -100,7 +100,8 @@ class BatchHeader(NamedTuple):
 
 
 _encode_body = msgspec.msgpack.Encoder().encode
-_make_header = BatchHeader._make
+_new = tuple.__new__
+"""Makes a header of as many fields as it has without the call that `_make` and `_replace` are."""
 _unpack_header = HEADER.unpack_from
 
 
@@ -110,7 +111,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     The batch itself may be cut off by the end of `buffer`; compare `header.size`.
     """
     try:
-        header = _make_header(_unpack_header(buffer, position))
+        header = _new(BatchHeader, _unpack_header(buffer, position))
     except struct.error as error:
         raise CorruptBatch("fewer bytes than a batch header are left", position=position) from error
     if header.magic != MAGIC_COLUMNS and header.magic != MAGIC_KAFKA:
@@ -120,6 +121,11 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
         raise CorruptBatch("an offset or the record count is negative", position=position)
     return header
+
+
+def stamped(header: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
+    """The header of a batch that a leader of this epoch has given its offsets."""
+    return _new(BatchHeader, (base_offset, header.batch_length, leader_epoch, *header[3:]))
 
 
 def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:

@@ -38,12 +38,12 @@ class Segment:
 
     __slots__ = (
         "_fd",
-        "_hinted_size",
         "_indexes",
         "_recent",
         "_since_index",
         "base_offset",
         "created_ms",
+        "hints_at_size",
         "index_interval",
         "max_timestamp",
         "next_offset",
@@ -64,7 +64,8 @@ class Segment:
         self.index_interval = index_interval
         self.sealed = False
         self._fd = -1
-        self._hinted_size = 0
+        self.hints_at_size = HINT_BYTES
+        """How large it is to be, while it grows, when its indexes are written next."""
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._since_index = 0
         self._recent: dict[int, int] = {}
@@ -125,10 +126,10 @@ class Segment:
 
     # --- appending -------------------------------------------------------------------------------------------------
 
-    def write(self, buffers: list[bytes | bytearray | memoryview]) -> int:
+    def write(self, data: bytes | bytearray | memoryview) -> int:
         """Put bytes behind the end without making them part of the segment yet; on an OSError none of them stay."""
         try:
-            return write_at(self._fd, buffers, self.size)
+            return write_at(self._fd, data, self.size)
         except OSError:
             os.ftruncate(self._fd, self.size)
             raise
@@ -159,9 +160,9 @@ class Segment:
 
     def write_hints(self) -> bool:
         """Write the indexes of a segment that grows, if it has grown enough since the last time; True when it has."""
-        if self.size - self._hinted_size < HINT_BYTES:
+        if self.size < self.hints_at_size:
             return False
-        self._hinted_size = self.size
+        self.hints_at_size = self.size + HINT_BYTES
         self._write_indexes()
         return True
 
@@ -180,7 +181,7 @@ class Segment:
         self.sealed = False
         index = self.indexes()[0]
         self._since_index = self.size - index.tail()[1]
-        self._hinted_size = 0
+        self.hints_at_size = HINT_BYTES
         for path in self.files()[1:]:
             remove(path)
 
@@ -195,7 +196,7 @@ class Segment:
     def reset(self) -> None:
         """Forget everything known of the content, before recovery notes it again."""
         self.size, self.next_offset, self.max_timestamp = 0, self.base_offset, NO_TIMESTAMP
-        self._indexes, self._since_index, self._hinted_size = (OffsetIndex(), TimeIndex()), 0, 0
+        self._indexes, self._since_index, self.hints_at_size = (OffsetIndex(), TimeIndex()), 0, HINT_BYTES
         self._recent.clear()
 
     def resume(self, below: int) -> None:

@@ -10,7 +10,7 @@ import google_crc32c
 from .compression import Buffer
 from .errors import CorruptBatch, DuplicateSequence, RecordTooLarge, UnsupportedCompression
 from .producer_state import Duplicate, ProducerState
-from .records import COMPRESSION_MASK, CRC_START, parse_header
+from .records import COMPRESSION_MASK, CRC_START, LENGTH_PREFIX_BYTES, parse_header
 from .segment import PlacedHeader
 
 
@@ -18,15 +18,14 @@ def inspect(payload: Buffer) -> list[PlacedHeader]:
     """The batches of `payload`, at least one, as (position, header); CorruptBatch unless all are whole and right."""
     batches: list[PlacedHeader] = []
     position, end = 0, len(payload)
-    whole = payload if isinstance(payload, bytes) else None
+    view = memoryview(payload)
     while position < end:
         header = parse_header(payload, position)
-        stop = position + header.size
+        stop = position + header.batch_length + LENGTH_PREFIX_BYTES
         if stop > end:
             raise CorruptBatch(f"only {end - position} of {header.size} bytes are here", position=position)
         start = position + CRC_START
-        checked = whole[start:stop] if whole is not None else bytes(memoryview(payload)[start:stop])
-        if google_crc32c.value(checked) != header.crc:
+        if google_crc32c.value(bytes(view[start:stop])) != header.crc:
             raise CorruptBatch("its CRC is wrong", position=position)
         batches.append((position, header))
         position = stop
@@ -38,7 +37,7 @@ def inspect(payload: Buffer) -> list[PlacedHeader]:
 def check_produced(batches: list[PlacedHeader], max_message_bytes: int) -> None:
     """Rules for batches that come from a producer, not from a leader."""
     for position, header in batches:
-        if header.size > max_message_bytes:
+        if header.batch_length + LENGTH_PREFIX_BYTES > max_message_bytes:
             raise RecordTooLarge(header.size, max_message_bytes)
         if header.record_count != header.last_offset_delta + 1:
             raise CorruptBatch("its record count does not fit its last offset", position=position)
@@ -46,8 +45,8 @@ def check_produced(batches: list[PlacedHeader], max_message_bytes: int) -> None:
             raise UnsupportedCompression(header.attributes & COMPRESSION_MASK)
         if (
             header.producer_id >= 0
-            and not header.is_control
             and (header.base_sequence < 0 or header.producer_epoch < 0)
+            and not header.is_control
         ):
             raise CorruptBatch("it has a producer id, but no sequence or no producer epoch", position=position)
 

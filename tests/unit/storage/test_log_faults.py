@@ -52,19 +52,17 @@ def test_a_really_full_disk_keeps_the_log_readable_and_writable_again(tiny_disk:
 
 
 def failing_writes(monkeypatch: pytest.MonkeyPatch, error: int, after_bytes: int) -> None:
-    """Vectored writes put `after_bytes` into the file and then fail, until the patch is undone."""
-
-    def pwritev(fd: int, buffers: list[bytes], position: int) -> int:
-        part = b"".join(buffers)[:after_bytes]
-        if part:
-            return os.pwrite(fd, part, position)
-        raise OSError(error, os.strerror(error))
+    """The first write puts `after_bytes` into the file, and what follows fails, until the patch is undone."""
+    real, left = os.pwrite, after_bytes
 
     def pwrite(fd: int, data: bytes, position: int) -> int:
+        nonlocal left
+        part, left = bytes(data)[:left], 0
+        if part:
+            return real(fd, part, position)
         raise OSError(error, os.strerror(error))
 
-    real = os.pwrite
-    monkeypatch.setattr("raylog.storage.files.os", _Os(pwritev=pwritev, pwrite=pwrite))
+    monkeypatch.setattr("raylog.storage.files.os", _Os(pwrite=pwrite))
     assert os.pwrite is real
 
 

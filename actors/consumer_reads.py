@@ -50,7 +50,8 @@ class ConsumerReads:
         self._log = log
         self._tail = tail
         self._machine = machine
-        self._parked: list[ParkedFetch] = []
+        self.waiting: list[ParkedFetch] = []
+        """The fetches that are parked."""
 
     def fetch(
         self,
@@ -75,32 +76,32 @@ class ConsumerReads:
         is_near = machine is not None and machine == machine_number()
         waiting = ParkedFetch(request, offset, max_bytes, min(min_bytes, max_bytes), deadline_ms, is_near)
         if not self._try(leading, waiting, expired=max_wait_ms <= 0):
-            self._parked.append(waiting)
+            self.waiting.append(waiting)
 
     def wake(self) -> None:
         """Answer every parked fetch that can be answered now; called when the high watermark moved and on each tick."""
-        machine = self._machine()
-        if not self._parked or machine is None:
+        machine = self._machine() if self.waiting else None
+        if machine is None:
             return
         now = monotonic_ms()
-        self._parked = [one for one in self._parked if not self._try(machine, one, expired=one.deadline_ms <= now)]
+        self.waiting = [one for one in self.waiting if not self._try(machine, one, expired=one.deadline_ms <= now)]
 
     def first_deadline_ms(self, otherwise: int) -> int:
         """When the first of the fetches that wait is overdue."""
-        return min([one.deadline_ms for one in self._parked], default=otherwise)
+        return min([one.deadline_ms for one in self.waiting], default=otherwise)
 
     @property
     def parked(self) -> int:
         """How many fetches wait."""
-        return len(self._parked)
+        return len(self.waiting)
 
     def drop_deserted(self) -> None:
         """Forget the fetches of consumers that have gone."""
-        self._parked = [one for one in self._parked if not one.request.connection.is_closed]
+        self.waiting = [one for one in self.waiting if not one.request.connection.is_closed]
 
     def refuse_all(self) -> None:
         """Send parked consumers away: this replica leads no more."""
-        parked, self._parked = self._parked, []
+        parked, self.waiting = self.waiting, []
         for one in parked:
             one.request.fail(NotLeaderOrFollower())
 

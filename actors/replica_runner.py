@@ -10,14 +10,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.flusher import Flusher
 from raylog.actors.settings import FlushPolicy
 from raylog.actors.tail_reader import TailReader
-from raylog.core.errors import RaylogError, from_code
+from raylog.core.errors import from_code
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
@@ -63,9 +63,30 @@ class ReplicaRunner:
         self._hands = hands
         self._flusher = Flusher(log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name=str(partition))
         self._next_request = 1
+        self._now_ms = 0
+        """When the last event happened that came from outside; what an append brings about happens then, too."""
         self._requests: dict[int, Request] = {}
         self._fetched: dict[int, memoryview] = {}
         self._after_sync: deque[tuple[int, list[ev.Effect]]] = deque()
+        self._carry_out_by: dict[type[ev.Effect], Callable[[Any], None]] = {
+            ev.AppendBatches: self._append_batches,
+            ev.AppendFetched: self._append_fetched,
+            ev.AnswerProduce: self._answer_produce,
+            ev.AnswerFetch: self._answer_fetch,
+            ev.SendFetch: self._send_fetch,
+            ev.HighWatermarkAdvanced: self._high_watermark_advanced,
+            ev.AnswerDiverging: self._answer_diverging,
+            ev.AdvanceLogStart: self._advance_log_start,
+            ev.AnswerDeleteRecords: self._answer_delete_records,
+            ev.ResignLeadership: self._resign,
+            ev.RefuseRequest: self._refuse,
+            ev.AssignLeaderEpoch: self._assign_leader_epoch,
+            ev.TruncateLog: self._cut,
+            ev.ResetLog: self._cut,
+            ev.ProposeIsr: self._propose_isr,
+            ev.RoleChanged: self._role_changed,
+        }
+        """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
     def start(self) -> None:
         """Begin to sync; there is no machine before :meth:`begin_life`."""
@@ -104,7 +125,7 @@ class ReplicaRunner:
     def remember(self, request: Request) -> int:
         """Return the number under which the machine will answer a request."""
         number = self._next_request
-        self._next_request += 1
+        self._next_request = number + 1
         self._requests[number] = request
         return number
 
@@ -123,10 +144,11 @@ class ReplicaRunner:
         machine = self.machine
         if machine is None:
             return
+        self._now_ms = event.now_ms
         try:
             outbox = machine.step(event)
             for effect in outbox.now:
-                self._carry_out(effect)
+                self._carry_out_by[type(effect)](effect)
             if outbox.after_sync:
                 self._wait_for_disk(outbox.after_sync)
         except Exception as defect:  # a defect or a failing disk: a replica that cannot go on ends, and Ray restarts it
@@ -163,6 +185,11 @@ class ReplicaRunner:
             del self._requests[number]
             self.feed(ev.RequestDropped(cause="connection lost", now_ms=now, request=number))
 
+    @property
+    def carried_out(self) -> tuple[type[ev.Effect], ...]:
+        """The kinds of effects that this runner knows what to do about."""
+        return tuple(self._carry_out_by)
+
     def apply_retention(self) -> None:
         """Remove what the topic's configuration no longer keeps."""
         machine = self.machine
@@ -189,7 +216,7 @@ class ReplicaRunner:
         end = self.log.log_end_offset
         if not self._flush.before_acknowledging or self.log.synced_end_offset >= end:
             for effect in effects:
-                self._carry_out(effect)
+                self._carry_out_by[type(effect)](effect)
         else:
             self._after_sync.append((end, effects))
             self._flusher.kick()
@@ -200,50 +227,40 @@ class ReplicaRunner:
         everything = durable >= self.log.log_end_offset
         while waiting and (everything or waiting[0][0] <= durable):
             for effect in waiting.popleft()[1]:
-                self._carry_out(effect)
+                self._carry_out_by[type(effect)](effect)
 
-    def _carry_out(self, effect: ev.Effect) -> None:
-        match effect:
-            case ev.AppendBatches():
-                self._append_batches(effect)
-            case ev.AppendFetched():
-                self._append_fetched(effect)
-            case ev.AnswerProduce():
-                self._answer(effect.request, [effect.first_offset, self.log.log_start_offset])
-            case ev.AnswerFetch():
-                self._answer_fetch(effect)
-            case ev.SendFetch():
-                self._hands.send_fetch(effect)
-            case ev.HighWatermarkAdvanced():
-                self.reads.wake()
-            case ev.AnswerDiverging():
-                self._answer(
-                    effect.request,
-                    [
-                        effect.leader_epoch,
-                        effect.high_watermark,
-                        effect.log_start_offset,
-                        [effect.epoch, effect.end_offset],
-                    ],
-                )
-            case ev.AdvanceLogStart():
-                self._advance_log_start(effect)
-            case ev.AnswerDeleteRecords():
-                self._answer(effect.request, [effect.low_watermark])
-            case ev.ResignLeadership():
-                self._hands.resign(effect)
-            case ev.RefuseRequest():
-                self._refuse(effect.request, effect.error)
-            case ev.AssignLeaderEpoch():
-                self.log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
-            case ev.TruncateLog() | ev.ResetLog():
-                self._cut(effect)
-            case ev.ProposeIsr():
-                self._hands.propose_isr(effect)
-            case ev.RoleChanged():
-                if not effect.leading:
-                    self.reads.refuse_all()
-                self._hands.role_changed(effect)
+    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.reply([effect.first_offset, self.log.log_start_offset])
+
+    def _high_watermark_advanced(self, _: ev.HighWatermarkAdvanced) -> None:
+        if self.reads.waiting:
+            self.reads.wake()
+
+    def _send_fetch(self, effect: ev.SendFetch) -> None:
+        self._hands.send_fetch(effect)
+
+    def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
+        parting = [effect.epoch, effect.end_offset]
+        self._answer(effect.request, [effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting])
+
+    def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:
+        self._answer(effect.request, [effect.low_watermark])
+
+    def _resign(self, effect: ev.ResignLeadership) -> None:
+        self._hands.resign(effect)
+
+    def _propose_isr(self, effect: ev.ProposeIsr) -> None:
+        self._hands.propose_isr(effect)
+
+    def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
+        self.log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+
+    def _role_changed(self, effect: ev.RoleChanged) -> None:
+        if not effect.leading:
+            self.reads.refuse_all()
+        self._hands.role_changed(effect)
 
     def _append_batches(self, effect: ev.AppendBatches) -> None:
         request = self._requests[effect.request]
@@ -259,7 +276,7 @@ class ReplicaRunner:
         self.feed(
             ev.LeaderAppended(
                 cause="append",
-                now_ms=monotonic_ms(),
+                now_ms=self._now_ms,
                 request=effect.request,
                 first_offset=Offset(done.first_offset),
                 end_offset=Offset(done.end_offset),
@@ -346,10 +363,10 @@ class ReplicaRunner:
         if request is not None:
             request.reply(result)
 
-    def _refuse(self, number: int, error: RaylogError) -> None:
-        request = self._requests.pop(number, None)
+    def _refuse(self, effect: ev.RefuseRequest) -> None:
+        request = self._requests.pop(effect.request, None)
         if request is not None:
-            request.fail(error)
+            request.fail(effect.error)
 
     def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
         self._tail.forget()

@@ -197,31 +197,34 @@ class ReplicaServer:
     # ------------------------------------------------------------ clients and followers
 
     def _on_request(self, request: Request) -> None:
-        runner = self._running()
-        if request.method == "replica_status":
-            arguments(request)
-            request.reply(self.status())
-            return
-        shape = _NUMBERS_BEHIND_PARTITION.get(request.method)
+        runner, method, args = self._runner or self._running(), request.method, request.args
+        shape = _NUMBERS_BEHIND_PARTITION.get(method)
         if shape is None:
-            raise InvalidRequest(f"A replica knows no method {request.method!r}.")
-        numbers = _numbers(request.args, shape)
-        if not isinstance(request.args, list) or request.args[:2] != [self.spec.topic_id, self.spec.partition]:
+            self._on_other_request(request)
+            return
+        numbers = _numbers(args, shape)
+        if args[1] != self.spec.partition or args[0] != self.spec.topic_id:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
-        if request.method == "produce":
+        if method == "produce":
             self._on_produce(runner, request, numbers)
-        elif request.method == "replica_fetch":
+        elif method == "replica_fetch":
             self._on_replica_fetch(runner, request, numbers)
-        elif request.method == "delete_records":
+        elif method == "delete_records":
             self._on_delete_records(runner, request, numbers)
-        elif request.method in ("fetch", "fetch_near"):
+        elif method in ("fetch", "fetch_near"):
             if numbers[MAX_WAIT_OF_FETCH] < LONGEST_MS:
                 self._ticks.hasten(numbers[MAX_WAIT_OF_FETCH])
             runner.reads.fetch(request, *numbers)
         else:
             runner.reads.list_offsets(request)
+
+    def _on_other_request(self, request: Request) -> None:
+        if request.method != "replica_status":
+            raise InvalidRequest(f"A replica knows no method {request.method!r}.")
+        arguments(request)
+        request.reply(self.status())
 
     def _on_produce(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
         leader_epoch, acks, timeout_ms = numbers
@@ -484,9 +487,12 @@ _NUMBERS_BEHIND_PARTITION: Final = {
 
 
 def _numbers(args: object, count: int) -> list[int]:
-    numbers = args[2:] if isinstance(args, list) else []
     # Written out, not by `arguments.whole` for each: this is on the way of every record.
-    whole = [value for value in numbers if type(value) is int and INT64_MIN <= value <= INT64_MAX]
-    if not isinstance(args, list) or len(args) != count + 2 or len(whole) != count:
-        raise InvalidRequest(f"Expected topic id, partition and {count} whole numbers, got {args!r:.200}.")
-    return whole
+    if isinstance(args, list) and len(args) == count + 2:
+        numbers = args[2:]
+        for value in numbers:
+            if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
+                break
+        else:
+            return numbers
+    raise InvalidRequest(f"Expected topic id, partition and {count} whole numbers, got {args!r:.200}.")

@@ -16,24 +16,25 @@ DOUBT_MS = 10_000
 class DiskHealth:
     """Shared by the leader and follower halves of one machine."""
 
-    __slots__ = ("_failed_ms", "_failing_since_ms")
+    __slots__ = ("_failed_ms", "failing_since_ms")
 
     def __init__(self) -> None:
         """Begin with trust."""
-        self._failing_since_ms: int | None = None
+        self.failing_since_ms: int | None = None
+        """Since when the disk has refused everything; None while it takes appends."""
         self._failed_ms = 0
 
     def append_failed(self, now_ms: int) -> None:
         """Note that the disk refused an append."""
-        if self._failing_since_ms is None:
-            self._failing_since_ms = now_ms
+        if self.failing_since_ms is None:
+            self.failing_since_ms = now_ms
         self._failed_ms = now_ms
 
     def append_succeeded(self) -> None:
         """Note that the disk took an append: everything before is forgotten."""
-        self._failing_since_ms = None
+        self.failing_since_ms = None
 
     def is_failing(self, now_ms: int) -> bool:
         """Tell whether it has refused everything for a while, and did so a moment ago."""
-        since = self._failing_since_ms
+        since = self.failing_since_ms
         return since is not None and self._failed_ms - since >= PATIENCE_MS and now_ms - self._failed_ms < DOUBT_MS

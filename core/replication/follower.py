@@ -133,11 +133,14 @@ class Follower:
             self._cut(event, event.diverging, out)
             self.fetch(event.cause, event.now_ms, out)
             return
-        require(event.end_offset >= self._log.end, f"a fetch answer ends at {event.end_offset}, below {self._log.end}")
-        self._leader_watermark = max(self._leader_watermark, event.high_watermark)
+        if event.end_offset < self._log.end:
+            require(False, f"a fetch answer ends at {event.end_offset}, below {self._log.end}")
+        if event.high_watermark > self._leader_watermark:
+            self._leader_watermark = event.high_watermark
         if self.throttled and self.settings.catch_up_bytes_per_s:
             self._throttle.spend(event.size_bytes, self.settings.catch_up_bytes_per_s, event.now_ms)
-        self._leader_log_start = max(self._leader_log_start, event.log_start_offset)
+        if event.log_start_offset > self._leader_log_start:
+            self._leader_log_start = event.log_start_offset
         if event.end_offset > self._log.end:
             self._appending = event.request
             out.now.append(AppendFetched(cause=event.cause, request=event.request))
@@ -146,12 +149,14 @@ class Follower:
 
     def on_appended(self, event: FollowerAppended, out: Outbox[Effect]) -> None:
         """The fetched records are in the log: ask for the next ones, which also acknowledges these once durable."""
-        require(event.request == self._appending, f"append {event.request} was not asked for")
+        if event.request != self._appending:
+            require(False, f"append {event.request} was not asked for")
         self._appending = None
         for epoch, start in event.epochs:
             self._log.epochs.assign(epoch, start)
         self._log.appended(event.end_offset, durable=event.durable)
-        self._log.disk.append_succeeded()
+        if self._log.disk.failing_since_ms is not None:
+            self._log.disk.append_succeeded()
         self._go_on(event.cause, event.now_ms, out)
 
     def on_log_start_advanced(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:

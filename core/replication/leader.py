@@ -144,14 +144,16 @@ class Leader:
             return
         progress = self.followers[event.follower]
         progress.fetched(event.fetch_offset, self._log.end, event.now_ms)
-        progress.log_start = max(progress.log_start, event.log_start_offset)
+        if event.log_start_offset > progress.log_start:
+            progress.log_start = event.log_start_offset
         progress.disk_failing = event.disk_failing
         if progress.disk_failing and event.follower in self.isr.committed:
             self._propose(event.cause, event.now_ms, out, leaving=[event.follower])
         if event.follower not in self.isr.maximal and self._may_join(event.follower, progress, event.now_ms):
             self._propose(event.cause, event.now_ms, out, joining=(event.follower,))
         self.advance(event.cause, out)
-        self._complete_deletions(out)
+        if self.deletions.waiting:
+            self._complete_deletions(out)
         if event.fetch_offset < self._log.end or event.deadline_ms <= event.now_ms:
             out.now.append(self._fetch_answer(event))
             return
@@ -161,7 +163,8 @@ class Leader:
 
     def wake_fetches(self, out: Outbox[Effect]) -> None:
         """Answer every parked fetch: there is something to read now."""
-        out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_all())
+        for fetch in self.fetches.take_all():
+            out.now.append(self._fetch_answer(fetch))
 
     # ------------------------------------------------------------ the start of the log
 
@@ -192,7 +195,7 @@ class Leader:
     def log_start_advanced(self, out: Outbox[Effect]) -> None:
         """Tell the followers, which learn the log start from answers to their fetches."""
         self._complete_deletions(out)
-        if self.deletions:
+        if self.deletions.waiting:
             self.wake_fetches(out)
 
     def _low_watermark(self) -> tuple[Offset, list[BrokerId]]:
@@ -212,7 +215,7 @@ class Leader:
         return min([start, *counted.values()]), behind
 
     def _complete_deletions(self, out: Outbox[Effect]) -> None:
-        if self.deletions:
+        if self.deletions.waiting:
             self.deletions.complete(self._low_watermark()[0], out)
 
     # ------------------------------------------------------------ progress
@@ -228,7 +231,7 @@ class Leader:
         enough = len(self.isr.committed) >= self.settings.min_insync_replicas
         self.produces.expire(now_ms, enough, out)
         out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_overdue(now_ms))
-        if self.deletions:
+        if self.deletions.waiting:
             self._complete_deletions(out)
             self.deletions.expire(now_ms, self.isr.state.partition, *self._low_watermark(), out)
         self._resign_if_the_disk_fails(cause, now_ms, out)
@@ -248,7 +251,7 @@ class Leader:
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """When the next tick has something to do, members that lag and failing disks apart."""
-        if self.deletions:
+        if self.deletions.waiting:
             return now_ms
         pending = self.isr.pending
         resend_at_ms = otherwise if pending is None else pending.resend_at_ms
@@ -340,7 +343,8 @@ class Leader:
             return UnknownTopicOrPartition(f"Broker {event.follower} holds no replica of this partition.")
         if event.incarnation < progress.incarnation:
             return StaleBrokerEpoch()
-        progress.meet(event.incarnation)
+        if event.incarnation > progress.incarnation:
+            progress.meet(event.incarnation)
         if event.fetch_offset < self._log.start or self._cannot_compare(event):
             return self._out_of_range()
         return None
@@ -361,7 +365,8 @@ class Leader:
 
     def _answer_divergence(self, event: FetchReceived, out: Outbox[Effect]) -> bool:
         """Answer with the point where the histories part, if they do. Such a fetch acknowledges nothing (rule R1)."""
-        if event.last_fetched_epoch < 0:
+        newest = event.last_fetched_epoch == self._log.epochs.latest  # it ends where our log does
+        if event.last_fetched_epoch < 0 or (newest and event.fetch_offset <= self._log.end):
             return False
         shared = self._log.epochs.end_for(event.last_fetched_epoch, self._log.end)
         if shared.epoch == event.last_fetched_epoch and shared.end_offset >= event.fetch_offset:

@@ -67,14 +67,16 @@ class ReplicaLog:
 
     def synced(self, end: Offset) -> None:
         """Note that everything below ``end`` is durable."""
-        require(end <= self.end, f"synced up to {end}, beyond the log end {self.end}")
+        if end > self.end:
+            require(False, f"synced up to {end}, beyond the log end {self.end}")
         self.durable_end = max(self.durable_end, end)
 
     def raise_watermark(self, to: Offset) -> bool:
         """Move the high watermark up to ``to``; it never falls. True when it moved."""
         if to <= self.high_watermark:
             return False
-        require(to <= self.durable_end, f"high watermark {to} is beyond the durable end {self.durable_end}")
+        if to > self.durable_end:
+            require(False, f"high watermark {to} is beyond the durable end {self.durable_end}")
         self.high_watermark = to
         return True
 

@@ -52,7 +52,8 @@ class ParkedProduces:
 
     def ask(self, request: RequestId, produce: ParkedProduce) -> None:
         """Remember a request whose append was asked for."""
-        require(request not in self._asked and request not in self._waiting, f"request {request} came twice")
+        if request in self._asked or request in self._waiting:
+            require(False, f"request {request} came twice")
         self._asked[request] = produce
 
     def asked(self, request: RequestId) -> ParkedProduce | None:
@@ -112,73 +113,68 @@ class ParkedProduces:
 class ParkedFetches:
     """Long polls of followers: at most one per follower and incarnation."""
 
-    __slots__ = ("_by_follower",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
         """Start with nothing parked."""
-        self._by_follower: dict[tuple[BrokerId, Incarnation], FetchReceived] = {}
+        self.waiting: dict[tuple[BrokerId, Incarnation], FetchReceived] = {}
 
     def park(self, fetch: FetchReceived) -> FetchReceived | None:
         """Park a fetch and return the older one of the same follower that it replaces, to be answered empty."""
         key = (fetch.follower, fetch.incarnation)
-        replaced = self._by_follower.pop(key, None)
-        self._by_follower[key] = fetch
+        replaced = self.waiting.pop(key, None)
+        self.waiting[key] = fetch
         return replaced
 
     def take_all(self) -> list[FetchReceived]:
         """Empty the book."""
-        fetches = list(self._by_follower.values())
-        self._by_follower.clear()
-        return fetches
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
 
     def first_deadline_ms(self, otherwise: int) -> int:
         """When the first of them is overdue."""
-        return min([fetch.deadline_ms for fetch in self._by_follower.values()], default=otherwise)
+        return min([fetch.deadline_ms for fetch in self.waiting.values()], default=otherwise)
 
     def take_overdue(self, now_ms: int) -> list[FetchReceived]:
         """Take the fetches whose deadline has come."""
-        overdue = [(key, fetch) for key, fetch in self._by_follower.items() if fetch.deadline_ms <= now_ms]
+        overdue = [(key, fetch) for key, fetch in self.waiting.items() if fetch.deadline_ms <= now_ms]
         for key, _ in overdue:
-            del self._by_follower[key]
+            del self.waiting[key]
         return [fetch for _, fetch in overdue]
 
     def drop(self, request: RequestId) -> None:
         """Forget a fetch whose connection is gone."""
-        for key in [key for key, fetch in self._by_follower.items() if fetch.request == request]:
-            del self._by_follower[key]
+        for key in [key for key, fetch in self.waiting.items() if fetch.request == request]:
+            del self.waiting[key]
 
 
 class ParkedDeletions:
     """Requests to delete records that wait until every replica that counts has moved its log start (KIP-107)."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
         """Start with nothing parked."""
-        self._waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
-
-    def __bool__(self) -> bool:
-        """Tell whether somebody waits."""
-        return bool(self._waiting)
+        self.waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
 
     def park(self, event: DeleteRecordsReceived, before: Offset) -> None:
         """Let a request wait for the low watermark to reach ``before``."""
-        self._waiting[event.request] = (event, before)
+        self.waiting[event.request] = (event, before)
 
     def complete(self, low_watermark: Offset, out: Outbox[Effect]) -> None:
         """Answer those whose offset was reached."""
-        for request, (event, before) in list(self._waiting.items()):
+        for request, (event, before) in list(self.waiting.items()):
             if before <= low_watermark:
-                del self._waiting[request]
+                del self.waiting[request]
                 out.now.append(AnswerDeleteRecords(cause=event.cause, request=request, low_watermark=low_watermark))
 
     def expire(
         self, now_ms: int, partition: TopicPartition, low_watermark: Offset, behind: list[BrokerId], out: Outbox[Effect]
     ) -> None:
         """Refuse those whose deadline has come; ``behind`` are the brokers that they waited for."""
-        for request, (event, before) in list(self._waiting.items()):
+        for request, (event, before) in list(self.waiting.items()):
             if event.deadline_ms <= now_ms:
-                del self._waiting[request]
+                del self.waiting[request]
                 error = RequestTimedOut(
                     f"The leader has deleted the records below offset {before}, but the replicas on brokers {behind} "
                     f"have not followed yet; the low watermark is {low_watermark}. They follow by themselves: ask "
@@ -191,10 +187,10 @@ class ParkedDeletions:
 
     def take_all(self) -> list[RequestId]:
         """Empty the book and return who waited for an answer."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
+        waiting = list(self.waiting)
+        self.waiting.clear()
         return waiting
 
     def drop(self, request: RequestId) -> None:
         """Forget a request whose sender is gone."""
-        self._waiting.pop(request, None)
+        self.waiting.pop(request, None)

@@ -184,30 +184,45 @@ class ReplicaMachine:
         self._story.append(event)
         out: Outbox[Effect] = Outbox()
         try:
-            self._dispatch(event, out)
+            # What is on the way of every record comes first, and without a call more than it needs.
+            match event:
+                case ProduceReceived():
+                    self._on_produce(event, out)
+                case LeaderAppended():
+                    self._on_leader_appended(event, out)
+                case FetchReceived():
+                    self._on_fetch_received(event, out)
+                case FetchAnswered():
+                    if self._follower is not None:
+                        self._follower.on_answered(event, out)
+                case FollowerAppended():
+                    require(self._follower is not None, "records were fetched by a replica that does not follow")
+                    if self._follower is not None:
+                        self._follower.on_appended(event, out)
+                case _:
+                    self._take_rarer(event, out)
         except InvariantBroken as broken:
             raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
         return out
 
-    def _dispatch(self, event: Event, out: Outbox[Effect]) -> None:
+    def _take_rarer(
+        self,
+        event: Synced
+        | Tick
+        | AppendFailed
+        | StateReceived
+        | IsrChangeAnswered
+        | FetchFailed
+        | DeleteRecordsReceived
+        | LogStartAdvanced
+        | RequestDropped,
+        out: Outbox[Effect],
+    ) -> None:
         match event:
-            case Tick():
-                self._on_tick(event, out)
-            case FetchReceived():
-                self._on_fetch_received(event, out)
-            case FetchAnswered():
-                if self._follower is not None:
-                    self._follower.on_answered(event, out)
             case Synced():
                 self._on_synced(event, out)
-            case ProduceReceived():
-                self._on_produce(event, out)
-            case LeaderAppended():
-                self._on_leader_appended(event, out)
-            case FollowerAppended():
-                require(self._follower is not None, "records were fetched by a replica that does not follow")
-                if self._follower is not None:
-                    self._follower.on_appended(event, out)
+            case Tick():
+                self._on_tick(event, out)
             case AppendFailed():
                 self._on_append_failed(event, out)
             case StateReceived():
@@ -258,34 +273,38 @@ class ReplicaMachine:
 
     def _on_produce(self, event: ProduceReceived, out: Outbox[Effect]) -> None:
         error = self.consumer_fetch_error(event.leader_epoch)
-        leader = self._leader
-        if error is None and event.acks == -1 and len(self.isr) < self._settings.min_insync_replicas:
+        leader, state = self._leader, self.state
+        in_sync = 0 if state is None else len(state.isr)
+        if error is None and event.acks == -1 and in_sync < self._settings.min_insync_replicas:
             error = NotEnoughReplicas(
-                f"{len(self.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
+                f"{in_sync} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
                 "try again when more replicas are back."
             )
-        if leader is None or error is not None:
+        if leader is None or state is None or error is not None:
             if event.acks != 0:
                 refusal = error or NotLeaderOrFollower()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
             return
         leader.produces.ask(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
-        out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=self.leader_epoch))
+        out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
 
     def _on_leader_appended(self, event: LeaderAppended, out: Outbox[Effect]) -> None:
-        produce = self._leader.produces.asked(event.request) if self._leader is not None else None
-        if self._leader is None or produce is None:
+        leader, log = self._leader, self._log
+        produce = leader.produces.asked(event.request) if leader is not None else None
+        if leader is None or produce is None:
             require(False, f"append {event.request} was not asked for")
             return
         if not event.duplicate:
-            if event.first_offset != self._log.end:
-                require(False, f"append at {event.first_offset}, log end is {self._log.end}")
-            self._log.appended(event.end_offset, durable=event.durable)
-            self._log.disk.append_succeeded()
-            self._leader.wake_fetches(out)
+            if event.first_offset != log.end:
+                require(False, f"append at {event.first_offset}, log end is {log.end}")
+            log.appended(event.end_offset, durable=event.durable)
+            if log.disk.failing_since_ms is not None:
+                log.disk.append_succeeded()
+            if leader.fetches.waiting:
+                leader.wake_fetches(out)
         produce.first = event.first_offset
-        self._leader.produces.wait(event.request, produce, event.end_offset)
-        self._leader.advance(event.cause, out)
+        leader.produces.wait(event.request, produce, event.end_offset)
+        leader.advance(event.cause, out)
 
     def _on_append_failed(self, event: AppendFailed, out: Outbox[Effect]) -> None:
         if self._leader is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from raylog.actors.transport import dial
@@ -102,7 +103,7 @@ class FollowerLink:
                 int(fetch.disk_failing),
             ],
             timeout_s=self._fetch_timeout_s,
-            then=lambda answer: self._answered(fetch, answer),
+            then=partial(self._answered, fetch),
         )
 
     def _answered(self, fetch: SendFetch, answer: Reply | RpcError) -> None:

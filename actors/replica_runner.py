@@ -56,6 +56,7 @@ class ReplicaRunner:
         self._tail = TailReader(log)
         self.reads = ConsumerReads(log, self._tail, lambda: self.machine)
         self._flush = flush
+        self._syncs_first = flush.before_acknowledging
         self._flush_due_ms = 0
         self._deserted_due_ms = 0
         self._append_failing = False
@@ -73,17 +74,17 @@ class ReplicaRunner:
             ev.AppendFetched: self._append_fetched,
             ev.AnswerProduce: self._answer_produce,
             ev.AnswerFetch: self._answer_fetch,
-            ev.SendFetch: self._send_fetch,
+            ev.SendFetch: hands.send_fetch,
             ev.HighWatermarkAdvanced: self._high_watermark_advanced,
             ev.AnswerDiverging: self._answer_diverging,
             ev.AdvanceLogStart: self._advance_log_start,
             ev.AnswerDeleteRecords: self._answer_delete_records,
-            ev.ResignLeadership: self._resign,
+            ev.ResignLeadership: hands.resign,
             ev.RefuseRequest: self._refuse,
             ev.AssignLeaderEpoch: self._assign_leader_epoch,
             ev.TruncateLog: self._cut,
             ev.ResetLog: self._cut,
-            ev.ProposeIsr: self._propose_isr,
+            ev.ProposeIsr: hands.propose_isr,
             ev.RoleChanged: self._role_changed,
         }
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
@@ -116,6 +117,7 @@ class ReplicaRunner:
         """Go by a changed configuration from the next event on."""
         self.log.config = log
         self._flush = flush
+        self._syncs_first = flush.before_acknowledging
         if self.machine is not None:
             self.machine.reconfigure(settings)
         self._flusher.kick()
@@ -214,7 +216,7 @@ class ReplicaRunner:
 
     def _wait_for_disk(self, effects: list[ev.Effect]) -> None:
         end = self.log.log_end_offset
-        if not self._flush.before_acknowledging or self.log.synced_end_offset >= end:
+        if not self._syncs_first or self.log.synced_end_offset >= end:
             for effect in effects:
                 self._carry_out_by[type(effect)](effect)
         else:
@@ -238,21 +240,12 @@ class ReplicaRunner:
         if self.reads.waiting:
             self.reads.wake()
 
-    def _send_fetch(self, effect: ev.SendFetch) -> None:
-        self._hands.send_fetch(effect)
-
     def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
         parting = [effect.epoch, effect.end_offset]
         self._answer(effect.request, [effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting])
 
     def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:
         self._answer(effect.request, [effect.low_watermark])
-
-    def _resign(self, effect: ev.ResignLeadership) -> None:
-        self._hands.resign(effect)
-
-    def _propose_isr(self, effect: ev.ProposeIsr) -> None:
-        self._hands.propose_isr(effect)
 
     def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
         self.log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
@@ -281,7 +274,7 @@ class ReplicaRunner:
                 first_offset=Offset(done.first_offset),
                 end_offset=Offset(done.end_offset),
                 duplicate=done.duplicate,
-                durable=not self._flush.before_acknowledging,
+                durable=not self._syncs_first,
             )
         )
         self._appended(done.end_offset - done.first_offset)
@@ -302,7 +295,7 @@ class ReplicaRunner:
                 request=effect.request,
                 end_offset=Offset(done.end_offset),
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
-                durable=not self._flush.before_acknowledging,
+                durable=not self._syncs_first,
             )
         )
         self._append_failing = False
@@ -335,7 +328,7 @@ class ReplicaRunner:
         self.feed(ev.LogStartAdvanced(cause=cause, now_ms=monotonic_ms(), log_start_offset=start))
 
     def _appended(self, records: int) -> None:
-        if self._flush.before_acknowledging:
+        if self._syncs_first:
             self._flusher.kick()
             return
         if not self._unflushed:

@@ -30,7 +30,7 @@ from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.replication.state import PartitionState
 from raylog.rpc import Connection, RemoteError, Reply, Request, RpcError
 from raylog.storage.errors import StorageError
-from raylog.storage.records import iter_headers
+from raylog.storage.records import end_offset
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +286,7 @@ class ReplicaServer:
     # ------------------------------------------------------------ the leader we follow
 
     def _send_fetch(self, effect: ev.SendFetch) -> None:
-        machine = self._running().machine
+        machine = None if self._runner is None else self._runner.machine
         state = None if machine is None else machine.state
         place = None if state is None else state.place(effect.leader)
         endpoint = None if place is None or place.port == 0 else (place.host, place.port)
@@ -294,10 +294,8 @@ class ReplicaServer:
 
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
         leader_epoch, high_watermark, log_start, diverging = reply.args
-        end = fetch.fetch_offset
         try:
-            for _, header in iter_headers(reply.payload):
-                end = Offset(header.next_offset)
+            end = Offset(end_offset(reply.payload, fetch.fetch_offset))
         except StorageError as error:
             logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
             self._on_fetch_failure(fetch, error.code, 0)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ from raylog.rpc import Connection, Reply, RpcError
 if TYPE_CHECKING:
     from raylog.client.sender import Sender
 
+_NEVER_S = float("inf")
 SEQUENCE_MASK = 2**31 - 1
 PRODUCER_EPOCH_MAX = 2**15 - 1
 LEADER_CONNECT_S = 2.0
@@ -85,7 +87,11 @@ class Delivery:
 
     def waits_since_s(self) -> float:
         """When the request was sent that has waited longest for its answer; infinity when none is outstanding."""
-        return min((batch.sent_s for batch in self._line if batch.state is SENT), default=float("inf"))
+        since_s = _NEVER_S
+        for batch in self._line:
+            if batch.state is SENT and batch.sent_s < since_s:
+                since_s = batch.sent_s
+        return since_s
 
     def pump(self, now_s: float) -> None:
         """Send what may be sent: what is in line for another time, then new batches while the line is short enough."""
@@ -99,10 +105,11 @@ class Delivery:
         if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
             self._is_known_to_leader = not sender.config.enable_idempotence
         window = sender.window if self._is_known_to_leader else 1
-        for batch in islice(line, window):
-            if batch.state is IN_LINE:
-                self._send(batch, now_s)
-        while len(line) < window and not self._is_recovering:
+        if line:
+            for batch in islice(line, window):
+                if batch.state is IN_LINE:
+                    self._send(batch, now_s)
+        while len(line) < window and (lane.sealed or lane.open is not None) and not self._is_recovering:
             taken = sender.accumulator.take(lane, now_s)
             if taken is None:
                 return
@@ -175,34 +182,38 @@ class Delivery:
             # The only back-pressure without answers is that of the socket.
             written = asyncio.ensure_future(connection.drain())
             sender.own(written)
-            written.add_done_callback(lambda _: self._stored(batch, attempt, -1))
+            written.add_done_callback(partial(self._written, batch, attempt))
             return
         connection.call_then(
             "produce",
             args,
             batch.encoded,
             timeout_s=sender.request_timeout_s,
-            then=lambda answer: self._answered(batch, attempt, answer),
+            then=partial(self._answered, batch, attempt),
         )
 
     def _answered(self, batch: Batch, attempt: int, answer: Reply | RpcError) -> None:
         if batch.attempts != attempt or batch.is_done:
             return
         if isinstance(answer, Reply):
-            self._stored(batch, attempt, answer.args[0])
+            self._stored(batch, answer.args[0])
         else:
             self._refused(batch, as_raylog_error(answer))
 
-    def _stored(self, batch: Batch, attempt: int, base_offset: int) -> None:
-        if batch.attempts != attempt or batch.is_done:
-            return
+    def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
+        """The socket has taken a batch that will not be answered."""
+        if batch.attempts == attempt and not batch.is_done:
+            self._stored(batch, -1)
+
+    def _stored(self, batch: Batch, base_offset: int) -> None:
         batch.state = STORED
         batch.base_offset = base_offset
         self._is_known_to_leader = True
         self._last_stored_s = time.monotonic()
-        self._backoff.reset()
-        self._has_tried_at_once = False
-        self._last_error = None
+        if self._last_error is not None or self._has_tried_at_once:
+            self._backoff.reset()
+            self._has_tried_at_once = False
+            self._last_error = None
         self._settle_front()
 
     def _settle_front(self) -> None:
@@ -220,7 +231,7 @@ class Delivery:
 
     def _refused(self, batch: Batch, error: RaylogError) -> None:
         if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten where
-            self._stored(batch, batch.attempts, -1)
+            self._stored(batch, -1)
             return
         if isinstance(error, InvalidProducerEpoch):
             self._sender.fail_for_good(error)

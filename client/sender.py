@@ -138,8 +138,14 @@ class Sender:
             return
         lanes = self.accumulator.begin_pass()
         now_s = time.monotonic()
-        with self._together:
+        together = self._together
+        together.depth += 1
+        try:
             self._serve(lanes, now_s)
+        finally:
+            together.depth -= 1
+            if not together.depth and together.queues:
+                together.flush()
         # What follows is on nobody's way: what could be sent has left.
         next_s, idle = self._look_ahead(lanes, now_s)
         self.accumulator.end_pass(next_s, idle)
@@ -172,9 +178,10 @@ class Sender:
                 self._look_for_leader(lane.topic)
                 suspect_s = now_s + SUSPECT_S
             next_s = min(next_s, suspect_s)
-            lingers_until_s = self.accumulator.ready_at_s(lane)
-            if lingers_until_s > now_s:  # else it waits for an answer, which makes a pass by itself
-                next_s = min(next_s, lingers_until_s)
+            if lane.open is not None:
+                lingers_until_s = self.accumulator.ready_at_s(lane)
+                if now_s < lingers_until_s < next_s:  # else it waits for an answer, which makes a pass by itself
+                    next_s = lingers_until_s
             if delivery.is_idle:
                 idle.append(lane)
         self._expires_s = expires_s

@@ -64,34 +64,31 @@ Waiting: TypeAlias = asyncio.Future[Reply] | Told
 class PendingCalls:
     """Futures by correlation id. Every future that enters leaves with a result or an error, at its deadline at last."""
 
-    __slots__ = ("_calls", "_last_id", "_loop", "_next_sweep_s", "_peer", "_timer")
+    __slots__ = ("_loop", "_next_sweep_s", "_peer", "_timer", "calls", "last_id")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str = "the peer") -> None:
         self._loop = loop
         self._peer = peer
-        self._calls: dict[int, tuple[Waiting, float, str]] = {}
-        self._last_id = 0
+        self.calls: dict[int, tuple[Waiting, float, str]] = {}
+        """What waits, its deadline and its method."""
+        self.last_id = 0
+        """The correlation id of the last call; whoever makes one raises it."""
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_s = math.inf
 
     def __len__(self) -> int:
-        return len(self._calls)
-
-    def next_id(self) -> int:
-        """A correlation id that no call of this connection has had."""
-        self._last_id += 1
-        return self._last_id
+        return len(self.calls)
 
     def add(self, correlation_id: int, method: str, timeout_s: float, waiting: Waiting) -> None:
         """Let `waiting` have the answer to this call, or RpcTimeout after `timeout_s` (at most 50 ms later)."""
         deadline_s = self._loop.time() + timeout_s
-        self._calls[correlation_id] = (waiting, deadline_s, method)
+        self.calls[correlation_id] = (waiting, deadline_s, method)
         if deadline_s < self._next_sweep_s:
             self._sweep_at(deadline_s)
 
     def resolve(self, correlation_id: int, args: object, payload: memoryview) -> bool:
         """Give the answer to its call; False when that call is no longer there (its deadline has passed)."""
-        call = self._calls.pop(correlation_id, None)
+        call = self.calls.pop(correlation_id, None)
         if call is None:
             return False
         waiting = call[0]
@@ -101,7 +98,7 @@ class PendingCalls:
 
     def reject(self, correlation_id: int, error: RpcError) -> bool:
         """Give an error to a call; False when that call is no longer there."""
-        call = self._calls.pop(correlation_id, None)
+        call = self.calls.pop(correlation_id, None)
         if call is None:
             return False
         fail(call[0], error)
@@ -109,7 +106,7 @@ class PendingCalls:
 
     def fail_all(self, reason: str) -> None:
         """The connection has gone: every waiting call gets its own ConnectionLost."""
-        calls, self._calls = self._calls, {}
+        calls, self.calls = self.calls, {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -129,13 +126,13 @@ class PendingCalls:
         self._timer = None
         self._next_sweep_s = earliest_s = math.inf
         expired: list[int] = []
-        for correlation_id, (future, deadline_s, _) in self._calls.items():
+        for correlation_id, (future, deadline_s, _) in self.calls.items():
             if deadline_s <= now_s or future.done():
                 expired.append(correlation_id)
             elif deadline_s < earliest_s:
                 earliest_s = deadline_s
         for correlation_id in expired:
-            future, _, method = self._calls.pop(correlation_id)
+            future, _, method = self.calls.pop(correlation_id)
             fail(future, RpcTimeout(f"{self._peer} did not answer {method} in time; it may still run."))
         if earliest_s < math.inf:
             self._sweep_at(earliest_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from raylog.rpc.auth import ClientHandshake, ServerHandshake
@@ -29,6 +29,7 @@ from raylog.rpc.framing import (
     NOTIFICATION,
     REPLY,
     REQUEST,
+    Buffer,
     Buffers,
     Frame,
     FrameDecoder,
@@ -327,18 +328,23 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             fail(waiting, ConnectionLost(f"The connection for {method} is closed: {self.close_reason}"))
             return
-        if len(pending) >= self._limits.max_pending_calls:
+        if len(pending.calls) >= self._limits.max_pending_calls:
             reason = f"{len(pending)} calls to {self.peer} wait for answers; wait for some of them."
             fail(waiting, TooManyPendingCalls(reason))
             return
-        parts, payload_bytes = payload_parts(payload)
-        correlation_id = pending.next_id()
+        parts: Sequence[Buffer]
+        if type(payload) is bytes:
+            parts, payload_bytes = (payload,), len(payload)
+        else:
+            parts, payload_bytes = payload_parts(payload)
+        pending.last_id = correlation_id = pending.last_id + 1
         header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
-        try:
-            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
-        except FrameTooLarge as error:
-            fail(waiting, error)
-            return
+        if len(header) + payload_bytes > self._limits.max_frame_bytes:
+            try:
+                check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+            except FrameTooLarge as error:
+                fail(waiting, error)
+                return
         pending.add(correlation_id, method, timeout_s, waiting)
         self._queue.put(header, parts, payload_bytes)
 

@@ -139,6 +139,17 @@ def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size
 
 
+def end_offset(buffer: Buffer, otherwise: int) -> int:
+    """The offset behind the last whole batch of `buffer`; `otherwise` if there is none. CorruptBatch at nonsense."""
+    position, size = 0, len(buffer)
+    while position + HEADER_BYTES <= size:
+        header = parse_header(buffer, position)
+        position += header.batch_length + LENGTH_PREFIX_BYTES
+        if position <= size:
+            otherwise = header.base_offset + header.last_offset_delta + 1
+    return otherwise
+
+
 def _checked_bytes(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
     """The bytes under the CRC; one copy, which the CRC library needs because it takes `bytes` only."""
     start, end = position + CRC_START, position + header.size

@@ -30,8 +30,8 @@ def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
         def note(name: str, _: object) -> None:
             ended[name] = loop.time() - begun
 
-        for name, timeout_s in [("long", 0.4), ("short", 0.1), ("middle", 0.25)]:
-            future = added(pending, pending.next_id(), name, timeout_s)
+        for number, (name, timeout_s) in enumerate([("long", 0.4), ("short", 0.1), ("middle", 0.25)]):
+            future = added(pending, number, name, timeout_s)
             future.add_done_callback(partial(note, name))
             futures.append(future)
         results = await asyncio.gather(*futures, return_exceptions=True)
@@ -64,7 +64,7 @@ def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
 def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
     async def scenario() -> None:
         pending = PendingCalls(asyncio.get_running_loop())
-        futures = [added(pending, pending.next_id(), "fetch", 60) for _ in range(100)]
+        futures = [added(pending, number, "fetch", 60) for number in range(100)]
         pending.fail_all("cable cut")
         for future in futures:
             with pytest.raises(ConnectionLost, match="fetch: cable cut"):

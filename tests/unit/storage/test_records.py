@@ -125,3 +125,13 @@ def test_records_import_loads_no_heavy_library() -> None:
         "print(sorted({'ray', 'numpy', 'pandas', 'pyarrow', 'cramjam', 'lz4'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60).stdout == "[]\n"
+
+
+def test_the_end_of_what_was_fetched_is_that_of_its_last_whole_batch() -> None:
+    whole = batch(3) + batch(4, base_offset=3)
+    assert records.end_offset(b"", 9) == 9
+    assert records.end_offset(whole, 9) == 7
+    assert records.end_offset(whole[:-1], 9) == 3
+    assert records.end_offset(batch(3)[:-1], 9) == 9
+    with pytest.raises(CorruptBatch):
+        records.end_offset(whole + bytes(61), 9)

@@ -151,7 +151,8 @@ class ConsumerReads:
         found_bytes = 0
         places: list[list[str | int]] = []
         try:
-            if waiting.is_near:
+            # A reader at the end takes one append after the other: nothing is looked up in the log for those.
+            if waiting.is_near and not self._tail.is_small(waiting.offset, NEAR_BYTES_MIN):
                 places, found_bytes = self._places(waiting.offset, upper)
             if not places and waiting.offset != upper:
                 records = self._read(waiting, upper)

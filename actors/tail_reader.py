@@ -37,6 +37,10 @@ class TailReader:
         self._appended = self._found = b""
         self._asked = None
 
+    def is_small(self, offset: int, below_bytes: int) -> bool:
+        """Whether the last append of this leader begins at this offset, and has less than so many bytes."""
+        return offset == self._first and len(self._appended) < below_bytes
+
     def read(self, offset: int, max_bytes: int, upper: int) -> Buffer:
         """Whole batches as :meth:`PartitionLog.read` gives them; raises what it raises."""
         if offset >= self._log.log_start_offset:

@@ -99,3 +99,14 @@ def test_large_appends_and_reads_are_not_kept(counted: CountedLog, tail: TailRea
     for _ in range(2):
         assert tail.read(1, 1 << 22, 3) == counted.log.read(1, 1 << 22, 3)
     assert counted.reads == 2
+
+
+def test_only_the_last_append_is_known_to_be_small(counted: CountedLog, tail: TailReader) -> None:
+    append(counted, tail, b"a")
+    append(counted, tail, b"b")
+    size = len(tail.read(1, 1 << 20, 2))
+    assert tail.is_small(1, size + 1)
+    assert not tail.is_small(1, size)
+    assert not tail.is_small(0, size + 1)
+    tail.forget()
+    assert not tail.is_small(1, size + 1)

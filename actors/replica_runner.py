@@ -294,7 +294,9 @@ class ReplicaRunner:
                 now_ms=monotonic_ms(),
                 request=effect.request,
                 end_offset=Offset(done.end_offset),
-                epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs),
+                epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs])
+                if done.epochs
+                else (),
                 durable=not self._syncs_first,
             )
         )

@@ -66,6 +66,8 @@ def payload_parts(payload: Buffers) -> tuple[Sequence[Buffer], int]:
     """
     if type(payload) is bytes:
         return ((payload,), len(payload)) if payload else (_NO_PARTS, 0)
+    if type(payload) is memoryview and payload.format == "B" and payload.ndim == 1 and payload.contiguous:
+        return (payload,), len(payload)
     if isinstance(payload, (list, tuple)):
         parts = [_flat(part) for part in payload]
         return parts, sum(map(len, parts))

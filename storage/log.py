@@ -139,7 +139,8 @@ class PartitionLog:
 
         Raises CorruptBatch, DiskFull, StorageIoError; nothing is kept then.
         """
-        self._require_open()
+        if self._closed_because is not None:
+            self._require_open()
         if now_ms is not None:
             self._now_ms = now_ms
         batches = inspect(payload)
@@ -147,10 +148,11 @@ class PartitionLog:
         if first.base_offset < self.log_end_offset < first.next_offset and self.size_bytes == 0:
             return self._begin_within_a_batch(payload, first.base_offset)
         check_offsets(batches, self.log_end_offset)
-        began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for _, header in batches])
-        self._roll_if_due(len(payload), batches[-1][1], now_ms)
+        headers = [header for _, header in batches]
+        began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for header in headers])
+        self._roll_if_due(len(payload), headers[-1], now_ms)
         try:
-            return self._write(payload, [header for _, header in batches], began)
+            return self._write(payload, headers, began)
         except StorageError:
             if began and self.epochs.truncate_from_end(self.log_end_offset + 1):
                 self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log

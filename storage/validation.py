@@ -57,7 +57,7 @@ def check_offsets(batches: list[PlacedHeader], expected: int) -> None:
         if header.base_offset != expected:
             reason = f"it begins at offset {header.base_offset}, but the log goes on at {expected}"
             raise CorruptBatch(reason, position=position)
-        expected = header.next_offset
+        expected += header.last_offset_delta + 1
 
 
 def check_producers(batches: list[PlacedHeader], producers: ProducerState) -> Duplicate | None:

@@ -11,7 +11,6 @@ as it was. Time comes in as `now_ms`, the wall clock in milliseconds.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .epochs import LeaderEpochHistory
 from .errors import DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
 from .files import sync_folder
-from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamped
+from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from .recovery import Recovered, Recovery, replay
 from .retention import DeletedFiles, removable
 from .segment import RELATIVE_OFFSET_MAX, Segment
@@ -33,7 +32,6 @@ from .validation import check_offsets, check_produced, check_producers, inspect
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
-_stamp = struct.Struct(">qii").pack_into  # base offset, batch length, leader epoch: the bytes a leader writes anew
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_BYTES = 32 << 20
 
@@ -127,12 +125,7 @@ class PartitionLog:
         view = memoryview(payload)
         if view.readonly:
             view = memoryview(bytearray(payload))
-        headers: list[BatchHeader] = []
-        for position, header in batches:
-            _stamp(view, position, offset, header.batch_length, leader_epoch)
-            headers.append(stamped(header, offset, leader_epoch))
-            offset += header.last_offset_delta + 1
-        return self._write(view, headers, began)
+        return self._write(view, stamp_all(view, batches, offset, leader_epoch), began)
 
     def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
         """Append what the leader sent, byte for byte. Offsets must go on at the log's end, epochs must not go back.

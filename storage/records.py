@@ -29,6 +29,7 @@ LENGTH_PREFIX_BYTES = 12  # base offset and batch length, which the batch length
 CRC_START = 21  # the first byte under the CRC
 _PREFIX = struct.Struct(">qiibI")  # the part outside the CRC, and the CRC
 _CHECKED = struct.Struct(">hiqqqhii")  # the part of the header under the CRC
+_stamp_start = struct.Struct(">qii").pack_into  # base offset, batch length, leader epoch
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 
@@ -123,11 +124,6 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def stamped(header: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
-    """The header of a batch that a leader of this epoch has given its offsets."""
-    return _new(BatchHeader, (base_offset, header.batch_length, leader_epoch, *header[3:]))
-
-
 def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Each whole batch of `buffer` as (position, header); stops at a cut-off tail, raises CorruptBatch at nonsense."""
     position, end = 0, len(buffer)
@@ -169,6 +165,21 @@ def stamp(batch: bytearray | memoryview, position: int, base_offset: int, leader
     """Write base offset and leader epoch into the header at `position`; both lie outside the CRC."""
     _STAMP_OFFSET.pack_into(batch, position, base_offset)
     _STAMP_EPOCH.pack_into(batch, position + LENGTH_PREFIX_BYTES, leader_epoch)
+
+
+def stamp_all(
+    view: memoryview, batches: Sequence[tuple[int, BatchHeader]], offset: int, leader_epoch: int
+) -> list[BatchHeader]:
+    """Stamp batches one behind the other from `offset` on, as a leader of this epoch; their headers, as they are then.
+
+    `batches` are their positions in `view` and the headers they came with.
+    """
+    headers = []
+    for position, header in batches:
+        _stamp_start(view, position, offset, header.batch_length, leader_epoch)
+        headers.append(_new(BatchHeader, (offset, header.batch_length, leader_epoch, *header[3:])))
+        offset += header.last_offset_delta + 1
+    return headers
 
 
 def assemble_batch(

@@ -308,6 +308,7 @@ def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
 
         return OpenBatch.of_columns(decode_records(body, header))
     append_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
+    is_plain = not header.attributes & COMPRESSION_MASK
     return OpenBatch(
         body,
         position,
@@ -316,4 +317,5 @@ def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
         header.last_offset_delta,
         header.base_timestamp,
         append_ms,
+        (buffer, position + HEADER_BYTES, position + header.size) if is_plain else None,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylog.client.consuming.opening import OpenPiece
 from raylog.core.ids import TopicPartition
-from raylog.storage.grids import Grid
+from raylog.storage.records import Grid
 
 if TYPE_CHECKING:
     from raylog.client.columns import ColumnPiece

@@ -52,14 +52,14 @@ class BytesColumn(Sequence[bytes | None]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[bytes | None]:
-        # All in C but for a step for each hundred or so.
-        return chain.from_iterable(chain.from_iterable(piece.runs(self._name) for piece in self._pieces))
+        # A batch of the log is decoded when its turn comes, and lies in the processor's cache while it is gone through.
+        return chain.from_iterable(piece.strings(self._name) for piece in self._pieces)
 
     @overload
     def __getitem__(self, at: int) -> bytes | None: ...
     @overload
     def __getitem__(self, at: slice) -> list[bytes | None]: ...
-    def __getitem__(self, at: int | slice) -> bytes | None | list[bytes | None]:
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes | None] | None:
         if isinstance(at, slice):
             wanted = range(len(self))[at]
             if not wanted:

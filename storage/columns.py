@@ -72,7 +72,20 @@ _DECODE = {"keys": _decode_bytes, "values": _decode_bytes, "headers": msgspec.ms
 class OpenBatch:
     """The records of one batch. Each look at a column decodes it anew. Looking raises CorruptBatch at nonsense."""
 
-    __slots__ = ("_append_ms", "_base_ms", "_body", "_columns", "_is_laid_out", "_kept", "_layout", "_parts", "_position", "_source", "offsets", "rows")
+    __slots__ = (
+        "_append_ms",
+        "_base_ms",
+        "_body",
+        "_columns",
+        "_is_laid_out",
+        "_kept",
+        "_layout",
+        "_parts",
+        "_position",
+        "_source",
+        "offsets",
+        "rows",
+    )
 
     def __init__(
         self,

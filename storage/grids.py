@@ -6,9 +6,6 @@ where the first does. Used by `columns.py`, and through it by consumers. Touches
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from struct import Struct
 from typing import NamedTuple
 
 from .compression import Buffer
@@ -18,9 +15,6 @@ FOUR_COLUMNS = 0x94
 ARRAY_16, ARRAY_32 = 0xDC, 0xDD
 _BIN_8, _BIN_16, _BIN_32 = 0xC4, 0xC5, 0xC6
 _SIZE_BYTES = {_BIN_8: 1, _BIN_16: 2, _BIN_32: 4}
-_AT_ONCE = (128, 16, 1)
-"""How many strings are made by one call: they are still in the processor's nearest cache when they are looked at."""
-_AT_ONCE_BYTES = 64 << 10
 
 
 class Grid(NamedTuple):
@@ -30,19 +24,6 @@ class Grid(NamedTuple):
     first: int
     stride: int
     width: int
-
-    def strings(self, begin: int, stop: int) -> Iterator[tuple[bytes, ...]]:
-        """Those from place `begin` up to `stop`, some at a time."""
-        data = memoryview(self.data)
-        head = self.stride - self.width
-        at = self.first + begin * self.stride - head
-        left = stop - begin
-        for count in _AT_ONCE:
-            if count > 1 and count * self.width > _AT_ONCE_BYTES:
-                continue
-            end = at + left // count * count * self.stride
-            yield from _strings(head, self.width, count).iter_unpack(data[at:end])
-            at, left = end, left % count
 
 
 class Layout(NamedTuple):
@@ -54,20 +35,15 @@ class Layout(NamedTuple):
     values: Grid | None
 
 
-@lru_cache(maxsize=64)
-def _strings(head: int, width: int, count: int) -> Struct:
-    return Struct(f"{head}x{width}s" * count)
-
-
 def array_at(data: Buffer, at: int) -> tuple[int, int] | None:
     """How many elements the array has that begins at byte `at`, and where the first of them begins; None for no array.
 
-    Raises IndexError at the end of the data.
+    Raises IndexError where the data ends.
     """
     kind = data[at]
     if kind & 0xF0 == 0x90:
         return kind & 0x0F, at + 1
-    if kind == ARRAY_16 or kind == ARRAY_32:
+    if kind in (ARRAY_16, ARRAY_32):
         end = at + (3 if kind == ARRAY_16 else 5)
         return int.from_bytes(data[at + 1 : end], "big"), end
     return None

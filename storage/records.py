@@ -22,6 +22,8 @@ from .columns import OpenBatch as OpenBatch
 from .compression import COMPRESSIONS as COMPRESSIONS  # re-exported: part of this module's interface
 from .compression import Buffer, compress, decompress
 from .errors import CorruptBatch, UnsupportedCompression
+from .grids import Grid as Grid
+from .grids import Layout as Layout
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size

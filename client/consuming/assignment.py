@@ -12,8 +12,8 @@ from raylog.client.types import Record
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
 
-COLUMNS_BYTES = 2 << 20
-"""So much of files is read for one batch of columns: it should still lie in a processor's cache when it is looked at."""
+COLUMNS_BYTES = 3 << 20
+"""So much is read from files for one batch of columns: it should still lie in a processor's cache when it is used."""
 
 NewState = Callable[[TopicPartition, Start], PartitionState]
 

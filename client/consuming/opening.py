@@ -15,8 +15,7 @@ from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
-from raylog.storage.grids import Grid, Layout
-from raylog.storage.records import BatchHeader, Columns, OpenBatch, check_crc, decode_batch, open_batch
+from raylog.storage.records import BatchHeader, Columns, Grid, Layout, OpenBatch, check_crc, decode_batch, open_batch
 
 Deserializer = Callable[[bytes], Any]
 
@@ -63,14 +62,10 @@ class OpenPiece:
             raise self.corrupt(error) from error
         return None if found is None else found[begin:stop]
 
-    def runs(self, name: str) -> Iterator[Sequence[bytes | None]]:
-        """`keys` or `values`, some at a time, each made when it is asked for."""
-        grid = self.grid(name)
-        if grid is not None:
-            yield from grid.strings(self.begin, self.stop)
-        else:
-            column = self.column(name)
-            yield [None] * len(self.offsets) if column is None else column
+    def strings(self, name: str) -> Sequence[bytes | None]:
+        """`keys` or `values`."""
+        column = self.column(name)
+        return [None] * len(self.offsets) if column is None else column
 
     def part(self, begin: int, stop: int) -> OpenPiece:
         """The records from place `begin` of these up to `stop`."""

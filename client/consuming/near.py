@@ -1,18 +1,21 @@
-"""Reading segment files that lie on this machine, without the broker (short-circuit reads). Used by `partition.py`.
+"""Reading segment files that lie on this machine, without the broker (short-circuit reads).
 
 The leader names places in its files, all below the high watermark, so what lies there does not change; retention may
 remove a name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time:
 what was only located costs no memory. Whatever goes wrong here is not the user's concern: the leader is asked for the
-bytes instead, and judges for itself whether its log is damaged. May touch: files that the leader has named.
+bytes instead, and judges for itself whether its log is damaged. Used by `partition.py`, `stream.py` and `ranges.py`.
+May touch: files that the leader has named.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from raylog.client.consuming.opening import FetchedBatch
 from raylog.core.errors import RetriableError
+from raylog.rpc import Connection, machine_number
 from raylog.storage.errors import StorageError
 from raylog.storage.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
 
@@ -87,3 +90,19 @@ class Place(NamedTuple):
         except StorageError as error:
             raise NearReadFailed(f"A segment holds no batch at {position}: {error}") from error
         return batches, Place(file, position + used, length - used) if used < length else None
+
+
+def near_arguments(connection: Connection) -> list[int]:
+    """What to add to a fetch that asks a leader on this machine for places in its files; nothing if it is elsewhere."""
+    number = machine_number() if connection.stays_here else None
+    return [] if number is None else [number]
+
+
+def open_places(rows: Iterable[Sequence[Any]], last: SegmentFile | None) -> list[Place]:
+    """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
+    places: list[Place] = []
+    for path, position, length, _, device, inode in rows:
+        if last is None or last.identity != (device, inode):
+            last = SegmentFile(path, (device, inode))
+        places.append(Place(last, position, length))
+    return places

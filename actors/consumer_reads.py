@@ -23,8 +23,10 @@ from raylog.storage.log import PartitionLog
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
-NEAR_BYTES_MAX: Final = 16 * 1024 * 1024
+NEAR_BYTES_MAX: Final = 64 * 1024 * 1024
 """Most bytes of the places in files that one answer names: nothing is read for it, but a leader may change."""
+NEAR_PLACES_MAX: Final = 16
+"""Most places of one answer: the consumer opens a file for each."""
 NEAR_BYTES_MIN: Final = 64 * 1024
 """Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
 
@@ -174,7 +176,7 @@ class ConsumerReads:
         """Where the batches from an offset on lie, and how many bytes they are; nowhere if they are few."""
         if upper <= offset <= self._log.log_end_offset:
             return [], 0
-        found = self._log.slices(offset, NEAR_BYTES_MAX, upper)
+        found = self._log.slices(offset, NEAR_BYTES_MAX, upper)[:NEAR_PLACES_MAX]
         size = sum(one.length for one in found)
         if size < NEAR_BYTES_MIN:
             return [], 0

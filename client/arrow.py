@@ -1,8 +1,8 @@
 """Arrow tables from opened batches, used by `ColumnBatch.to_arrow` alone. Touches nothing.
 
 Where a column's elements all have one length, as fixed-size records and timestamps of a moment have, its encoded bytes
-are laid out as a grid and copied by numpy: no Python object is made for a record. Other columns, and all where numpy is
-not installed (pyarrow does not need it), go through lists. pyarrow and numpy are imported in functions only.
+are a grid and copied by numpy: no Python object is made for a record. Other columns, and all where numpy is not
+installed (pyarrow does not need it), go through lists. pyarrow and numpy are imported in functions only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylog.client.consuming.opening import OpenPiece
 from raylog.core.ids import TopicPartition
+from raylog.storage.records import Grid
 
 if TYPE_CHECKING:
     from raylog.client.columns import ColumnPiece
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 ROWS_OF_A_BATCH = 65_536
 """Pieces of a partition are put together up to so many rows: each array costs Arrow some microseconds."""
 _ARRAY_BYTES_MAX = 2**31 - 1
-_BIN_8, _BIN_16, _BIN_32 = 0xC4, 0xC5, 0xC6
-_SIZE_BYTES = {_BIN_8: 1, _BIN_16: 2, _BIN_32: 4}
 
 
 def table(pieces: Sequence[ColumnPiece], opened: Sequence[OpenPiece]) -> Any:
@@ -43,7 +42,7 @@ def table(pieces: Sequence[ColumnPiece], opened: Sequence[OpenPiece]) -> Any:
             pa.DictionaryArray.from_arrays(_repeated(pa, np, topics.index(topic), rows), names, safe=False),
             _repeated(pa, np, partition, rows),
             _integers(pa, np, [piece.offsets for piece in run]),
-            _timestamps(pa, np, run).view(schema.field("timestamp").type),
+            _timestamps(pa, np, run, rows).view(schema.field("timestamp").type),
             _binaries(pa, np, "keys", run, rows),
             _binaries(pa, np, "values", run, rows),
             _listed(pa, "headers", run, rows, schema.field("headers").type),
@@ -97,7 +96,10 @@ def _repeated(pa: Any, np: Any, number: int, rows: int) -> Any:
 def _integers(pa: Any, np: Any, columns: Sequence[range | list[int]]) -> Any:
     if np is None:
         return pa.array(list(chain.from_iterable(columns)), pa.int64())
-    return pa.array(_joined(np, [_numbers(np, column) for column in columns]))
+    first, last = columns[0], columns[-1]
+    if all(isinstance(column, range) for column in columns) and last[-1] - first[0] + 1 == sum(map(len, columns)):
+        return pa.array(np.arange(first[0], last[-1] + 1, dtype=np.int64))  # no gap between the batches either
+    return pa.array(np.concatenate([_numbers(np, column) for column in columns]))
 
 
 def _numbers(np: Any, column: range | list[int]) -> Any:
@@ -106,73 +108,68 @@ def _numbers(np: Any, column: range | list[int]) -> Any:
     return np.array(column, dtype=np.int64)
 
 
-def _joined(np: Any, arrays: list[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _timestamps(pa: Any, np: Any, run: list[OpenPiece]) -> Any:
+def _timestamps(pa: Any, np: Any, run: list[OpenPiece], rows: int) -> Any:
     if np is None:
         return _integers(pa, np, [piece.column("timestamps") or [] for piece in run])
-    return pa.array(_joined(np, [_moments(np, piece) for piece in run]))
+    moments = np.empty(rows, dtype=np.int64)
+    row = 0
+    for piece in run:
+        end = row + len(piece.offsets)
+        _set_moments(np, piece, moments[row:end])
+        row = end
+    return pa.array(moments)
 
 
-def _moments(np: Any, piece: OpenPiece) -> Any:
-    """The timestamps of a piece; deltas that take one byte each are themselves."""
-    if piece.is_encoded:
-        base_ms, is_final = piece.timestamp_base
-        part = None if is_final else piece.encoded("timestamp_deltas")
-        rows = piece.stop - piece.begin
-        if part is None:
-            return np.full(rows, base_ms, dtype=np.int64)
-        deltas = np.frombuffer(part, dtype=np.uint8)
-        if len(deltas) == piece.batch_rows and deltas.max() < 0x80:
-            return deltas[piece.begin : piece.stop].astype(np.int64) + base_ms
-    return np.array(piece.column("timestamps"), dtype=np.int64)
+def _set_moments(np: Any, piece: OpenPiece, moments: Any) -> None:
+    """The timestamps of a piece; deltas of a batch whose layout is known take one byte each."""
+    layout = piece.layout
+    if layout is None:
+        moments[:] = piece.column("timestamps")
+        return
+    base_ms, is_final = piece.timestamp_base
+    deltas = None if is_final else layout.timestamp_deltas
+    if deltas is None:
+        moments[:] = base_ms
+    else:
+        np.add(np.frombuffer(deltas, dtype=np.uint8)[piece.begin : piece.stop], base_ms, out=moments, dtype=np.int64)
 
 
 def _binaries(pa: Any, np: Any, name: str, run: list[OpenPiece], rows: int) -> Any:
     """Keys or values."""
-    grids = []
-    size = 0
-    for piece in run:
-        grid = None if np is None else _grid(np, piece, name)
+    grids: list[Grid] = []
+    for piece in run if np is not None else ():
+        grid = piece.grid(name)
         if grid is None:
-            return _listed(pa, name, run, rows, pa.binary())
-        size += grid.size
+            break
         grids.append(grid)
-    if size > _ARRAY_BYTES_MAX:
+    size = sum(grid.width * len(piece.offsets) for grid, piece in zip(grids, run, strict=False))
+    if len(grids) < len(run) or size > _ARRAY_BYTES_MAX:
         return _listed(pa, name, run, rows, pa.binary())
     data, ends = np.empty(size, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32)
     row = end = 0
-    for grid in grids:
-        count, width = grid.shape
-        data[end : end + grid.size].reshape(count, width)[:] = grid
-        ends[row + 1 : row + count + 1] = np.arange(end + width, end + grid.size + 1, width) if width else end
-        row, end = row + count, end + grid.size
+    for grid, piece in zip(grids, run, strict=True):
+        count, width = len(piece.offsets), grid.width
+        after = end + count * width
+        if width:
+            _copy_strings(np, grid, piece.begin, data[end:after].view(f"V{width}"))
+            ends[row + 1 : row + count + 1] = np.arange(end + width, after + 1, width, dtype=np.int32)
+        else:
+            ends[row + 1 : row + count + 1] = end
+        row, end = row + count, after
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _grid(np: Any, piece: OpenPiece, name: str) -> Any:
-    """A row of bytes for each record of a piece, if all of its batch are as long as the first; None otherwise."""
-    part = piece.encoded(name) if piece.is_encoded else None
-    if part is None or part[0] not in _SIZE_BYTES:
-        return None
-    head = 1 + _SIZE_BYTES[part[0]]
-    stride = head + int.from_bytes(part[1:head], "big")
-    if stride * piece.batch_rows != len(part):
-        return None
-    grid = np.frombuffer(part, dtype=np.uint8).reshape(piece.batch_rows, stride)
-    # The first element ends where the second begins, so if that begins alike it ends where the third begins, and so on.
-    if not all((grid[:, at] == part[at]).all() for at in range(head)):
-        return None
-    return grid[piece.begin : piece.stop, head:]
+def _copy_strings(np: Any, grid: Grid, begin: int, strings: Any) -> None:
+    """Fill an array of strings without what stands before each."""
+    first = grid.first + begin * grid.stride
+    strings[:] = np.ndarray(len(strings), strings.dtype, grid.data, first, (grid.stride,))
 
 
 def _listed(pa: Any, name: str, run: list[OpenPiece], rows: int, kind: Any) -> Any:
     """Any column, through lists."""
-    columns = [piece.column(name) for piece in run]
-    if all(column is None for column in columns):
+    if all(piece.has_only_nulls(name) for piece in run):
         return pa.nulls(rows, kind)
+    columns = [piece.column(name) for piece in run]
     filled = (
         [None] * len(piece.offsets) if column is None else column for column, piece in zip(columns, run, strict=True)
     )

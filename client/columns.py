@@ -7,8 +7,11 @@ Touches nothing; pyarrow is imported by `to_arrow` only.
 
 from __future__ import annotations
 
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, repeat
+from operator import index
+from typing import Any, NamedTuple, overload
 
 from raylog.client.consuming.opening import BatchOpener, FetchedBatch, OpenPiece
 from raylog.client.types import Header
@@ -30,10 +33,68 @@ class ColumnPiece(NamedTuple):
         return self.opener.piece(self.batch, self.first, self.end)
 
 
+class BytesColumn(Sequence[bytes | None]):
+    """The keys or the values of a `ColumnBatch`: a sequence that makes each `bytes` when it is looked at.
+
+    It is equal to a list, a tuple or a column with the same elements; a slice of it is a list. Going through it holds
+    in memory only what was kept of it; to look at elements again and again, make a list of it.
+    """
+
+    __slots__ = ("_ends", "_name", "_pieces")
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __init__(self, pieces: Sequence[OpenPiece], name: str) -> None:
+        self._pieces = pieces
+        self._name = name
+        self._ends = list(accumulate(len(piece.offsets) for piece in pieces))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        # A batch of the log is decoded when its turn comes, and lies in the processor's cache while it is gone through.
+        return chain.from_iterable(piece.strings(self._name) for piece in self._pieces)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes | None]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes | None] | None:
+        if isinstance(at, slice):
+            wanted = range(len(self))[at]
+            if not wanted:
+                return []
+            low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
+            found = list(BytesColumn(list(self._between(low, high)), self._name))
+            return found[:: wanted.step]  # the first and the last that are wanted are its ends
+        place = range(len(self))[index(at)]  # raises IndexError as a list does
+        return next(iter(BytesColumn(list(self._between(place, place + 1)), self._name)))
+
+    def _between(self, low: int, high: int) -> Iterator[OpenPiece]:
+        number = bisect_right(self._ends, low)
+        while low < high:
+            piece, end = self._pieces[number], self._ends[number]
+            before = end - len(piece.offsets)
+            yield piece.part(low - before, min(high, end) - before)
+            low, number = end, number + 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BytesColumn | list | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+
+    def __repr__(self) -> str:
+        return f"<BytesColumn of {len(self)} {self._name}>"
+
+    def to_pylist(self) -> list[bytes | None]:
+        """All elements."""
+        return list(self)
+
+
 class ColumnBatch:
     """Records of one or more partitions, those of each in the order of their offsets. Empty when nothing came.
 
-    All columns have the length of the batch and the same order. Keys and values are bytes, or None. Looking at a column
+    All columns have the length of the batch and the same order. Keys and values are bytes, or None. Looking at records
     raises CorruptMessage if a producer wrote a batch that nobody can read; the consumer's position is behind it then.
     """
 
@@ -86,14 +147,14 @@ class ColumnBatch:
         return self._column("timestamps")
 
     @property
-    def keys(self) -> list[bytes | None]:
+    def keys(self) -> BytesColumn:
         """The key of each record."""
-        return self._column("keys")
+        return BytesColumn(self._open(), "keys")
 
     @property
-    def values(self) -> list[bytes | None]:
+    def values(self) -> BytesColumn:
         """The value of each record."""
-        return self._column("values")
+        return BytesColumn(self._open(), "values")
 
     @property
     def headers(self) -> list[tuple[Header, ...]]:

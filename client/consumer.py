@@ -143,8 +143,9 @@ class Consumer:
     def consume_batch(self, max_records: int | None = None, timeout: float | None = None) -> ColumnBatch:
         """Up to `max_records` records as columns, as soon as there are any; empty after `timeout` s (None: never).
 
-        Without `max_records` all that is buffered. No object is made for a record, so this is several times faster than
-        `consume`; `to_arrow()` of what is returned makes a table. Deserializers are not applied. Raises as `poll`.
+        Without `max_records` all that is buffered, of files some megabytes. No object is made for a record, so this is
+        several times faster than `consume`; `to_arrow()` of what is returned makes a table. Deserializers are not
+        applied. Raises as `poll`.
         """
         limit = sys.maxsize if max_records is None else max_records
         timeout_s = math.inf if timeout is None or timeout < 0 else timeout

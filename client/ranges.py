@@ -1,24 +1,29 @@
 """Fetches one range of offsets of one partition, without a consumer: for readers that were told where the leader is.
 
+Where the leader is on the same machine, its files are read instead, as consumers do (see `near.py`).
+
 A task of Spark gets a `PartitionRange` from the driver and starts at the leader at once. Only when the leader cannot be
 reached or has moved are the brokers asked for metadata; reading then goes on from the next offset. Everything here
-belongs to one event loop. May touch: the network, the clock.
+belongs to one event loop. May touch: the network, the clock, files that a leader has named.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ClientConfig
 from raylog.client.connections import ConnectionPool
+from raylog.client.consuming.near import NearReadFailed, Place, near_arguments, open_places
 from raylog.client.consuming.opening import FetchedBatch, corrupt
 from raylog.client.discovery import Endpoint
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.core.errors import (
     CorruptMessage,
+    InvalidRequest,
     LeaderNotAvailable,
     OffsetOutOfRange,
     RaylogError,
@@ -29,7 +34,7 @@ from raylog.core.errors import (
 from raylog.core.ids import EARLIEST, TopicPartition
 from raylog.rpc import Connection, RpcError
 from raylog.storage.errors import StorageError
-from raylog.storage.records import iter_headers
+from raylog.storage.records import check_crc, iter_headers
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +42,8 @@ FETCH_MAX_BYTES = 4 << 20
 """Bytes asked for at once: enough to hide the round trip behind the decoding, small enough to hold two of them."""
 FETCH_MAX_WAIT_MS = 500
 """How long a leader may hold a fetch that it cannot answer yet; everything in a range is there from the beginning."""
+NEAR_CHUNK_BYTES = 512 << 10
+"""How much of a file is read at once where batches are small."""
 CALL_TIMEOUT_S = 10.0
 """A leader that answers neither within this counts as gone."""
 TOPIC_GRACE_S = 5.0
@@ -74,10 +81,12 @@ class RangeFetcher:
         fail_on_data_loss: bool = True,
         max_bytes: int = FETCH_MAX_BYTES,
         stall_timeout_s: float = 120.0,
+        short_circuit_reads: bool = True,
     ) -> None:
         """`stall_timeout_s` bounds the time without progress, elections and repetitions included.
 
         Without `fail_on_data_loss`, offsets that are gone (retention, a deleted topic) are passed over with a warning.
+        `short_circuit_reads`: read the files of a leader on this machine.
         """
         self.wanted = wanted
         self.next_offset = wanted.start
@@ -88,6 +97,9 @@ class RangeFetcher:
         self._leader_epoch = wanted.leader_epoch
         self._pool = ConnectionPool(wanted.secret)
         self._cluster: ClusterClient | None = None
+        self._reads_near = short_circuit_reads
+        """Whether a leader may be asked for places in its files; not after that has failed."""
+        self._places: deque[Place] = deque()
 
     async def next(self) -> list[FetchedBatch] | None:
         """The next whole batches, at least one; None at the end of the range.
@@ -109,15 +121,21 @@ class RangeFetcher:
                     self._pass_over(loss, log_start if log_start > self.next_offset else self.wanted.end)
                     loss = None
                     continue
+                was_near = self._reads_near
                 found = await self._fetch(deadline_s)
                 if found or self.next_offset >= self.wanted.end:
                     return found or None
+                if was_near and not self._reads_near:
+                    continue  # a file is not as it should be: the leader is asked
                 error: RaylogError = RequestTimedOut(
                     f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
                     f"it was committed up to {self.wanted.end}: check that its leader has caught up."
                 )
             except (RpcError, RaylogError) as failure:
                 error = as_raylog_error(failure)
+                if isinstance(error, NearReadFailed | InvalidRequest) and self._reads_near:
+                    self._reads_near = False  # not to be seen from here, or the leader knows no such request
+                    continue
                 if self._is_loss(error, began_s):
                     loss = self._accepted(error)
                     if isinstance(error, OffsetOutOfRange):
@@ -156,13 +174,19 @@ class RangeFetcher:
         return await self._pool.get(self._leader, timeout_s), timeout_s
 
     async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
-        """One request; the batches that reach into the rest of the range, and the position behind them."""
+        """Read what is located, or make one request; the batches that reach into the rest of the range."""
+        if self._places:
+            return await asyncio.to_thread(self._read_near)  # files may be cold
         connection, timeout_s = await self._connection(deadline_s)
         wanted = self.wanted
         args = [wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset]
         # Half of what is left, so that the leader's answer is here before this call's own deadline.
         args += [self._max_bytes, 1, min(FETCH_MAX_WAIT_MS, int(timeout_s * 500)), 0]
-        reply = await connection.call("fetch", args, timeout_s=timeout_s)
+        asks_near = near_arguments(connection) if self._reads_near else []
+        reply = await connection.call("fetch_near" if asks_near else "fetch", [*args, *asks_near], timeout_s=timeout_s)
+        if asks_near and reply.args[3]:
+            self._places.extend(open_places(reply.args[3], None))
+            return await asyncio.to_thread(self._read_near)  # files may be cold
         found: list[FetchedBatch] = []
         try:
             for place, header in iter_headers(reply.payload):
@@ -175,6 +199,30 @@ class RangeFetcher:
         except StorageError as error:
             if not found:  # what is good comes first; the next fetch meets the damage again
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
+        return found
+
+    def _read_near(self) -> list[FetchedBatch]:
+        """The next batches of what is located; fewer, and no more places, when a file is not as it should be."""
+        found: list[FetchedBatch] = []
+        size = 0
+        try:
+            while self._places and size < self._max_bytes and self.next_offset < self.wanted.end:
+                batches, rest = self._places.popleft().read(NEAR_CHUNK_BYTES)
+                if rest is not None:
+                    self._places.appendleft(rest)
+                for batch in batches:
+                    check_crc(batch.buffer, batch.place, batch.header)
+                    if batch.header.base_offset >= self.wanted.end:
+                        self.next_offset = self.wanted.end
+                        break
+                    if batch.header.next_offset > self.next_offset:
+                        found.append(batch)
+                        self.next_offset = batch.header.next_offset
+                        size += batch.header.size
+        except (NearReadFailed, StorageError) as error:
+            logger.info("%s is fetched from its leader from here on: %s", self.wanted.topic_partition, error)
+            self._reads_near = False
+            self._places.clear()
         return found
 
     async def _find_leader(self, deadline_s: float) -> None:

@@ -83,6 +83,7 @@ def read_range(wanted: PartitionRange, options: ReadOptions) -> Iterator[Any]:
         fail_on_data_loss=options.fail_on_data_loss,
         max_bytes=options.fetch_max_bytes or FETCH_MAX_BYTES,
         stall_timeout_s=options.stall_timeout_s,
+        short_circuit_reads=options.consumer.short_circuit_reads,
     )
     builder = ArrowBuilder(
         wanted.topic_partition,

@@ -12,14 +12,14 @@ import msgspec
 
 from .compression import Buffer
 from .errors import CorruptBatch
+from .grids import FOUR_COLUMNS, Grid, Layout, array_at, find_grid, find_layout
+from .grids import NIL as NIL_KIND
 
 Header = tuple[str, bytes]
 Column = list[bytes | None]
 HeaderColumn = list[list[Header] | None]
 
-_NIL = b"\xc0"
-_FOUR_COLUMNS = 0x94
-_ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
+_NIL = bytes((NIL_KIND,))
 _RUNS_MAX = 16
 """A batch whose records were made within so many milliseconds has its timestamps made a run at a time."""
 
@@ -72,7 +72,20 @@ _DECODE = {"keys": _decode_bytes, "values": _decode_bytes, "headers": msgspec.ms
 class OpenBatch:
     """The records of one batch. Each look at a column decodes it anew. Looking raises CorruptBatch at nonsense."""
 
-    __slots__ = ("_append_ms", "_base_ms", "_body", "_columns", "_kept", "_parts", "_position", "offsets", "rows")
+    __slots__ = (
+        "_append_ms",
+        "_base_ms",
+        "_body",
+        "_columns",
+        "_is_laid_out",
+        "_kept",
+        "_layout",
+        "_parts",
+        "_position",
+        "_source",
+        "offsets",
+        "rows",
+    )
 
     def __init__(
         self,
@@ -83,9 +96,17 @@ class OpenBatch:
         last_delta: int,
         base_ms: int,
         append_ms: int | None,
+        source: tuple[Buffer, int, int] | None = None,
     ) -> None:
-        """`append_ms` is the log append time where that speaks for all records. Raises CorruptBatch."""
+        """`append_ms` is the log append time where that speaks for all records. Raises CorruptBatch.
+
+        `source`: a buffer, and where the body begins and ends there; bytes are gone through faster than a view of them.
+        """
         self.rows = rows
+        self._source = source or (body, 0, len(body))
+        self._layout: Layout | None = None
+        self._is_laid_out = False
+        """Whether it was looked for."""
         self._position = position
         self._base_ms = base_ms
         self._append_ms = append_ms
@@ -96,7 +117,7 @@ class OpenBatch:
         self.offsets: range | list[int]
         """Of each record, rising."""
         # Without a fifth column, as usual, there are no gaps, and nothing has to be looked at.
-        if (len(body) == 0 or body[0] != _FOUR_COLUMNS) and self.part("offset_deltas") is not None:
+        if (len(body) == 0 or body[0] != FOUR_COLUMNS) and self.part("offset_deltas") is not None:
             self.offsets = [
                 base_offset + delta for delta in self._decoded(_decode_integers, self._split().offset_deltas)
             ]
@@ -110,6 +131,7 @@ class OpenBatch:
         """For a batch of another kind, whose records were decoded already."""
         one = cls.__new__(cls)
         one.rows, one.offsets, one._columns, one._kept = len(columns.offsets), columns.offsets, columns, {}
+        one._layout, one._is_laid_out = None, True
         return one
 
     def all(self) -> Columns:
@@ -183,24 +205,44 @@ class OpenBatch:
 
     def _elements(self, column: msgspec.Raw) -> memoryview | None:
         part = memoryview(column)
-        kind, size = part[0], 1
-        if kind == _NIL[0]:
+        if part[0] == NIL_KIND:
             return None
-        if kind & 0xF0 == 0x90:
-            count = kind & 0x0F
-        elif kind in (_ARRAY_16, _ARRAY_32):
-            size = 3 if kind == _ARRAY_16 else 5
-            count = int.from_bytes(part[1:size], "big")
-        else:
+        found = array_at(part, 0)
+        if found is None:
             raise self._corrupt("a column is no array")
-        if count != self.rows:
-            raise self._unequal(count)
-        return part[size:]
+        if found[0] != self.rows:
+            raise self._unequal(found[0])
+        return part[found[1] :]
 
     @property
     def is_encoded(self) -> bool:
         """Whether there are encoded columns to look at."""
         return self._columns is None
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where keys and values lie, if that can be told of all of them at once."""
+        if not self._is_laid_out:
+            self._is_laid_out = True
+            self._layout = find_layout(*self._source, self.rows)
+        return self._layout
+
+    def grid(self, name: str) -> Grid | None:
+        """`keys` or `values` of one length, as they lie in the body; None where they differ, or are not encoded."""
+        layout = self.layout
+        if layout is not None:
+            return layout.keys if name == "keys" else layout.values
+        part = self.part(name) if self.is_encoded else None
+        return None if part is None else find_grid(part, 0, len(part), self.rows)
+
+    def has_only_nulls(self, name: str) -> bool:
+        """Whether `keys`, `values` or `headers` are null, all of them; known without a look at each."""
+        layout = self.layout
+        if layout is not None:
+            return name == "headers" or self.grid(name) is None
+        if self._columns is not None:
+            return getattr(self._columns, name) is None
+        return self.part(name) is None
 
     def _split(self) -> _Parts:
         if self._parts is None:

@@ -22,6 +22,8 @@ from .columns import OpenBatch as OpenBatch
 from .compression import COMPRESSIONS as COMPRESSIONS  # re-exported: part of this module's interface
 from .compression import Buffer, compress, decompress
 from .errors import CorruptBatch, UnsupportedCompression
+from .grids import Grid as Grid
+from .grids import Layout as Layout
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -336,6 +338,7 @@ def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
 
         return OpenBatch.of_columns(decode_records(body, header))
     append_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
+    is_plain = not header.attributes & COMPRESSION_MASK
     return OpenBatch(
         body,
         position,
@@ -344,4 +347,5 @@ def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
         header.last_offset_delta,
         header.base_timestamp,
         append_ms,
+        (buffer, position + HEADER_BYTES, position + header.size) if is_plain else None,
     )

@@ -12,6 +12,9 @@ from raylog.client.types import Record
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
 
+COLUMNS_BYTES = 3 << 20
+"""So much is read from files for one batch of columns: it should still lie in a processor's cache when it is used."""
+
 NewState = Callable[[TopicPartition, Start], PartitionState]
 
 
@@ -113,7 +116,8 @@ class Assignment:
                 taken[state.partition] = records
                 limit -= len(records)
                 if limit <= 0:
-                    self._turn = (self._turn + step + 1) % count
+                    # What was read at once is taken before more is read elsewhere, so that memory is used again soon.
+                    self._turn = (self._turn + step + (0 if state.is_in_hand else 1)) % count
                     break
         return taken
 
@@ -144,22 +148,23 @@ class Assignment:
     def take_columns(self, limit: int) -> ColumnBatch:
         """The next records of the partitions in turn, at most `limit`, as columns; raises as `take`.
 
-        What lies in files is read once for each partition: there may be much more than belongs into memory at once.
+        Of what lies in files a part is read: there may be much more than belongs into memory at once.
         """
         pieces: list[ColumnPiece] = []
         order = self._order
         count = len(order)
+        room = COLUMNS_BYTES
         for step in range(count):
             state = order[(self._turn + step) % count]
-            may_read = True
             while limit > 0:
-                piece = state.take_columns(limit, fail=not pieces, may_read=may_read)
+                piece = state.take_columns(limit, fail=not pieces, may_read=room > 0)
                 if piece is None:
                     break
                 pieces.append(piece)
                 limit -= piece.rows
-                may_read = False
-            if limit <= 0:
+                if piece.batch.is_near:
+                    room -= piece.batch.header.size
+            if limit <= 0 or room <= 0:
                 self._turn = (self._turn + step + 1) % count
                 break
         return ColumnBatch(pieces)

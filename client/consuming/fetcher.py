@@ -27,7 +27,7 @@ from raylog.core.errors import (
 from raylog.core.ids import TopicPartition
 from raylog.rpc import RpcError
 
-NEAR_AHEAD_BYTES = 8 << 20
+NEAR_AHEAD_BYTES = 16 << 20
 """Places in files are asked for again when so much is left of them: early enough, and nothing that costs memory."""
 EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer when the server was asked not to wait: no partition is asked more often than this."""

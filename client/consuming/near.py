@@ -1,20 +1,26 @@
-"""Reading segment files that lie on this machine, without the broker (short-circuit reads). Used by `partition.py`.
+"""Reading segment files that lie on this machine, without the broker (short-circuit reads).
 
 The leader names places in its files, all below the high watermark, so what lies there does not change; retention may
 remove a name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time:
 what was only located costs no memory. Whatever goes wrong here is not the user's concern: the leader is asked for the
-bytes instead, and judges for itself whether its log is damaged. May touch: files that the leader has named.
+bytes instead, and judges for itself whether its log is damaged. Used by `partition.py`, `stream.py` and `ranges.py`.
+May touch: files that the leader has named.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from raylog.client.consuming.opening import FetchedBatch
 from raylog.core.errors import RetriableError
+from raylog.rpc import Connection, machine_number
 from raylog.storage.errors import StorageError
-from raylog.storage.records import HEADER_BYTES, iter_headers, parse_header
+from raylog.storage.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
+
+ALONE_BYTES = 64 << 10
+"""A batch of so many bytes is read alone: right behind its header, and without a copy for its checksum."""
 
 
 class NearReadFailed(RetriableError):
@@ -61,21 +67,42 @@ class Place(NamedTuple):
     length: int
 
     def read(self, most_bytes: int) -> tuple[list[FetchedBatch], Place | None]:
-        """The first batches, at least one and as many as fit into `most_bytes`, and the place of the others.
+        """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
 
         Raises NearReadFailed when there is something else than whole batches.
         """
         file, position, length = self
         try:
-            data = file.read(min(length, max(most_bytes, HEADER_BYTES)), position)
-            if len(data) < length:
-                first_bytes = parse_header(data).size
-                if len(data) < first_bytes <= length:
-                    data = file.read(first_bytes, position)
-            batches = [FetchedBatch(data, place, header, True) for place, header in iter_headers(data)]
+            first = parse_header(file.read(min(length, HEADER_BYTES), position))
+            if first.size > length:
+                raise NearReadFailed(f"A segment holds no whole batch at {position}.")
+            if first.size >= min(ALONE_BYTES, most_bytes):
+                # Bytes that are all under the checksum are checked as they are; a part of them would be copied first.
+                data = file.read(first.size - CRC_START, position + CRC_START)
+                batches = [FetchedBatch(data, -CRC_START, first, True)]
+                used = first.size
+            else:
+                data = file.read(min(length, most_bytes), position)
+                batches = [FetchedBatch(data, place, header, True) for place, header in iter_headers(data)]
+                used = batches[-1].place + batches[-1].header.size
+                if used < len(data) == length:
+                    raise NearReadFailed(f"A segment holds no whole batch at {position + used}.")
         except StorageError as error:
             raise NearReadFailed(f"A segment holds no batch at {position}: {error}") from error
-        used = batches[-1].place + batches[-1].header.size if batches else 0
-        if not used or (used < len(data) and len(data) == length):
-            raise NearReadFailed(f"A segment holds no whole batch at {position + used}.")
         return batches, Place(file, position + used, length - used) if used < length else None
+
+
+def near_arguments(connection: Connection) -> list[int]:
+    """What to add to a fetch that asks a leader on this machine for places in its files; nothing if it is elsewhere."""
+    number = machine_number() if connection.stays_here else None
+    return [] if number is None else [number]
+
+
+def open_places(rows: Iterable[Sequence[Any]], last: SegmentFile | None) -> list[Place]:
+    """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
+    places: list[Place] = []
+    for path, position, length, _, device, inode in rows:
+        if last is None or last.identity != (device, inode):
+            last = SegmentFile(path, (device, inode))
+        places.append(Place(last, position, length))
+    return places

@@ -7,7 +7,7 @@ most of its time on. Only when a deserializer refuses a record is the batch gone
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.errors import StorageError
-from raylog.storage.records import BatchHeader, Columns, OpenBatch, check_crc, decode_batch, open_batch
+from raylog.storage.records import BatchHeader, Columns, Grid, Layout, OpenBatch, check_crc, decode_batch, open_batch
 
 Deserializer = Callable[[bytes], Any]
 
@@ -25,6 +25,7 @@ class FetchedBatch(NamedTuple):
 
     buffer: memoryview | bytes
     place: int
+    """Where it begins there; below zero when the buffer begins with what its checksum covers (see `near.py`)."""
     header: BatchHeader
     is_near: bool = False
     """Whether it was read from a file here, and not sent by the leader."""
@@ -61,10 +62,31 @@ class OpenPiece:
             raise self.corrupt(error) from error
         return None if found is None else found[begin:stop]
 
-    def encoded(self, name: str) -> memoryview | None:
-        """All elements of the batch's column as msgpack; None where all are null, or nothing is encoded like that."""
+    def strings(self, name: str) -> Sequence[bytes | None]:
+        """`keys` or `values`."""
+        column = self.column(name)
+        return [None] * len(self.offsets) if column is None else column
+
+    def part(self, begin: int, stop: int) -> OpenPiece:
+        """The records from place `begin` of these up to `stop`."""
+        return OpenPiece(self._partition, self._opened, self.begin + begin, self.begin + stop)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where keys and values of the whole batch lie, if they have one length each and nothing has headers."""
+        return self._opened.layout
+
+    def grid(self, name: str) -> Grid | None:
+        """`keys` or `values` of the whole batch, where all have one length."""
         try:
-            return self._opened.part(name)
+            return self._opened.grid(name)
+        except StorageError as error:
+            raise self.corrupt(error) from error
+
+    def has_only_nulls(self, name: str) -> bool:
+        """Whether `keys`, `values` or `headers` of the whole batch are null; known without a look at each."""
+        try:
+            return self._opened.has_only_nulls(name)
         except StorageError as error:
             raise self.corrupt(error) from error
 
@@ -72,16 +94,6 @@ class OpenPiece:
     def timestamp_base(self) -> tuple[int, bool]:
         """What timestamp deltas are to be added to, and whether it is already the timestamp of all records."""
         return self._opened.timestamp_base
-
-    @property
-    def batch_rows(self) -> int:
-        """How many records the whole batch has."""
-        return self._opened.rows
-
-    @property
-    def is_encoded(self) -> bool:
-        """Whether columns are encoded as msgpack."""
-        return self._opened.is_encoded
 
     def corrupt(self, cause: Exception) -> CorruptMessage:
         """The error for a column that cannot be read."""

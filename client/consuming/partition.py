@@ -275,6 +275,12 @@ class PartitionState:
         """Whether the next record lies in a batch that is open already, so that `take_one` is cheap."""
         return self._at < len(self._records) and not self.paused
 
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether more waits of a batch that is open already, or of what was read from a file at once."""
+        front = self._waiting[0] if self._waiting else None
+        return self._at < len(self._records) or (isinstance(front, FetchedBatch) and front.is_near)
+
     def take_columns(self, limit: int, *, fail: bool, may_read: bool = True) -> ColumnPiece | None:
         """The next records of one batch as columns, at most `limit`, or None. Deserializers are not applied.
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from raylog.client.config import ConsumerConfig
-from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
+from raylog.client.consuming.near import NearReadFailed, near_arguments, open_places
 from raylog.client.consuming.partition import PartitionState
 from raylog.client.metadata import PartitionInfo
-from raylog.rpc import Connection, Reply, RpcError, machine_number
+from raylog.rpc import Connection, Reply, RpcError
 
 ISOLATION_READ_UNCOMMITTED = 0
 
@@ -98,11 +98,9 @@ class FetchStream:
         self.connection.call_then(method, [*args, *near], timeout_s=self._timeout_s, then=self._answered)
 
     def _near(self) -> list[int]:
-        """What to add to a fetch that asks a leader on this machine for places in its files; nothing if it is none."""
-        if not (self._config.short_circuit_reads and self.state.reads_near and self.connection.stays_here):
-            return []
-        number = machine_number()
-        return [] if number is None else [number]
+        """What to add to a fetch that asks for places in files; nothing if it does not."""
+        wants_near = self._config.short_circuit_reads and self.state.reads_near
+        return near_arguments(self.connection) if wants_near else []
 
     def _answered(self, answer: Reply | RpcError) -> None:
         state = self.state
@@ -152,10 +150,6 @@ class FetchStream:
 
 def _add_places(state: PartitionState, session: int, rows: list[list[Any]]) -> bool:
     """Open what the leader has named, and queue it. Raises NearReadFailed."""
-    places: list[Place] = []
-    for path, position, length, _, device, inode in rows:
-        file = state.segment_file
-        if file is None or file.identity != (device, inode):
-            file = state.segment_file = SegmentFile(path, (device, inode))
-        places.append(Place(file, position, length))
+    places = open_places(rows, state.segment_file)
+    state.segment_file = places[-1].file
     return state.add_places(session, places, next_offset=rows[-1][3])

@@ -10,7 +10,7 @@ from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.producer import Producer
 from raylog.core.errors import CorruptMessage, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import Header, encode_batch, encode_kafka_batch
+from raylog.storage.records import MAGIC_COLUMNS, Header, assemble_batch, encode_batch, encode_kafka_batch
 from tests.unit.client.toy_server import ToyCluster
 
 HERE = TopicPartition("t", 0)
@@ -155,3 +155,40 @@ def test_columns_travel_from_a_producer_to_a_consumer(cluster: ToyCluster) -> No
         assert len(consumer.consume_batch(timeout=0)) == 0
         assert not consumer.consume_batch(timeout=0.01)
     assert sorted(map(bytes, filter(None, found)), key=int) == values
+
+
+def test_a_column_can_be_gone_through_twice_and_held_longer_than_the_batch() -> None:
+    values = taken(state_of(*two_batches())).values
+    assert list(values) == list(values) == [b"1", None, b"3", b"4", b"5"]
+    assert (len(values), values[0], values[-1], values[1:4]) == (5, b"1", b"5", [None, b"3", b"4"])
+    assert repr(values) == "<BytesColumn of 5 values>"
+    with pytest.raises(IndexError):
+        values[5]
+    assert len(ColumnBatch([]).values) == 0
+    assert ColumnBatch([]).values == []
+
+
+def test_a_column_goes_to_arrow_and_to_a_producer_as_a_list_does(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    values = taken(state_of(*two_batches())).values
+    assert pa.array(values, pa.binary()).to_pylist() == values
+    with Producer(**cluster.options) as producer:
+        producer.send_batch("t", values).result(10)
+    with Consumer("t", auto_offset_reset="earliest", **cluster.options) as consumer:
+        assert consumer.consume_batch(timeout=10).values == values
+
+
+def test_a_batch_that_nobody_can_read_is_met_when_its_turn_comes() -> None:
+    good = encode_batch(None, [b"1"], [1])
+    nonsense = assemble_batch(
+        MAGIC_COLUMNS, b"\x94\xc0\xc0\x91\x07\xc0", [1], producer_id=-1, producer_epoch=-1, base_sequence=-1,
+        base_offset=1, partition_leader_epoch=-1, attributes=0,
+    )  # fmt: skip
+    batch = taken(state_of(good, nonsense))
+    assert batch.offsets == [0, 1]
+    each = iter(batch.values)
+    assert next(each) == b"1"
+    with pytest.raises(CorruptMessage):
+        next(each)
+    with pytest.raises(CorruptMessage):
+        batch.to_arrow()

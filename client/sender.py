@@ -12,11 +12,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from raylog.client.accumulator import Accumulator, Lane
+from raylog.client.accumulator import Accumulator
 from raylog.client.batch import Batch
 from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.delivery import Delivery
+from raylog.client.lanes import Lane
 from raylog.core.errors import ClientClosed, RaylogError
 from raylog.rpc import Together
 from raylog.storage.compression import COMPRESSIONS

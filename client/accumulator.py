@@ -81,10 +81,9 @@ class Accumulator:
         if headers is not None:
             size += sum([len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers])
         lane = self.lane_of(router, key, partition)
-        is_wake_due = False
         with self.turn:
             if lane is None:
-                lane = router.sticky_lane(self._batch_size)
+                lane = self._sticky_lane(router, size)
             batch = lane.open
             if batch is not None and size < batch.room:
                 batch.room -= size
@@ -92,9 +91,9 @@ class Accumulator:
                 batch = self._with_room(router, lane, size)
                 if batch is None:
                     return None
-                is_wake_due = self._is_wake_due and not self._is_wake_sent
-                if is_wake_due:
-                    self._is_wake_sent = True
+            is_wake_due = self._is_wake_due and not self._is_wake_sent
+            if is_wake_due:
+                self._is_wake_sent = True
             index = batch.add(key, value, headers, timestamp_ms)
         if is_wake_due:
             self._wake()
@@ -119,7 +118,7 @@ class Accumulator:
                 self._raise_if_never(size)
                 return None
             if lane is None:
-                lane = router.sticky_lane(self._batch_size)
+                lane = self._sticky_lane(router, size)
             if lane.open is not None:
                 lane.sealed.append(self._seal(lane, lane.open))
             batch = self._new_batch(lane)
@@ -285,6 +284,17 @@ class Accumulator:
         if size > self._memory:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 
+    def _sticky_lane(self, router: Router, size: int) -> Lane:
+        """Where the next `size` bytes without key go. A lane that has had its share of them does not wait for more."""
+        lane = router.sticky
+        if size <= router.sticky_left():
+            return lane
+        chosen = router.change_over(self._batch_size)
+        if chosen is not lane and lane.open is not None:
+            lane.sealed.append(self._seal(lane, lane.open))
+            self._is_wake_due = True
+        return chosen
+
     def _with_room(self, router: Router, lane: Lane, size: int) -> Batch | None:
         """The lane's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
 
@@ -306,14 +316,15 @@ class Accumulator:
             return None
         if batch is None or before + size > lane.limit:
             batch, before = self._next_batch(lane, batch), 0
-        is_sticky = router.sticky is lane and router.sticky_lane(self._batch_size) is lane
         filled = before + size
         if filled >= lane.full_size(batch_size) > before:
             self._is_wake_due = True
         until = min(lane.limit, batch_size if filled < batch_size else filled + batch_size)
         room = min(until - filled, (free - size) // (ROOM_SHARE * len(self._active)))
-        if is_sticky:
-            room = min(room, router.sticky_left() - size)
+        if router.sticky is lane:
+            left = router.sticky_left() - size
+            if left >= 0 or router.change_over(self._batch_size) is lane:
+                room = min(room, router.sticky_left() - size)
         room = max(0, room)
         self._buffered += filled + room - batch.reserved
         batch.reserved, batch.room = filled + room, room

@@ -86,18 +86,17 @@ class Router:
         if self.count != len(self.lanes):
             self.count, self.lanes_of_keys = len(self.lanes), {}
 
-    def sticky_lane(self, batch_size: int) -> Lane:
-        """Where a record without key goes: by turns, but to each partition as much as makes a batch."""
-        if self.sticky_left() <= 0:
-            waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
-            chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
-            self.sticky = self.lanes[chosen]
-            self._sticky_until = self.sticky.appended_bytes() + self.sticky.full_size(batch_size)
-        return self.sticky
-
     def sticky_left(self) -> int:
         """How many bytes the chosen lane still gets."""
         return self._sticky_until - self.sticky.appended_bytes()
+
+    def change_over(self, batch_size: int) -> Lane:
+        """Choose where records without key go from now on: each lane gets as much as makes a batch."""
+        waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
+        chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
+        lane = self.sticky = self.lanes[chosen]
+        self._sticky_until = lane.appended_bytes() + lane.full_size(batch_size)
+        return lane
 
     def lane_of_key(self, key: bytes) -> Lane:
         """Where a key's records go, remembered for the next of them."""

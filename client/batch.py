@@ -11,7 +11,6 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Generator
-from itertools import pairwise
 from operator import itemgetter
 from time import time
 from typing import Any
@@ -20,12 +19,15 @@ import msgspec
 
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.errors import RaylogError
-from raylog.storage.records import decode_batch, encode_batch, parse_header
+from raylog.storage.records import decode_batch, encode_batch, encode_stamped, parse_header
 
 logger = logging.getLogger(__name__)
 _lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
 
 _first = itemgetter(0)
+
+JOIN_BELOW_BYTES = 8 * 1024
+"""A connection would copy a body below this beside the header in any case."""
 
 IN_LINE, SENT, STORED = "in line", "sent", "stored"
 
@@ -34,8 +36,8 @@ class Batch:
     """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps sent again, and done."""
 
     __slots__ = (
-        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "error",
-        "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
+        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "encoded_bytes",
+        "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
         "quick_from_s", "quick_until_s", "record_count", "reserved", "room", "sent_s", "size", "stamps", "state",
         "topic", "values",
     )  # fmt: skip
@@ -63,7 +65,9 @@ class Batch:
         self.loop_thread = loop_thread
         # What the sender knows.
         self.record_count = 0
-        self.encoded = b""
+        self.encoded: bytes | tuple[bytes, ...] = b""
+        """What is sent; in parts if a large body would have to be copied to join them."""
+        self.encoded_bytes = 0
         self.base_sequence = -1
         self.state = IN_LINE
         self.attempts = 0
@@ -124,22 +128,25 @@ class Batch:
         """Close the batch and turn it into bytes; the columns are not kept."""
         self.record_count = len(self.values)
         self.base_sequence = base_sequence
-        self.encoded = encode_batch(
+        header, body = encode_stamped(
             self.keys or None,
             self.values,
-            spread(self.stamps, self.record_count),
+            self.stamps,
             self.headers,
             compression=compression,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
         )
+        self.encoded_bytes = len(header) + len(body)
+        self.encoded = header + body if len(body) < JOIN_BELOW_BYTES else (header, body)
         self.keys, self.values, self.headers = [], [], None
 
     def encode_again(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """The same records under another producer id, epoch and sequence: these lie inside the checksum."""
-        header = parse_header(self.encoded)
-        columns = decode_batch(self.encoded, 0, header, verify=False)
+        encoded = self.encoded if isinstance(self.encoded, bytes) else b"".join(self.encoded)
+        header = parse_header(encoded)
+        columns = decode_batch(encoded, 0, header, verify=False)
         self.base_sequence = base_sequence
         self.encoded = encode_batch(
             columns.keys,
@@ -197,14 +204,6 @@ class Batch:
                 self._callbacks.append(callback)
                 return
         _call(callback)
-
-
-def spread(stamps: list[tuple[int, int]], count: int) -> list[int]:
-    """The timestamp of each of `count` records."""
-    timestamps: list[int] = []
-    for (first, timestamp_ms), (end, _) in pairwise([*stamps, (count, 0)]):
-        timestamps += [timestamp_ms] * (end - first)
-    return timestamps
 
 
 def _call(callback: Callable[[], object]) -> None:

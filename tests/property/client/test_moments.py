@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.batch import Batch, SendFuture, spread
+from raylog.client.batch import Batch, SendFuture
+from raylog.storage.records import decode_batch, encode_batch, parse_header
 
 STAMPS = st.lists(st.integers(-3, 3) | st.integers(1_700_000_000_000, 1_700_000_000_002), min_size=1, max_size=60)
 
@@ -16,7 +17,11 @@ def test_each_record_keeps_its_timestamp(stamps: list[int]) -> None:
     batch = Batch("t", 0, 0.0, 9.0, None)
     indexes = [batch.add(None, b"v", None, timestamp_ms) for timestamp_ms in stamps]
     assert indexes == list(range(len(stamps)))
-    assert spread(batch.stamps, len(stamps)) == stamps
+    batch.encode(0, -1, -1, -1)
+    assert isinstance(batch.encoded, bytes)
+    header = parse_header(batch.encoded)
+    assert decode_batch(batch.encoded, 0, header).timestamps == stamps
+    assert batch.encoded == encode_batch(None, [b"v"] * len(stamps), stamps)
     batch.complete(7)
     found = [SendFuture(batch, index).result(0) for index in indexes]
     assert [(one.offset, one.timestamp_ms) for one in found] == [

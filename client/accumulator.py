@@ -80,21 +80,30 @@ class Accumulator:
             size += len(key)
         if headers is not None:
             size += sum([len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers])
-        lane = self.lane_of(router, key, partition)
-        with self.turn:
-            if lane is None:
-                lane = self._sticky_lane(router, size)
-            batch = lane.open
+        named = None
+        if key is not None or partition is not None or self._choose is not None:
+            named = self.lane_of(router, key, partition)
+        turn, is_wake_due = self.turn, False
+        while True:
+            try:
+                del turn.free
+                break
+            except AttributeError:
+                turn.pause()
+        try:
+            batch = (named or router.sticky).open
             if batch is not None and size < batch.room:
                 batch.room -= size
             else:
-                batch = self._with_room(router, lane, size)
+                batch = self._with_room(router, named or self._sticky_lane(router, size), size)
                 if batch is None:
                     return None
-            is_wake_due = self._is_wake_due and not self._is_wake_sent
-            if is_wake_due:
-                self._is_wake_sent = True
+                is_wake_due = self._is_wake_due and not self._is_wake_sent
+                if is_wake_due:
+                    self._is_wake_sent = True
             index = batch.add(key, value, headers, timestamp_ms)
+        finally:
+            turn.free = True
         if is_wake_due:
             self._wake()
         return SendFuture(batch, index)

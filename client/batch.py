@@ -90,7 +90,8 @@ class Batch:
         index = len(self.values)
         try:
             if timestamp_ms is None:
-                timestamp_ms = self._stamp_now()
+                timestamp_ms = int(time() * 1000)
+                self.quick_from_s, self.quick_until_s = timestamp_ms / 1000, (timestamp_ms + 1) / 1000
             else:
                 self.quick_until_s = 0.0
             if not self.stamps or self.stamps[-1][1] != timestamp_ms:
@@ -115,12 +116,6 @@ class Batch:
         del self.keys[count:]
         if self.headers is not None:
             del self.headers[count:]
-
-    def _stamp_now(self) -> int:
-        moment_s = time()
-        timestamp_ms = int(moment_s * 1000)
-        self.quick_from_s, self.quick_until_s = timestamp_ms / 1000, (timestamp_ms + 1) / 1000
-        return timestamp_ms
 
     # Bytes
 

@@ -112,13 +112,14 @@ class AsyncProducer:
         self._check_usable()
         accumulator = self.sender.accumulator
         router = accumulator.routers.get(topic) or await self._route(topic)
-        checked = self.checked_key(key), self.checked_value(value), checked_headers(headers)
+        key, value = self.checked_key(key), self.checked_value(value)
+        pairs = None if headers is None else checked_headers(headers)
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
-        future = accumulator.append(router, *checked, partition, timestamp_ms)
+        future = accumulator.append(router, key, value, pairs, partition, timestamp_ms)
         if future is None:
-            timestamp_ms = now_ms() if timestamp_ms is None else timestamp_ms
-            future = await self._when_room(partial(accumulator.append, router, *checked, partition, timestamp_ms))
+            moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
+            future = await self._when_room(partial(accumulator.append, router, key, value, pairs, partition, moment_ms))
         return AsyncSendFuture(future._batch, future._index)
 
     async def send_batch(

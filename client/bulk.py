@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, Lane, Router
+from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
 from raylog.client.batch import AsyncSendFuture, Batch
+from raylog.client.lanes import Lane, Router
 from raylog.core.errors import RaylogError, RecordTooLarge
 
 Column = list[bytes | None]

@@ -76,6 +76,10 @@ def _more(one: Measured) -> str:
         return f"{number(whole.median)} MB in {count.median:.0f} processes"
     if one.metric == "seconds" and (created := one.summary("created_s")):
         return f"{number(created.median)} s until the call to create it returned"
+    if one.metric == "idle_cpu_ms" and (count := one.summary("processes")):
+        ours, replicas = one.summary("replicas_cpu_ms"), one.summary("replicas")
+        of_them = f", of them {replicas.median:.0f} replicas with {number(ours.median)} ms" if ours and replicas else ""
+        return f"{count.median:.0f} processes{of_them}"
     if one.metric == "join_s" and (rate := one.summary("rate")):
         return f"{number(rate.median)} records/s"
     return ""

@@ -55,3 +55,4 @@ class Measured(OnLoop):
         """Close the connection."""
         if self._sender is not None:
             self.run(self._sender.close())
+            self.loop.close()

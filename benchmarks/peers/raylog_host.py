@@ -84,10 +84,10 @@ def main() -> None:
             command, *rest = line.split()
             if command == "stop":
                 break
-            answers.write(json.dumps(_answer(cluster, command, rest)) + "\n")
+            answers.write(json.dumps(answer(cluster, command, rest)) + "\n")
 
 
-def _answer(cluster: Cluster, command: str, rest: list[str]) -> dict[str, Any]:
+def answer(cluster: Cluster, command: str, rest: list[str]) -> dict[str, Any]:
     """What a command gives. One that fails costs one measurement, and not the cluster."""
     import ray
 

@@ -98,7 +98,7 @@ QUICK = Pace(
     rounds=2, seconds=1.2, warmup_s=0.5, quick=True, slow_rounds=1, limit_s=465.0, touched_bytes=512 << 20
 )  # fmt: skip
 FULL = Pace(
-    rounds=5, seconds=5.0, warmup_s=2.0, quick=False, slow_rounds=5, limit_s=6 * 3600.0, touched_bytes=3 << 30
+    rounds=5, seconds=5.0, warmup_s=2.0, quick=False, slow_rounds=5, limit_s=6 * 3600.0, touched_bytes=1 << 30
 )  # fmt: skip
 
 

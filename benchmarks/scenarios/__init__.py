@@ -17,15 +17,15 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "consume": throughput.consume,
     "catchup": flows.catchup,
     "group": crowds.group,
-    "growth": growth.growth,
     "create": recovery.create,
+    "growth": growth.growth,
     "failover": recovery.failover,
     "restart": recovery.restart,
 }
 """In the order in which they run: first what idle replicas disturb most, last what kills servers."""
 WEIGHTS = {
     "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
-    "group": 22, "growth": 100, "create": 40, "failover": 40, "restart": 40,
+    "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40,
 }  # fmt: skip
 """About the seconds that each takes in a quick run; each may have its share of the run's time."""
 SHARES_TOPICS_WITH_LAST = {"small", "together", "memory"}

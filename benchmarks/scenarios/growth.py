@@ -16,8 +16,8 @@ from benchmarks.peers.processes import Unavailable, cpu_seconds
 from benchmarks.scenarios.throughput import fill_each
 
 SIZE = 1_000
-PARTITIONS = (1, 6, 12, 24)
-GIGABYTES = (1, 5, 10, 20)
+PARTITIONS = (1, 6, 24)
+GIGABYTES = (1, 5, 20)
 QUICK_GIGABYTES = (1, 4)
 """What there is time for; the goal needs the others."""
 ROUNDS_MAX = 3
@@ -42,6 +42,9 @@ Measure = Callable[[Contestant], Outcome | None]
 def growth(bench: Bench) -> None:
     """Whether throughput stays from 1 to 24 partitions and from 1 to 20 GB; here the cases take turns, too."""
     _partitions(bench, (1, 24) if bench.pace.quick else PARTITIONS)
+    if bench.pace.quick and bench.is_late():  # no goal can be reached with what it would measure
+        bench.leave_out("growth, data on disk", Unavailable("the time was over"))
+        return
     _data(bench, QUICK_GIGABYTES if bench.pace.quick else GIGABYTES)
 
 

@@ -192,7 +192,7 @@ def test_the_prototype_is_compared_within_the_same_case() -> None:
 def test_a_server_at_rest_is_shown_with_what_its_replicas_take() -> None:
     outcome = {"idle_cpu_ms": 60.0, "processes": 20, "replicas_cpu_ms": 27.0, "replicas": 3}
     (row,) = rows_of([Measured("latency", "server at rest", "raylog records", "idle_cpu_ms", [outcome])])
-    assert row[4] == "20 processes, of them 3 replicas with 27 ms"
+    assert row[4] == "20 processes, of them 3 of replicas with 27 ms"
 
 
 def test_of_one_case_alone_nobody_can_say_whether_it_is_flat() -> None:

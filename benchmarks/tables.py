@@ -80,10 +80,10 @@ def _more(one: Measured) -> str:
         return f"{number(created.median)} s until the call to create it returned"
     if one.metric == "idle_cpu_ms" and (count := one.summary("processes")):
         ours, replicas = one.summary("replicas_cpu_ms"), one.summary("replicas")
-        whole = f"{count.median:.0f} process{'es'[: 2 * (count.median > 1)]}"
+        processes = f"{count.median:.0f} process{'es'[: 2 * (count.median > 1)]}"
         if ours is None or replicas is None or replicas.median >= count.median:
-            return whole
-        return f"{whole}, of them {replicas.median:.0f} of replicas with {number(ours.median)} ms"
+            return processes
+        return f"{processes}, of them {replicas.median:.0f} of replicas with {number(ours.median)} ms"
     if one.metric == "join_s" and (rate := one.summary("rate")):
         return f"{number(rate.median)} records/s"
     return ""

@@ -18,6 +18,7 @@ from benchmarks.results import Results
 
 OURS = Contestant("raylog send", "raylog", "raylog")
 OTHER = Contestant("aiokafka", "kafka", "aiokafka")
+NEEDED = Contestant("kafka-python", "kafka", "kafka_python")
 
 
 class Pretended:
@@ -101,9 +102,10 @@ def test_every_scenario_has_a_weight() -> None:
 def test_when_a_share_is_over_goals_have_one_round_and_others_say_why_they_have_none(bench: Bench) -> None:
     bench.begin(0.0)
     assert bench.is_late()
-    bench.rounds("produce", "a case", [OURS, OTHER], one_second)
-    ours, other = bench.results.measured
+    bench.rounds("produce", "a case", [OURS, OTHER, NEEDED], one_second)
+    ours, other, needed = bench.results.measured
     assert (len(ours.rounds), len(other.rounds), other.left_out) == (1, 0, "the time was over")
+    assert len(needed.rounds) == 1
 
 
 def test_the_next_scenario_has_time_again(bench: Bench) -> None:

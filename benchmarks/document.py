@@ -141,8 +141,8 @@ python -m benchmarks --only produce,latency
 python -m benchmarks.document benchmarks/results/STAMP/results.json
 ```
 
-The second needs about twelve minutes and 45 GB of disk, which it gives back. Given several files, the last command takes
-each scenario from the last of them that has it, and says so above.
+The second needs about twelve minutes and 45 GB of disk, which it gives back. Given several files, the last command
+takes each scenario from the last of them that has it, and says so above.
 
 Kafka's jars come by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) through the `mvn` of the machine, which
 keeps to its own settings and mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's

@@ -138,7 +138,7 @@ def _fill(bench: Bench, job_for: JobFor, gigabytes: int) -> None:
     """Write large records in batches until the topic holds so much."""
     (ours,) = bench.among("raylog send_batch")
     job = job_for(ours)
-    held, rate = 0, 200e6
+    held, rate = 0, 400e6
     while job is not None and held < gigabytes * 10**9:
         seconds = min(20.0, max(0.2, (gigabytes * 10**9 - held) / rate))
         outcome = run(replace(job, load="produce", size=FILLING, seconds=seconds, warmup_s=0.0))

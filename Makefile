@@ -78,6 +78,7 @@ simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted
 
 bench: $(VENV)/.installed-bench compiled
+	@$(PY) -m compileall -q benchmarks
 	$(PY) -m benchmarks $(BENCH_ARGS)
 
 constraints: $(VENV)/.installed-test

@@ -9,7 +9,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,30 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import machine
-from benchmarks.bench import FULL, QUICK, Bench
+from benchmarks.bench import FULL, GRACE_S, QUICK, Bench, TimeIsOver
 from benchmarks.optional import Missing
 from benchmarks.peers.base import Peer
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats_peer import Nats
-from benchmarks.peers.processes import Unavailable
+from benchmarks.peers.processes import Unavailable, kill_children
+from benchmarks.peers.prototype_peer import Prototype
 from benchmarks.peers.ray_queue_peer import RayQueue
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.peers.redis_peer import Redis
 from benchmarks.plots import draw
-from benchmarks.results import Results
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.results import REST_OF, Results
+from benchmarks.scenarios import SCENARIOS, SHARES_TOPICS_WITH_LAST, share_of
 from benchmarks.scenarios.throughput import warm_up
 from benchmarks.tables import as_markdown, show
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")
 NEEDS_NO_SERVER = {"limits"}
+NEEDS_WARM_SERVERS = {"latency", "small", "produce", "together", "consume"}
+BREAK_OFF_AGAIN_S = 20.0
+"""What tidies up after a run was broken off is broken off, too, when it takes longer."""
+STOP_S = 40.0
+"""A quick run's servers have so long to stop, and are then killed."""
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -46,7 +53,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5, quick 2 and 1 of slow ones)")
     parser.add_argument("--seconds", type=float, help="measured seconds of each round")
     parser.add_argument("--quick", action="store_true", help="a part of the cases, within ten minutes; also QUICK=1")
-    parser.add_argument("--limit-s", type=float, help="begin no scenario after so many seconds (quick: 450)")
+    limit = f"seconds that the scenarios share (quick: {QUICK.limit_s:.0f}); {GRACE_S:.0f} later the run is broken off"
+    parser.add_argument("--limit-s", type=float, help=limit)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
     chosen = parser.parse_args(given)
@@ -63,28 +71,55 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
     """The servers that were asked for; the queue of Ray needs Raylog's Ray."""
     raylog = Raylog(scratch, brokers)
     everything: list[Peer] = [
-        raylog, Kafka(scratch, ROOT / "build" / "peers", brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog)
+        raylog, Kafka(scratch, ROOT / "build" / "peers", brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
+        Prototype(scratch),
     ]  # fmt: skip
-    names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else [])}
+    names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
     return [one for one in everything if one.name in names]
 
 
 def measure(bench: Bench, scenarios: Sequence[str]) -> None:
     """Run the scenarios in order; one that fails, or for which there is no time, does not take the others along."""
-    if set(scenarios) - NEEDS_NO_SERVER:
-        bench.start()
-        if {"produce", "consume", "latency"} & set(scenarios):
-            warm_up(bench)
-    for name in [one for one in SCENARIOS if one in scenarios]:
-        if bench.is_late():
-            bench.leave_out(f"scenario {name}", Unavailable(f"the time of {bench.pace.limit_s:.0f} s was over"))
-            continue
-        try:
-            SCENARIOS[name](bench)
-        except (Unavailable, Missing) as error:
-            bench.leave_out(f"scenario {name}", error)
-        except Exception as error:  # a scenario's own mistake must not cost what the others have measured
-            bench.leave_out(f"scenario {name}", error)
+    chosen = [one for one in SCENARIOS if one in scenarios]
+    done = 0
+    try:
+        if set(chosen) - NEEDS_NO_SERVER:
+            bench.start()
+            if NEEDS_WARM_SERVERS & set(chosen):
+                _run(bench, "warm-up", warm_up)
+        for done, name in enumerate(chosen):
+            if name not in SHARES_TOPICS_WITH_LAST:
+                bench.drop_topics()
+            bench.begin(share_of(name, chosen[done + 1 :]))
+            _run(bench, f"scenario {name}", SCENARIOS[name])
+    except TimeIsOver:
+        over = Unavailable(f"the run's time of {bench.pace.hard_s:.0f} s was over")
+        for name in chosen[done:]:
+            begun = any(one.scenario == name for one in bench.results.measured)
+            bench.leave_out(f"{REST_OF}{name}" if begun else f"scenario {name}", over)
+
+
+def _run(bench: Bench, name: str, scenario: Callable[[Bench], None]) -> None:
+    try:
+        scenario(bench)
+    except (Unavailable, Missing) as error:
+        bench.leave_out(name, error)
+    except Exception as error:  # a scenario's own mistake must not cost what the others have measured
+        traceback.print_exc()
+        bench.leave_out(name, error)
+
+
+def stop(bench: Bench) -> None:
+    """Stop the servers; those of a quick run that take too long are killed."""
+    if bench.pace.quick:
+        signal.setitimer(signal.ITIMER_REAL, STOP_S)
+    try:
+        bench.stop()
+    except TimeIsOver:
+        bench.say("the servers took too long to stop and are killed")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        kill_children()
 
 
 def keep(results: Results, folder: Path) -> None:
@@ -112,12 +147,16 @@ def main() -> int:
     os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
     bench = Bench(make_peers(chosen.peers, scratch, chosen.brokers), pace, results, scratch)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGALRM, lambda *_: bench.break_off())
+    signal.setitimer(signal.ITIMER_REAL, pace.hard_s, BREAK_OFF_AGAIN_S)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     try:
         measure(bench, chosen.only)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        results.machine |= machine.at_end()
         keep(results, chosen.results / stamp)  # first, because stopping takes its time
-        bench.stop()
+        stop(bench)
         shutil.rmtree(scratch, ignore_errors=True)
     show(results, Console(width=160 if not sys.stdout.isatty() else None))
     print(f"Kept in {chosen.results / stamp}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import even_start
 from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 from benchmarks.optional import Missing
@@ -22,8 +22,16 @@ from benchmarks.peers.processes import Unavailable
 from benchmarks.results import Measured, Results
 from raylog.core.errors import RaylogError
 
+BATCH_BYTES = 128 << 10
+"""The batch size that every client is given: Kafka's clients need it for their best rate."""
+BATCH_BYTES_LARGE = 1 << 20
+GRACE_S = 60.0
+"""What runs when the time is over may go on for so long, and is then broken off."""
 LEFT_OUT = (Unavailable, Missing, RaylogError, OSError, subprocess.TimeoutExpired)
 """What a server, a client or the way to it may fail with; anything else is a mistake of the harness."""
+
+
+RATES = ("rate", "rate_mb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +43,17 @@ class Contestant:
     client: str
     form: str = "records"
     linger_ms: int = 5
+    batch_bytes: int = BATCH_BYTES
 
     @property
     def is_named_in_goals(self) -> bool:
-        """Whether a goal compares with it: then it gets all rounds also in a quick run."""
-        return self.peer in ("raylog", "") or self.client in ("java", "confluent")
+        """Whether a goal compares with it closely: then it gets all rounds also in a quick run."""
+        return self.peer in ("raylog", "prototype", "") or self.client in ("java", "confluent")
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a goal is open without it: then it gets a round however late it is."""
+        return self.is_named_in_goals or self.client == "kafka_python"
 
 
 CONTESTANTS = {
@@ -57,6 +71,8 @@ CONTESTANTS = {
         Contestant("nats", "nats", "nats"),
         Contestant("redis streams", "redis", "redis"),
         Contestant("ray.util.queue", "ray.util.queue", "ray_queue"),
+        Contestant("bare prototype", "prototype", "prototype"),
+        Contestant("bare prototype, 1 MiB batches", "prototype", "prototype", batch_bytes=BATCH_BYTES_LARGE),
     )
 }
 
@@ -72,11 +88,27 @@ class Pace:
     slow_rounds: int
     """Of what takes longer than measuring: killing, restarting, filling."""
     limit_s: float
-    """No round begins after so many seconds, and no scenario."""
+    """Each scenario has its share of this time. No round begins after its share is over, but for the first of what a
+    goal names."""
+    touched_bytes: int
+    """So much memory is touched and freed before a rate is measured; see `even_start`."""
+
+    @property
+    def hard_s(self) -> float:
+        """After so many seconds the run is broken off, with what it has measured."""
+        return self.limit_s + GRACE_S
 
 
-QUICK = Pace(rounds=2, seconds=1.5, warmup_s=0.7, quick=True, slow_rounds=1, limit_s=450.0)
-FULL = Pace(rounds=5, seconds=5.0, warmup_s=2.0, quick=False, slow_rounds=5, limit_s=6 * 3600.0)
+QUICK = Pace(
+    rounds=2, seconds=1.2, warmup_s=0.5, quick=True, slow_rounds=1, limit_s=465.0, touched_bytes=512 << 20
+)  # fmt: skip
+FULL = Pace(
+    rounds=5, seconds=5.0, warmup_s=2.0, quick=False, slow_rounds=5, limit_s=6 * 3600.0, touched_bytes=1 << 30
+)  # fmt: skip
+
+
+class TimeIsOver(BaseException):
+    """The run's time is over. No Exception, so that nothing on the way takes it for a failure of its own."""
 
 
 class Bench:
@@ -93,10 +125,30 @@ class Bench:
         self._made: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
+        self._share_ends_s = self._began_s + pace.limit_s
+        self.is_broken_off = False
+
+    # Time
+
+    def begin(self, share: float) -> None:
+        """Begin a scenario, which may take this share of the time that is left; bring back servers that have ended."""
+        now_s = time.monotonic()
+        self._share_ends_s = now_s + max(0.0, self._began_s + self.pace.limit_s - now_s) * share
+        for name, peer in self.peers.items():
+            if not peer.runs():
+                self.say(f"{name} has ended and is started again")
+                with contextlib.suppress(*LEFT_OUT):
+                    peer.stop()
+                    peer.start()
 
     def is_late(self) -> bool:
-        """Whether the time for this run is over."""
-        return time.monotonic() - self._began_s > self.pace.limit_s
+        """Whether the scenario's share of the time is over."""
+        return time.monotonic() > self._share_ends_s
+
+    def break_off(self) -> None:
+        """Raise TimeIsOver, from wherever the run is; what was made for it stays as it is."""
+        self.is_broken_off = True
+        raise TimeIsOver
 
     # Servers
 
@@ -148,9 +200,9 @@ class Bench:
     ) -> Iterator[Callable[[Contestant], Job | None]]:
         """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
 
-        A quick run uses the topics of its kind again, because making and deleting them takes longer than measuring;
-        `fresh` asks for a topic of one's own. Topics of which it matters what they hold are of different kinds when
-        they differ in `holds`.
+        A quick run uses the topics of its kind again until `drop_topics`, because making and deleting them takes longer
+        than measuring; `fresh` asks for a topic of one's own. Topics of which it matters what they hold are of
+        different kinds when they differ in `holds`.
         """
         kind = (partitions, replication, fsync, holds)
         is_kept = self.pace.quick and not fresh
@@ -182,14 +234,36 @@ class Bench:
             job = jobs.get(contestant.peer)
             if job is None:
                 return None
-            return replace(job, client=contestant.client, form=contestant.form, linger_ms=contestant.linger_ms)
+            return replace(
+                job,
+                client=contestant.client,
+                form=contestant.form,
+                linger_ms=contestant.linger_ms,
+                batch_bytes=contestant.batch_bytes,
+            )
 
         try:
             yield job_for
         finally:
-            for peer_name in () if is_kept else jobs:
-                with contextlib.suppress(*LEFT_OUT):
-                    self.peers[peer_name].delete_topic(name)
+            if not is_kept:
+                self._delete(name)
+
+    def drop_topics(self) -> None:
+        """Delete the topics that a quick run has kept: idle replicas would weigh on what is measured next."""
+        for name in self._kept.values():
+            self._delete(name)
+        self._kept.clear()
+
+    def _delete(self, topic: str) -> None:
+        """Delete a topic from every server that has it."""
+        for peer_name in [one for one, name in self._made if name == topic]:
+            self._made.discard((peer_name, topic))
+            if self.is_broken_off:  # the servers are about to be stopped, with all that they hold
+                continue
+            try:
+                self.peers[peer_name].delete_topic(topic)
+            except LEFT_OUT as error:
+                self.say(f"{peer_name} keeps the topic {topic}, because {error}")
 
     # Rounds
 
@@ -201,9 +275,14 @@ class Bench:
         measure: Callable[[Contestant], Outcome | None],
         metric: str = "rate",
         count: int | None = None,
+        *,
+        forgets: bool = False,
     ) -> None:
-        """Measure the contestants in turn, round by round. One that fails is left out of the rest, with the reason."""
-        self.rounds_in_turn(scenario, {case: measure}, contestants, metric, count)
+        """Measure the contestants in turn, round by round. One that fails is left out of the rest, with the reason.
+
+        `forgets`: what earlier rounds have written does not matter, and leaves the page cache before each measurement.
+        """
+        self.rounds_in_turn(scenario, {case: measure}, contestants, metric, count, forgets=forgets)
 
     def rounds_in_turn(
         self,
@@ -212,21 +291,35 @@ class Bench:
         contestants: Sequence[Contestant],
         metric: str = "rate",
         count: int | None = None,
+        *,
+        forgets: bool = False,
     ) -> None:
         """As `rounds`, with several cases that are compared with each other: each round has all of them."""
         rows = {(case, one.name): Measured(scenario, case, one.name, metric) for case in cases for one in contestants}
         self.results.measured += rows.values()
         for number in range(self.pace.rounds if count is None else count):
             for (case, measure), contestant in itertools.product(cases.items(), contestants):
-                is_once = self.pace.quick and not contestant.is_named_in_goals
                 row = rows[case, contestant.name]
-                if not row.left_out and not (number and (is_once or self.is_late())):
-                    self._measure(row, contestant, measure)
+                if row.left_out or (number and (self._is_once(contestant) or self.is_late())):
+                    continue
+                if not number and self.pace.quick and self.is_late() and not contestant.is_needed:
+                    row.left_out = "the time was over"
+                    continue
+                self._measure(row, contestant, measure, forgets=forgets)
         for case in cases:
             self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
 
-    def _measure(self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
-        os.sync()  # else whoever comes next pays for what this one's predecessor has written
+    def _is_once(self, contestant: Contestant) -> bool:
+        return self.pace.quick and not contestant.is_named_in_goals
+
+    def _measure(
+        self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None], *, forgets: bool
+    ) -> None:
+        even_start.write_out()
+        if row.metric in RATES:
+            even_start.warm_memory(
+                [peer.folder() for peer in self.peers.values()] if forgets else [], self.pace.touched_bytes
+            )
         try:
             outcome = measure(contestant)
         except LEFT_OUT as error:

@@ -73,8 +73,9 @@ def _produce(results: Results) -> list[Verdict]:
     batch = _row(results, "produce", "raylog send_batch", *parts)
     java = _row(results, "produce", "kafka java tool", *parts)
     found.append(_times("produce by send_batch, 1 KB, RF 1: 2 x kafka java tool", batch, java, 2.0))
-    bare = results.find("limits", "this machine", "prototype, 1,000 B")
-    found.append(_times("produce by send_batch, 1 KB, RF 1: 0.6 x the bare prototype", batch, bare, 0.6))
+    for name in ("bare prototype", "bare prototype, 1 MiB batches"):
+        bare = _row(results, "produce", name, *parts)
+        found.append(_times(f"produce by send_batch, 1 KB, RF 1: 0.6 x the {name}", batch, bare, 0.6))
     return found
 
 
@@ -133,14 +134,21 @@ def _growth(results: Results) -> list[Verdict]:
                 for one in results.measured
                 if one.scenario == "growth" and one.case.startswith(load) and ("on disk" in one.case) == is_data
             ]
-            if not any(one.case.endswith(last) and one.rounds for one in rows):
-                rows = []
+            is_whole = any(one.case.endswith(last) and one.rounds for one in rows)
             for words, metric in (("rate", "rate"), ("CPU time a record", "cpu_us")):
                 worst = min(filter(None, (_falls_to(rows, form, metric) for form in forms)), default=None)
                 goal = f"growth, {axis}: {load}, {words} within 20 % of the best"
                 text = "not measured" if worst is None else f"{worst[0]:.2f} of the best ({worst[1]})"
-                found.append(Verdict(goal, text, None if worst is None else worst[0] >= FLAT))
+                if worst is not None and not is_whole:
+                    text = f"not to the end: until {_largest(rows)} {text}"
+                found.append(Verdict(goal, text, worst[0] >= FLAT if worst is not None and is_whole else None))
     return found
+
+
+def _largest(rows: list[Measured]) -> str:
+    """How far a run has grown that did not go to the end of the axis; a full run does."""
+    sizes = [one.case.rpartition(", ")[2] for one in rows if one.rounds]
+    return max(sizes, key=lambda one: int(one.split()[0]))
 
 
 def _falls_to(rows: list[Measured], contestant: str, metric: str) -> tuple[float, str] | None:

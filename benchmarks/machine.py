@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.optional import version_of
+from benchmarks.results import LOAD, LOAD_AT_END
 
 LIBRARIES = ("raylog", "ray", "msgspec", "confluent-kafka", "aiokafka", "kafka-python", "nats-py", "redis", "uvloop")
 
@@ -23,8 +24,13 @@ def describe() -> dict[str, str]:
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "kernel": platform.release().split("-")[0],
         "file system": _file_system(),
-        "load average at the beginning": f"{os.getloadavg()[0]:.1f}",
+        LOAD: f"{os.getloadavg()[0]:.1f}",
     }
+
+
+def at_end() -> dict[str, str]:
+    """The load average when the last measurement has ended, of which the run itself is a part."""
+    return {LOAD_AT_END: f"{os.getloadavg()[0]:.1f}"}
 
 
 def versions() -> dict[str, str]:

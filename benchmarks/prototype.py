@@ -9,11 +9,13 @@ Raylog needs beyond this is the price of those. `python -m benchmarks.prototype 
 from __future__ import annotations
 
 import asyncio
+import collections
 import os
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -28,7 +30,9 @@ FRAME = struct.Struct(">II")
 ANSWER = struct.Struct(">Q")
 IN_FLIGHT = 5
 RECEIVE_BYTES = 4 << 20
+FILE = "prototype.log"
 BATCH_BYTES = 1 << 20
+"""Of the rows among the limits; beside the others, `prototype_client` takes the batch size of its job."""
 
 
 class Server(asyncio.BufferedProtocol):
@@ -83,7 +87,7 @@ class Server(asyncio.BufferedProtocol):
 
 async def serve(mode: str, folder: Path) -> None:
     """Listen until standard input closes; the port is printed first."""
-    descriptor = os.open(folder / "prototype.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         server = await asyncio.get_running_loop().create_server(lambda: Server(mode, descriptor), "127.0.0.1", 0)
         print(server.sockets[0].getsockname()[1], flush=True)
@@ -104,40 +108,82 @@ class Running:
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
+    def stop(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=30)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=30)
+        self.stop()
+
+
+class Sender:
+    """The client's side of a connection: batches, a few of them on their way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers_frames: bool) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answers_frames = answers_frames
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._waiting: collections.deque[int] = collections.deque()
+        self.answered = 0
+        """Records that were answered."""
+
+    @staticmethod
+    async def connected(port: int, *, answers_frames: bool = False) -> Sender:
+        """Connect; `answers_frames` when the server echoes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=RECEIVE_BYTES)
+        return Sender(reader, writer, answers_frames=answers_frames)
+
+    async def send(self, values: Sequence[bytes]) -> None:
+        """Send a batch, as soon as there are few enough on their way."""
+        while len(self._waiting) >= IN_FLIGHT:
+            await self._answer()
+        body = self._encode([None, None, values, None])
+        self._writer.writelines([FRAME.pack(len(body), google_crc32c.value(body)), body])
+        self._waiting.append(len(values))
+        await self._writer.drain()
+
+    async def _answer(self) -> None:
+        if self._answers_frames:
+            length, _ = FRAME.unpack(await self._reader.readexactly(FRAME.size))
+            await self._reader.readexactly(length)
+        else:
+            await self._reader.readexactly(ANSWER.size)
+        self.answered += self._waiting.popleft()
+
+    async def drain(self) -> None:
+        """Wait until every batch was answered."""
+        while self._waiting:
+            await self._answer()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+def records_of(batch_bytes: int, size: int) -> int:
+    """How many records of a size make a batch; msgpack needs up to five bytes for each."""
+    return max(1, batch_bytes // (size + 5))
 
 
 async def _client(port: int, size: int, seconds: float, *, answers_frames: bool) -> int:
     """Send batches for a time, a few at once; returns the records that were answered."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=RECEIVE_BYTES)
-    per_batch = max(1, BATCH_BYTES // (size + 5))
+    sender = await Sender.connected(port, answers_frames=answers_frames)
+    per_batch = records_of(BATCH_BYTES, size)
     pool = payloads(size, 1_000)
     values = (pool * (per_batch // len(pool) + 1))[:per_batch]
-    encode = msgspec.msgpack.Encoder().encode
     ends_s = time.monotonic() + seconds
-    waiting = answered = 0
     try:
-        while time.monotonic() < ends_s or waiting:
-            while waiting < IN_FLIGHT and time.monotonic() < ends_s:
-                body = encode([None, None, values, None])
-                writer.writelines([FRAME.pack(len(body), google_crc32c.value(body)), body])
-                waiting += 1
-            await writer.drain()
-            if answers_frames:
-                length, _ = FRAME.unpack(await reader.readexactly(FRAME.size))
-                await reader.readexactly(length)
-            else:
-                await reader.readexactly(ANSWER.size)
-            waiting -= 1
-            answered += per_batch
-        return answered
+        while time.monotonic() < ends_s:
+            await sender.send(values)
+        await sender.drain()
+        return sender.answered
     finally:
-        writer.close()
-        await writer.wait_closed()
+        await sender.close()
 
 
 def measure(mode: str, folder: Path, size: int, seconds: float) -> Outcome:

@@ -18,6 +18,9 @@ HIGHER_IS_BETTER = {
 }  # fmt: skip
 RAYLOG = "raylog"
 LOAD = "load average at the beginning"
+REST_OF = "the rest of "
+"""Before a scenario that was broken off, among what was left out."""
+LOAD_AT_END = "load average at the end"
 OWN_RUN = "run of its own: "
 """Before the scenarios that another run than the first has measured, among the settings."""
 
@@ -86,16 +89,18 @@ class Results:
         whole = Results(dict(first.machine), dict(first.versions), dict(first.settings))
         for run in runs:
             same_versions = all(run.versions.get(name, version) == version for name, version in whole.versions.items())
-            if {**run.machine, LOAD: ""} != {**first.machine, LOAD: ""} or not same_versions:
+            if _unchanging(run.machine) != _unchanging(first.machine) or not same_versions:
                 raise ValueError("The runs are of different machines or versions; show each by itself.")
             whole.versions |= run.versions
             names = {one.scenario for one in run.measured}
             whole.measured = [one for one in whole.measured if one.scenario not in names] + run.measured
-            missing = {**whole.left_out, **run.left_out}
-            whole.left_out = {what: why for what, why in missing.items() if what.removeprefix("scenario ") not in names}
+            before = {what: why for what, why in whole.left_out.items() if scenario_of(what) not in names}
+            whole.left_out = {**before, **run.left_out}
             if run is not first:
                 pace = ", ".join(f"{name} {run.settings.get(name)}" for name in ("quick", "rounds", "seconds"))
-                whole.settings[f"{OWN_RUN}{', '.join(sorted(names))}"] = f"{pace}, load average {run.machine[LOAD]}"
+                whole.settings[f"{OWN_RUN}{', '.join(sorted(names))}"] = (
+                    f"{pace}, load average {run.machine.get(LOAD, '?')}"
+                )
         return whole
 
     def miscounts(self) -> list[str]:
@@ -113,6 +118,16 @@ class Results:
         raw = json.loads(path.read_text(encoding="utf-8"))
         raw["measured"] = [Measured(**one) for one in raw["measured"]]
         return Results(**raw)
+
+
+def scenario_of(what: str) -> str:
+    """The scenario that something left out is about, or its own name."""
+    return what.removeprefix("scenario ").removeprefix(REST_OF)
+
+
+def _unchanging(machine: dict[str, str]) -> dict[str, str]:
+    """What is the same in every run on a machine."""
+    return {name: value for name, value in machine.items() if name not in (LOAD, LOAD_AT_END)}
 
 
 def ratio_to(ours: Measured | None, theirs: Measured | None, metric: str = "") -> float | None:

@@ -15,6 +15,8 @@ UNITS = {
     "private_mb": "MB", "idle_cpu_ms": "ms of CPU a second",
 }  # fmt: skip
 COLUMNS = ("contestant", "median", "range", "Raylog is", "more", "CPU µs/record: client", "server")
+COMPARED = {"private_mb": ("less", "more"), "idle_cpu_ms": ("less", "more")}
+"""What a ratio says of Raylog where it is not about speed."""
 Row = tuple[str, ...]
 
 
@@ -61,8 +63,8 @@ def _compared(ours: Measured | None, theirs: Measured) -> str:
     ratio = ratio_to(ours, theirs)
     if ratio is None:
         return ""
-    word = ("faster" if ratio >= 1 else "slower") if theirs.metric != "private_mb" else "of it"
-    return f"{ratio:.2f} x" if word == "of it" else f"{ratio:.2f} x, {word}"
+    better, worse = COMPARED.get(theirs.metric, ("faster", "slower"))
+    return f"{ratio:.2f} x, {better if ratio >= 1 else worse}"
 
 
 def _more(one: Measured) -> str:
@@ -76,6 +78,12 @@ def _more(one: Measured) -> str:
         return f"{number(whole.median)} MB in {count.median:.0f} processes"
     if one.metric == "seconds" and (created := one.summary("created_s")):
         return f"{number(created.median)} s until the call to create it returned"
+    if one.metric == "idle_cpu_ms" and (count := one.summary("processes")):
+        ours, replicas = one.summary("replicas_cpu_ms"), one.summary("replicas")
+        processes = f"{count.median:.0f} process{'es'[: 2 * (count.median > 1)]}"
+        if ours is None or replicas is None or replicas.median >= count.median:
+            return processes
+        return f"{processes}, of them {replicas.median:.0f} of replicas with {number(ours.median)} ms"
     if one.metric == "join_s" and (rate := one.summary("rate")):
         return f"{number(rate.median)} records/s"
     return ""

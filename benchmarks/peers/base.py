@@ -19,6 +19,9 @@ class Peer(Protocol):
     def stop(self) -> None:
         """Stop it; its data stays."""
 
+    def runs(self) -> bool:
+        """Whether all of its processes run."""
+
     def address(self) -> dict[str, str]:
         """What a client process needs to reach it."""
 
@@ -26,7 +29,7 @@ class Peer(Protocol):
         """Create a topic, with acknowledgements from the page cache, or from the disk."""
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until the processes that it had have ended."""
 
     def pids(self) -> list[int]:
         """All processes of the server, for their CPU time."""

@@ -22,6 +22,8 @@ JVM = (
 )  # fmt: skip
 """What Kafka's own start script gives the virtual machine, with the heap it has by default."""
 START_TIMEOUT_S = 90.0
+DELETE_DELAY_MS = 1_000
+"""Deleted topics leave the disk after this time and not after a minute, so they are gone when others are measured."""
 NEVER = str(2**63 - 1)
 LOG4J = """\
 Configuration:
@@ -83,6 +85,10 @@ class Kafka:
             broker.start()
         self._wait()
 
+    def runs(self) -> bool:
+        """Whether all brokers run."""
+        return all(one.runs() for one in self._brokers)
+
     def _wait(self) -> None:
         for number, broker in enumerate(self._brokers):
             broker.wait_until(lambda number=number: listens(self._ports[2 * number]), START_TIMEOUT_S)  # type: ignore[misc]
@@ -111,7 +117,7 @@ class Kafka:
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", f"log.dirs={folder}",
             f"offsets.topic.replication.factor={internal}", f"transaction.state.log.replication.factor={internal}",
             f"transaction.state.log.min.isr={max(1, internal - 1)}", "offsets.topic.num.partitions=4",
-            "auto.create.topics.enable=false",
+            "auto.create.topics.enable=false", f"log.segment.delete.delay.ms={DELETE_DELAY_MS}",
         ]  # fmt: skip
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         formatted = subprocess.run(

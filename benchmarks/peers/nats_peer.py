@@ -72,6 +72,10 @@ class Nats:
         for server in self._servers:
             server.stop()
 
+    def runs(self) -> bool:
+        """Whether all servers run."""
+        return all(one.runs() for one in self._servers)
+
     def address(self) -> dict[str, str]:
         """The port of the first."""
         return {"port": str(self._ports[0])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ import psutil
 POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0
 PR_SET_PDEATHSIG = 1
+LOG_FILES = ("log", "blk", "aof")
+"""How the names of files with records end: those of Raylog, Kafka and the prototype, of NATS, and of Redis."""
 
 
 def die_with_parent() -> None:
@@ -53,6 +56,10 @@ class ServerProcess:
         if self._process is None:
             raise Unavailable(f"{self.name} does not run")
         return self._process.pid
+
+    def runs(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start it, in a process group of its own so that an interrupt reaches the harness alone."""
@@ -127,6 +134,13 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def kill_children() -> None:
+    """Kill what this process has started and what that has started in turn; nothing is left when all was stopped."""
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time that these processes have used since they started; one that is gone counts nothing."""
     total = 0.0
@@ -144,14 +158,19 @@ def private_bytes(pid: int) -> int:
 
 def drop_from_page_cache(folder: Path) -> int:
     """Write a folder's log files out and have the kernel forget their pages; returns their bytes."""
+    os.sync()
+    return forget_pages(folder)
+
+
+def forget_pages(folder: Path) -> int:
+    """Have the kernel forget the pages of a folder's log files that are written out; returns the files' bytes."""
     size = 0
-    for path in folder.rglob("*.log"):
+    for path in itertools.chain.from_iterable(folder.rglob(f"*.{kind}") for kind in LOG_FILES):
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:  # a server removes files of its own accord
             continue
         try:
-            os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             size += os.fstat(descriptor).st_size
         finally:

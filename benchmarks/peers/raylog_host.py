@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,21 @@ def main() -> None:
             command, *rest = line.split()
             if command == "stop":
                 break
-            if command == "kill":
-                answer = kill(cluster, rest[0])
-            else:
-                answer = spares() if command == "spares" else describe(cluster)
-            answers.write(json.dumps(answer) + "\n")
+            answers.write(json.dumps(answer(cluster, command, rest)) + "\n")
+
+
+def answer(cluster: Cluster, command: str, rest: list[str]) -> dict[str, Any]:
+    """What a command gives. One that fails costs one measurement, and not the cluster."""
+    import ray
+
+    try:
+        if command == "kill":
+            return kill(cluster, rest[0])
+        return spares() if command == "spares" else describe(cluster)
+    except (RaylogError, ray.exceptions.RayError, ValueError, OSError, psutil.Error) as error:
+        # ValueError: an actor that has ended since it was listed. OSError: a process, likewise.
+        traceback.print_exc()
+        return {"failed": f"Raylog did not answer to {command}: {error}"}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+import raylog.client.accumulator
 from benchmarks.optional import version_of
 from benchmarks.peers.processes import Unavailable
 from raylog.client.admin import Admin
@@ -62,8 +65,11 @@ class Raylog:
     def _ask(self, command: str) -> dict[str, Any]:
         if self._host is None or self._host.stdin is None:
             raise Unavailable("Raylog does not run")
-        self._host.stdin.write(command + "\n")
-        self._host.stdin.flush()
+        try:
+            self._host.stdin.write(command + "\n")
+            self._host.stdin.flush()
+        except BrokenPipeError:
+            raise Unavailable(f"Raylog's process has ended: {self._last_words()}") from None
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -77,10 +83,19 @@ class Raylog:
         finally:
             guard.cancel()
         if not line:
-            said = (self._root / "host.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-            raise Unavailable(f"Raylog's process ended or did not answer: {' / '.join(said)}")
+            raise Unavailable(f"Raylog's process ended or did not answer: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise Unavailable(answer["failed"])
         return answer
+
+    def _last_words(self) -> str:
+        said = (self._root / "host.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        return " / ".join(said)
+
+    def runs(self) -> bool:
+        """Whether the process that holds the cluster runs."""
+        return self._host is not None and self._host.poll() is None
 
     def _refreshed(self) -> dict[str, Any]:
         self._found = self._ask("describe")
@@ -101,11 +116,13 @@ class Raylog:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until its processes have ended."""
+        pids = [int(one["pid"]) for one in self._refreshed()["replicas"] if one["topic"] == name]
         with self._admin() as admin:
             admin.delete_topic(name, timeout_s=60)
         _wait_until(
             lambda: all(one["topic"] != name for one in self._refreshed()["replicas"]), f"{name} was not taken away"
         )
+        _wait_until(lambda: not any(map(psutil.pid_exists, pids)), f"the processes of {name} did not end")
 
     def wait_for_spares(self) -> None:
         """Wait until every broker has its spares, and none is being made."""
@@ -162,5 +179,6 @@ class Raylog:
         return {
             "version": version_of("raylog"),
             "Ray": version_of("ray"),
+            "modules": "compiled" if str(raylog.client.accumulator.__file__).endswith(".so") else "interpreted",
             "processes": f"{self._brokers} brokers, a controller, and a process for each replica",
         }

@@ -41,6 +41,10 @@ class Redis:
         if self._server is not None:
             self._server.stop()
 
+    def runs(self) -> bool:
+        """Whether it runs."""
+        return self._server is not None and self._server.runs()
+
     def address(self) -> dict[str, str]:
         """Its port."""
         return {"port": str(self._port)}

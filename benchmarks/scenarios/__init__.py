@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks.bench import Bench
 from benchmarks.scenarios import crowds, flows, growth, limits, recovery, throughput
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "limits": limits.limits,
-    "produce": throughput.produce,
-    "consume": throughput.consume,
     "latency": flows.latency,
     "small": crowds.small,
-    "create": recovery.create,
-    "memory": recovery.memory,
-    "growth": growth.growth,
-    "failover": recovery.failover,
+    "produce": throughput.produce,
     "together": flows.together,
+    "memory": recovery.memory,
+    "consume": throughput.consume,
     "catchup": flows.catchup,
     "group": crowds.group,
+    "create": recovery.create,
+    "growth": growth.growth,
+    "failover": recovery.failover,
     "restart": recovery.restart,
 }
-"""In the order in which they run: what the goals name comes first, for runs that have a limit."""
+"""In the order in which they run: first what idle replicas disturb most, last what kills servers."""
+WEIGHTS = {
+    "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
+    "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40,
+}  # fmt: skip
+"""About the seconds that each takes in a quick run; each may have its share of the run's time."""
+SHARES_TOPICS_WITH_LAST = {"small", "together", "memory"}
+"""Those that use, in a quick run, topics of the scenario before them."""
+
+
+def share_of(name: str, still_to_run: Sequence[str]) -> float:
+    """A scenario's share of the time that is left for it and those behind it."""
+    return WEIGHTS[name] / sum(WEIGHTS[one] for one in (name, *still_to_run))

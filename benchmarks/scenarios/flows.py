@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import replace
 
 from benchmarks.bench import Bench, Contestant
-from benchmarks.clients.run import Running, run
+from benchmarks.clients.run import Running
 from benchmarks.job import Outcome
+from benchmarks.peers.processes import cpu_seconds
 from benchmarks.scenarios.throughput import JobFor, fill_each
 
 LATENCY = ("raylog records", "confluent-kafka", "aiokafka", "nats", "redis streams", "ray.util.queue")
 RATES = (100, 1_000, 10_000)
+SETTLE_S = 1.0
+REST_S, REST_QUICK_S = 10.0, 3.0
 CATCHUP_S = 90.0
 """Within this time a backlog has to be read."""
 
 
 def latency(bench: Bench) -> None:
-    """From the moment a record is due until its consumer has it; no linger on either side."""
+    """From the moment a record is due until its consumer has it; no linger on either side.
+
+    What the servers take while nobody asks them for anything is measured first: they share the cores with whoever is
+    measured.
+    """
     quick = bench.pace.quick
-    seconds = 3.0 if quick else 20.0
-    for partitions, replication, fsync in ((1, 3, False), (1, 1, False), (1, 3, True)):
+    seconds = 2.0 if quick else 20.0
+    for replication, fsync in ((3, False), (1, False), (3, True)):
         everybody = LATENCY if replication == 1 else LATENCY[:4]
-        if quick and replication == 1:
-            everybody = ("raylog records", "confluent-kafka", "nats", "redis streams")
-        contestants = bench.among(*(everybody[:2] if fsync or (quick and replication == 3) else everybody))
-        with bench.topic(contestants, partitions, replication, fsync=fsync) as job_for:
+        contestants = bench.among(*(everybody[:2] if fsync or quick else everybody))
+        with bench.topic(contestants, 1, replication, fsync=fsync, fresh=fsync) as job_for:
+            if (replication, fsync) == (3, False):
+                _at_rest(bench)
             for rate in (1_000,) if quick else RATES:
                 bench.rounds(
                     "latency",
@@ -36,6 +44,30 @@ def latency(bench: Bench) -> None:
                 )
 
 
+def _at_rest(bench: Bench) -> None:
+    """CPU time of each server while nobody asks it for anything, all in the same seconds."""
+    servers = bench.among("raylog records", "confluent-kafka", "nats", "redis streams")
+    pids = {one.name: bench.peers[one.peer].pids() for one in servers}
+    replicas = {one.name: bench.peers[one.peer].replica_pids() for one in servers}
+    time.sleep(SETTLE_S)
+    began_s, before = time.monotonic(), {pid: cpu_seconds([pid]) for of in pids.values() for pid in of}
+    time.sleep(REST_QUICK_S if bench.pace.quick else REST_S)
+    seconds = time.monotonic() - began_s
+    used = {pid: (cpu_seconds([pid]) - earlier) / seconds * 1000 for pid, earlier in before.items()}
+
+    def measured(contestant: Contestant) -> Outcome:
+        all_of, holding = pids[contestant.name], replicas[contestant.name]
+        return {
+            "idle_cpu_ms": sum(used[pid] for pid in all_of),
+            "processes": len(all_of),
+            "replicas_cpu_ms": sum(used.get(pid, 0.0) for pid in holding),
+            "replicas": len(holding),
+            "seconds": seconds,
+        }
+
+    bench.rounds("latency", "server at rest, with this scenario's first topic", servers, measured, "idle_cpu_ms", 1)
+
+
 def _end_to_end(job_for: JobFor, rate: float, seconds: float, contestant: Contestant) -> Outcome | None:
     job = job_for(contestant)
     if job is None:
@@ -43,33 +75,38 @@ def _end_to_end(job_for: JobFor, rate: float, seconds: float, contestant: Contes
     warmup_s = min(2.0, seconds / 3)
     count = int(rate * (seconds + warmup_s))
     job = replace(job, rate=rate, count=count, warmup_s=warmup_s, linger_ms=0)
-    with Running(replace(job, load="follow")) as reading:
+    with Running(replace(job, load="follow")) as reading, Running(replace(job, load="pace", waits=True)) as sending:
         reading.wait_ready()
-        sent = run(replace(job, load="pace"))
+        sending.wait_ready()
+        sending.begin()
+        sent = sending.outcome()
         outcome = reading.outcome()
     return {**outcome, "producer_cpu_s": sent["client_cpu_s"], "server_cpu_s": sent["server_cpu_s"]}
 
 
 def together(bench: Bench) -> None:
     """One producer and one consumer at full speed on the same topic; the rate is the consumer's."""
-    contestants = bench.among("raylog records", "confluent-kafka", "aiokafka")
+    quick = bench.pace.quick
+    contestants = bench.among("raylog records", "confluent-kafka", *(() if quick else ("aiokafka",)))
     with bench.topic(contestants, 6, 3) as job_for:
 
         def measure(contestant: Contestant) -> Outcome | None:
             job = job_for(contestant)
             if job is None:
                 return None
-            with Running(replace(job, load="produce", waits=True)) as producing:
+            sending, listening = (replace(job, load=load, waits=True) for load in ("produce", "listen"))
+            with Running(sending) as producing, Running(listening) as taking:
                 producing.wait_ready()
-                with Running(replace(job, load="listen", waits=True)) as taking:
-                    taking.wait_ready()
-                    producing.begin()
-                    taking.begin()
-                    sent = producing.outcome()
-                    outcome = taking.outcome()
+                taking.wait_ready()
+                producing.begin()
+                taking.begin()
+                sent = producing.outcome()
+                outcome = taking.outcome()
             return {**outcome, "produced_rate": sent["rate"]}
 
-        bench.rounds("together", "produce while consuming, 100 B, 6 partitions, RF 3", contestants, measure)
+        bench.rounds(
+            "together", "produce while consuming, 100 B, 6 partitions, RF 3", contestants, measure, forgets=True
+        )
 
 
 def catchup(bench: Bench) -> None:
@@ -84,7 +121,7 @@ def catchup(bench: Bench) -> None:
             job = job_for(contestant)
             if job is None:
                 return None
-            count = int(rate * (bench.pace.seconds + 4))
+            count = int(rate * (bench.pace.seconds + (2 if bench.pace.quick else 4)))
             reading = replace(job, load="consume", size=size, warmup_s=0.0, seconds=CATCHUP_S, once=True, waits=True)
             with Running(replace(job, load="pace", size=size, rate=rate, count=count, warmup_s=0)) as producing:
                 producing.wait_ready()

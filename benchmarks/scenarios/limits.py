@@ -17,7 +17,7 @@ BLOCK = 1 << 20
 
 
 def limits(bench: Bench) -> None:
-    """Each as megabytes a second of payload."""
+    """Each as megabytes a second of payload; the prototype is also in turns with the others, under produce."""
     seconds = 0.5 if bench.pace.quick else 3.0
     with tempfile.TemporaryDirectory(prefix="raylog-limits-", dir=bench.scratch) as name:
         folder = Path(name)
@@ -31,7 +31,10 @@ def limits(bench: Bench) -> None:
             "prototype, 1,000 B, fdatasync": lambda: prototype.measure("sync", folder, 1_000, seconds),
         }
         contestants = [Contestant(one, "", "") for one in ways]
-        bench.rounds("limits", "this machine", contestants, lambda one: ways[one.name](), metric="rate_mb")
+        rounds = bench.pace.slow_rounds
+        bench.rounds(
+            "limits", "this machine", contestants, lambda one: ways[one.name](), metric="rate_mb", count=rounds
+        )
 
 
 def _rate(size: int, began_s: float) -> Outcome:

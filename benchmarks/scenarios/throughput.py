@@ -24,8 +24,10 @@ CORE_PRODUCERS: tuple[str, ...] = PRODUCERS[:4]
 USUAL_SIZES = (100, 1_000)
 """With these everybody is measured, and with the others those that a goal names; a run would else take a day, and what
 keeps everything in memory would fill it with larger records."""
-QUICK_RECORDS, QUICK_FILL_S = 6_000_000, 8.0
+QUICK_RECORDS, QUICK_FILL_S = 5_000_000, 7.0
 """Columns of so many take half a second to read; fewer would measure how a consumer begins, not how it reads."""
+PROTOTYPES = ("bare prototype", "bare prototype, 1 MiB batches")
+"""With the batch size that everybody has, and with its own."""
 JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
@@ -33,11 +35,15 @@ FILL_S = 30.0
 
 
 def warm_up(bench: Bench) -> None:
-    """Let every server run under load before anything counts: Kafka's virtual machine gets faster for a while."""
+    """Let every server run under load before anything counts: Kafka's virtual machine gets faster for a while.
+
+    A quick run does so on the topics that its first scenarios need, so that few processes are there.
+    """
     contestants = bench.among("raylog send", "confluent-kafka")
-    seconds = SERVER_WARMUP_S / 6 if bench.pace.quick else SERVER_WARMUP_S
+    quick = bench.pace.quick
+    seconds = SERVER_WARMUP_S / 8 if quick else SERVER_WARMUP_S
     for replication in (3, 1):
-        with bench.topic(contestants, 6 if replication == 3 else 1, replication) as job_for:
+        with bench.topic(contestants, 6 if replication == 3 and not quick else 1, replication) as job_for:
             for contestant in contestants:
                 job = job_for(contestant)
                 parts = (1 if replication == 3 else 4) * (1 if contestant.peer == "kafka" else 4)
@@ -49,20 +55,24 @@ def warm_up(bench: Bench) -> None:
 def produce(bench: Bench) -> None:
     """By size, partitions, replication, acks, compression and durability."""
     quick = bench.pace.quick
-    kinds = [(1, 1, False), (6, 3, False)] if quick else list(itertools.product((1, 6), (1, 3), (False,)))
-    kinds += [(6, 3, True)] if quick else [(1, 1, True), (6, 3, True)]
+    kinds = [(1, 1, False)] if quick else list(itertools.product((1, 6), (1, 3), (False,)))
+    # The last topic of a quick run goes on to the next scenario.
+    kinds += [(6, 3, True), (6, 3, False)] if quick else [(1, 1, True), (6, 3, True)]
     for partitions, replication, fsync in kinds:
-        contestants = bench.among(*PRODUCERS)
-        with bench.topic(contestants, partitions, replication, fsync=fsync) as job_for:
+        bare = PROTOTYPES if (partitions, replication) == (1, 1) else ()
+        contestants = bench.among(*PRODUCERS, *bare)
+        own = (partitions, replication, fsync) != (6, 3, False)
+        with bench.topic(contestants, partitions, replication, fsync=fsync, fresh=own) as job_for:
             for size, acks, compression in _variants(quick, replication, fsync):
                 usual = size in USUAL_SIZES and acks == "all" and compression == "none"
-                names = PRODUCERS if usual else CORE_PRODUCERS
-                names = _quick_producers(replication, fsync) if quick else names
+                names = (*PRODUCERS, *bare) if usual else CORE_PRODUCERS
+                names = (*_quick_producers(replication, fsync), *bare) if quick else names
                 bench.rounds(
                     "produce",
                     case_name(size, partitions, replication, acks, compression, fsync),
                     bench.among(*names),
                     bench.run_for(job_for, "produce", size=size, acks=acks, compression=compression, fresh=True),
+                    forgets=True,
                 )
 
 
@@ -133,7 +143,7 @@ def consume(bench: Bench) -> None:
             bench.rounds(
                 "consume", f"{case}, page cache", contestants, _reading(bench, job_for, size, held, cold=False)
             )
-            few = [one for one in contestants if one.is_named_in_goals or not quick]
+            few = bench.among("raylog records", "confluent-kafka") if quick else contestants
             rounds = 1 if quick else None
             cold = _reading(bench, job_for, size, held, cold=True)
             bench.rounds("consume", f"{case}, cold", few, cold, count=rounds)

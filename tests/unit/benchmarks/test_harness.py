@@ -101,7 +101,8 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(capsys: pytest.Captu
 
 
 def test_the_queue_of_ray_brings_raylog_along(tmp_path: Path) -> None:
-    assert [one.name for one in make_peers(["ray.util.queue"], tmp_path, 1)] == ["raylog", "ray.util.queue"]
+    names = [one.name for one in make_peers(["ray.util.queue"], tmp_path, 1)]
+    assert names == ["raylog", "ray.util.queue", "prototype"]
 
 
 def test_a_server_that_ends_is_unavailable_with_its_last_words(tmp_path: Path) -> None:

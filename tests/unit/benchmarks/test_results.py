@@ -166,6 +166,35 @@ def test_a_disk_too_small_for_the_last_case_leaves_the_goal_open() -> None:
     assert {one.reached for one in verdicts(results(*data))} == {None}
 
 
+def test_a_run_that_grew_a_part_of_the_way_says_how_far_it_came() -> None:
+    data = grown("produce", "raylog send", {"6 partitions, 1 GB on disk": 10.0, "6 partitions, 4 GB on disk": 9.0})
+    found = {one.goal: one for one in verdicts(results(*data))}
+    verdict = found["growth, 1 to 20 GB on disk: produce, rate within 20 % of the best"]
+    assert verdict.found == "not to the end: until 4 GB on disk 0.90 of the best (raylog send, 4 GB on disk)"
+    assert verdict.reached is None
+
+
+def test_the_prototype_is_compared_within_the_same_case() -> None:
+    case = "1,000 B, 1 partition, RF 1, acks=all"
+    measured = [
+        Measured("produce", case, name, "rate", [{"rate": rate}])
+        for name, rate in (
+            ("raylog send_batch", 70.0),
+            ("bare prototype", 100.0),
+            ("bare prototype, 1 MiB batches", 140.0),
+        )
+    ]
+    found = {one.goal: one.found for one in verdicts(results(*measured))}
+    goal = "produce by send_batch, 1 KB, RF 1: 0.6 x the bare prototype"
+    assert (found[goal], found[f"{goal}, 1 MiB batches"]) == ("0.70 x", "0.50 x")
+
+
+def test_a_server_at_rest_is_shown_with_what_its_replicas_take() -> None:
+    outcome = {"idle_cpu_ms": 60.0, "processes": 20, "replicas_cpu_ms": 27.0, "replicas": 3}
+    (row,) = rows_of([Measured("latency", "server at rest", "raylog records", "idle_cpu_ms", [outcome])])
+    assert row[4] == "20 processes, of them 3 of replicas with 27 ms"
+
+
 def test_of_one_case_alone_nobody_can_say_whether_it_is_flat() -> None:
     found = verdicts(results(*grown("produce", "raylog send", {"1 partition": 100.0})))
     assert {one.reached for one in found} == {None}
@@ -190,6 +219,18 @@ def test_a_later_run_replaces_the_scenarios_that_it_has_and_is_named() -> None:
     assert "scenario growth" not in whole.left_out
     assert "run of its own: growth, produce" in whole.settings
     assert "Measured in a run of its own, whose settings are below: growth, produce." in document(whole, [])
+
+
+def test_a_later_run_replaces_what_was_broken_off_and_says_what_it_lacks_itself() -> None:
+    first = results(*rows(raylog_send=[1.0]))
+    first.left_out = {"the rest of produce": "the time was over", "scenario restart": "the time was over"}
+    later = results(*rows(raylog_send=[2.0]))
+    later.left_out = {"the rest of produce": "it was over again"}
+    later.machine["load average at the end"] = "2.5"
+    assert Results.merged([first, later]).left_out == {
+        "scenario restart": "the time was over",
+        "the rest of produce": "it was over again",
+    }
 
 
 def test_one_run_is_shown_as_it_is() -> None:

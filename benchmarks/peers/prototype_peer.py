@@ -1,0 +1,71 @@
+"""The bare prototype as a server among the others: one process and one file a topic, no replicas."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from benchmarks import prototype
+from benchmarks.peers.processes import Unavailable
+
+
+class Prototype:
+    """Servers of `benchmarks.prototype`, one for each topic."""
+
+    name = "prototype"
+
+    def __init__(self, root: Path) -> None:
+        self._root = root / "prototype"
+        self._running: dict[str, prototype.Running] = {}
+
+    def start(self) -> None:
+        """A server comes with its topic."""
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    def stop(self) -> None:
+        """End every server."""
+        for name in list(self._running):
+            self.delete_topic(name)
+
+    def runs(self) -> bool:
+        """As long as its topics do."""
+        return True
+
+    def address(self) -> dict[str, str]:
+        """The port of each topic."""
+        return {name: str(one.port) for name, one in self._running.items()}
+
+    def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
+        """Start a server that appends to one file."""
+        if partitions > 1 or replication > 1:
+            raise Unavailable("the prototype has neither partitions nor replicas")
+        self._running[name] = prototype.Running("sync" if fsync else "store", self._root / name)
+
+    def delete_topic(self, name: str) -> None:
+        """End its server and remove its file."""
+        self._running.pop(name).stop()
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / name / prototype.FILE).unlink()
+
+    def pids(self) -> list[int]:
+        """The servers' processes."""
+        return [one.pid for one in self._running.values()]
+
+    def replica_pids(self) -> list[int]:
+        """The same."""
+        return self.pids()
+
+    def kill_leader(self, topic: str) -> None:
+        """Nobody would take over."""
+        raise Unavailable(f"nobody would take over {topic}")
+
+    def heal(self) -> None:
+        """Nothing was killed."""
+
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return self._root
+
+    def describe(self) -> dict[str, str]:
+        """What it leaves out is in the module's words."""
+        return {"storage": "one file, acknowledged after the append"}

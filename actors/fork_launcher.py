@@ -7,10 +7,9 @@ into Python, and takes 15 ms. Whatever is amiss, it goes on as the Python that i
 
 from __future__ import annotations
 
-import sys
-
 import _socket
 import posix
+import sys
 
 WORKER = "/ray/_private/workers/default_worker.py"
 PATIENCE_S = 5.0
@@ -40,7 +39,7 @@ def main() -> None:
     folder = sys.argv[0].rpartition("/")[0]
     if len(sys.argv) > 1 and sys.argv[1].endswith(WORKER) and hand_over(folder + "/socket"):
         posix._exit(0)
-    with open(folder + "/python", encoding="utf-8") as note:  # noqa: PTH123  # importing pathlib takes as long as all else
+    with open(folder + "/python", encoding="utf-8") as note:  # importing pathlib takes as long as all else
         python = note.read()
     posix.execv(python, [python, *sys.argv[1:]])
 

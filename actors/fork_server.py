@@ -114,9 +114,7 @@ def _signals(mask: str) -> set[int]:
 def chosen(environment: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
     """Return the variables that begin with one of the prefixes, without those that differ between workers anyway."""
     return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(prefixes) and name not in OF_EACH_WORKER
+        name: value for name, value in environment.items() if name.startswith(prefixes) and name not in OF_EACH_WORKER
     }
 
 
@@ -207,14 +205,14 @@ class ForkServer:
 
     def _prepare(self, launcher: Launcher) -> None:
         """Import all for the first worker, with its environment; raises ValueError for a worker that needs another."""
-        if len(launcher.environment) == 0 or launcher.cgroup != Path("/proc/self/cgroup").read_text():
+        if launcher.cgroup != Path("/proc/self/cgroup").read_text():
             raise ValueError(f"process {launcher.pid} is in another control group")
         if self._environment is None:
             if chosen(launcher.environment, INTERPRETERS) != chosen(os.environ, INTERPRETERS):
                 raise ValueError(f"process {launcher.pid} has another environment than this interpreter")
             os.environ.clear()
             os.environ.update(launcher.environment)
-            import_shared()
+            import_shared(launcher)
             self._environment = chosen(launcher.environment, IMPORTS)
         if chosen(launcher.environment, IMPORTS) != self._environment:
             raise ValueError(f"process {launcher.pid} has another environment than what was imported")
@@ -232,7 +230,7 @@ class ForkServer:
             connection.close()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            for name in os.listdir("/proc/self/fd"):
                 if int(name) > 2:
                     with suppress(OSError):  # the listing's own
                         os.close(int(name))
@@ -241,12 +239,14 @@ class ForkServer:
             os._exit(1)
 
 
-def import_shared() -> None:
-    """Import what all workers need, once and for all; ends this process when a thread was started, or it has no Ray."""
+def import_shared(launcher: Launcher) -> None:
+    """Import what all workers need, once and for all; ends this process when that has started a thread."""
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path(launcher.arguments[0]).parent))  # as for any script; importing Ray adds more
     for name in SHARED:
         with suppress(ImportError):  # a worker will say it better, should it need it
             importlib.import_module(name)
-    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"Importing Ray has started {threads - 1} threads, so this process cannot be forked.")
     gc.collect()
@@ -279,8 +279,6 @@ def run_worker(launcher: Launcher) -> None:
     logging.getLogger().handlers.clear()
     sys.argv = list(launcher.arguments)
     sys.orig_argv = [sys.executable, *launcher.arguments]
-    if not sys.flags.safe_path:
-        sys.path.insert(0, str(Path(sys.argv[0]).parent))
     if "numpy.random" in sys.modules:  # of Python's own generators each process has its own seed
         sys.modules["numpy.random"].seed()
     runpy.run_path(sys.argv[0], run_name="__main__")

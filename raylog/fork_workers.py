@@ -11,6 +11,7 @@ is plain Python for everything else and whenever the server does not answer.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,8 +26,8 @@ LONGEST_FIRST_LINE: Final = 120
 END_TIMEOUT_S: Final = 5.0
 
 _SERVE: Final = "import sys; sys.path[:] = filter(None, sys.path); from raylog.actors.fork_server import main; main()"
-_servers: list[subprocess.Popen[bytes]] = []
-"""Those started by this process that may not have been waited for."""
+_servers: list[tuple[subprocess.Popen[bytes], Path]] = []
+"""Those that this process has started and not yet waited for, each with its folder."""
 
 
 def can_fork() -> bool:
@@ -64,7 +65,8 @@ def forked_workers() -> Iterator[None]:
     try:
         yield
     except Exception:  # whatever it was, Ray has not started
-        _servers.pop().kill()
+        _servers[-1][0].kill()
+        wait_for_ended()
         raise
     finally:
         sys.executable = python
@@ -72,7 +74,6 @@ def forked_workers() -> Iterator[None]:
 
 def _start_server() -> Path | None:
     """Start a server and return the launcher that asks it; None when that could not be done."""
-    wait_for_ended(0.0)
     try:
         # Not in the folder of Ray's session, which there is not yet; made so that nobody else can enter it.
         folder = Path(tempfile.mkdtemp(prefix="raylog-", dir=os.environ.get("RAY_TMPDIR")))
@@ -81,22 +82,22 @@ def _start_server() -> Path | None:
             return None
         with (folder / "log").open("wb") as log:
             command = [sys.executable, "-c", _SERVE, str(folder)]
-            _servers.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-            )
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     except OSError:  # no room, no leave, no processes left: then Ray says what it cannot do
         return None
+    _servers.append((server, folder))
     return launcher
 
 
 def wait_for_ended(timeout_s: float = END_TIMEOUT_S) -> None:
-    """Wait until the servers have ended whose Ray was shut down by this process; they do that by themselves."""
-    for server in list(_servers):
+    """Wait until the servers have ended whose Ray this process has shut down, which they do by themselves."""
+    for server, folder in list(_servers):
         try:
             server.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            continue
-        _servers.remove(server)
+            continue  # its Ray runs: somebody else has joined it and keeps it
+        _servers.remove((server, folder))
+        shutil.rmtree(folder, ignore_errors=True)  # one that was killed has left it
 
 
 def main() -> None:
@@ -105,7 +106,7 @@ def main() -> None:
 
     sys.argv[0] = "ray"
     with forked_workers():
-        ray()
+        ray()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Workers made by fork in a real Ray that Raylog started: one cluster for all tests, in the order in which they stand."""
+"""Workers made by fork in a real Ray that Raylog started; one cluster for all tests, in the order given here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ def test_replicas_are_forked_and_share_what_was_imported(cluster: Cluster, wire:
 def test_tasks_of_users_are_forked_too_and_do_not_notice(cluster: Cluster) -> None:
     import ray
 
-    @ray.remote(num_cpus=0)
     class Anything:
         def about(self) -> dict[str, Any]:
             import random
@@ -103,7 +102,8 @@ def test_tasks_of_users_are_forked_too_and_do_not_notice(cluster: Cluster) -> No
                 "files": [os.readlink(f"/proc/self/fd/{number}") for number in (1, 2)],
             }  # fmt: skip
 
-    made = [Anything.remote() for _ in range(3)]
+    actor: Any = ray.remote(num_cpus=0)(Anything)
+    made = [actor.remote() for _ in range(3)]
     told: list[dict[str, Any]] = ray.get([one.about.remote() for one in made], timeout=60)
     for what in ("worker", "actor", "random", "pid"):
         assert len({one[what] for one in told}) == 3

@@ -12,8 +12,8 @@ import posix
 import sys
 
 WORKER = "/ray/_private/workers/default_worker.py"
-PATIENCE_S = 5.0
-"""The fork server may still be importing Ray. Past this, a process of one's own is the better way."""
+PATIENCE_S = 20.0
+"""The fork server may still be importing Ray, on a busy machine. One that is gone refuses at once."""
 
 
 def hand_over(address: str) -> bool:

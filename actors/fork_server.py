@@ -50,7 +50,8 @@ IMPORTS: Final = (*INTERPRETERS, "RAY_", "RAYLOG_", "OMP_")
 OF_EACH_WORKER: Final = frozenset({"RAY_JOB_ID", "RAY_RAYLET_PID"})
 """Ray's variables that differ between workers. It reads them when a worker connects."""
 LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC)
-ANSWER_S: Final = 2.0
+ANSWER_S: Final = 5.0
+"""How long a launcher may take for each of its two bytes."""
 SEARCH_S: Final = 0.5
 NO_RAYLET_S: Final = 60.0
 """When no raylet uses this server by then, Ray has not started."""
@@ -189,6 +190,8 @@ class ForkServer:
             if user != os.getuid():
                 raise PermissionError(f"user {user} asked for a process of user {os.getuid()}")
             _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+            if len(streams) != 3:
+                raise ValueError(f"process {pid} passed {len(streams)} streams instead of three")
             launcher = Launcher.read(pid)
             self._prepare(launcher)
             if os.fork() == 0:

@@ -76,17 +76,23 @@ def _start_server() -> Path | None:
     """Start a server and return the launcher that asks it; None when that could not be done."""
     try:
         # Not in the folder of Ray's session, which there is not yet; made so that nobody else can enter it.
-        folder = Path(tempfile.mkdtemp(prefix="raylog-", dir=os.environ.get("RAY_TMPDIR")))
-        launcher = write_launcher(folder)
-        if launcher is None:
-            return None
-        with (folder / "log").open("wb") as log:
-            command = [sys.executable, "-c", _SERVE, str(folder)]
-            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-    except OSError:  # no room, no leave, no processes left: then Ray says what it cannot do
+        parent = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="raylog-", dir=parent))
+    except OSError:  # no room or no leave: then Ray says what it cannot do
         return None
-    _servers.append((server, folder))
-    return launcher
+    try:
+        launcher = write_launcher(folder)
+        if launcher is not None:
+            with (folder / "log").open("wb") as log:
+                command = [sys.executable, "-c", _SERVE, str(folder)]
+                server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            _servers.append((server, folder))
+            return launcher
+    except OSError:  # as above
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
 
 
 def wait_for_ended(timeout_s: float = END_TIMEOUT_S) -> None:

@@ -24,7 +24,7 @@ DEADLINE_S = 60.0
 WORKER = """
 import json, os, random, resource, signal, sys
 print(json.dumps({
-    "pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "arguments": sys.argv[1:], "path": sys.path[0],
+    "pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "arguments": sys.argv[1:], "path": sys.path,
     "name": __name__, "streams": sorted(os.listdir("/proc/self/fd"))[:4], "random": random.random(),
     "child": signal.getsignal(signal.SIGCHLD), "colour": os.environ.get("COLOUR"), "job": os.environ["RAY_JOB_ID"],
     "folder": os.getcwd(), "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "ray": "ray" in sys.modules,
@@ -115,7 +115,8 @@ def test_a_forked_worker_is_as_if_it_had_been_started(launching: Launching) -> N
         second = launching.worker(RAY_JOB_ID="02")
     assert first["parent"] == second["parent"] == served.pid
     assert (first["ray"], first["name"], first["child"]) == (True, "__main__", 0)
-    assert (first["arguments"], first["path"]) == (["--flag", "a b"], str(launching.script.parent))
+    assert first["arguments"] == ["--flag", "a b"]
+    assert str(launching.script.parent) in first["path"]
     assert (first["colour"], second["colour"]) == ("red", None)
     assert (first["job"], second["job"]) == ("01", "02")
     assert (first["folder"], first["files"]) == (str(launching.folder.parent), 123)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from raylog.client.ray_session import own_ray_options, running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
+from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.serving import Serving
@@ -107,13 +108,11 @@ class Cluster:
         """
         if self._stopped:
             return
-        import ray
-
         try:
             stop_actors(timeout_s)
         finally:
             if self._owns_ray:
-                ray.shutdown()
+                _shut_ray_down()
         self._stopped = True
 
     def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 60.0) -> StoppedBroker:
@@ -201,6 +200,7 @@ def _shut_ray_down() -> None:
     import ray
 
     ray.shutdown()
+    wait_for_ended()
 
 
 def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
@@ -360,7 +360,8 @@ def _ensure_ray(address: str | None) -> bool:
     put_on_path_for_ray()
     # Statistics of Ray's own events, which nobody reads here, are a sixth of what an idle replica's process costs.
     os.environ.setdefault("RAY_event_stats", "0")
-    ray.init(**own_ray_options())
+    with forked_workers():
+        ray.init(**own_ray_options())
     return True
 
 

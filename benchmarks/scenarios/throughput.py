@@ -129,8 +129,9 @@ def fill_each(
 def consume(bench: Bench) -> None:
     """A full topic, from the page cache, and with the files dropped from it.
 
-    What counts as read: of each record its value as bytes (`records`, and all other libraries), the list of the values
-    as bytes (`columns`), or the whole Arrow table, from which the lengths of the values are summed up (`arrow`).
+    What counts as read: of each record its value as bytes (`records`, and all other libraries), each value as bytes
+    that the column gives while it is gone through (`columns`), or the whole Arrow table (`arrow`); the lengths of the
+    values are summed up.
     """
     quick = bench.pace.quick
     contestants = bench.among(*(CONSUMERS[:5] if quick else CONSUMERS))

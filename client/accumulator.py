@@ -13,8 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from raylog.client.batch import Batch, SendFuture
+from raylog.client.batch import Batch
 from raylog.client.config import ProducerConfig
+from raylog.client.futures import SendFuture
 from raylog.client.metadata import TopicInfo
 from raylog.client.partitioner import hash_of_key, next_sticky_partition
 from raylog.client.types import Header

@@ -21,10 +21,11 @@ from typing import Any, Self, TypeVar
 
 from raylog.client import runtime
 from raylog.client.accumulator import Router
-from raylog.client.batch import NS_PER_MS, AsyncSendFuture, Batch, SendFuture
+from raylog.client.batch import NS_PER_MS, Batch
 from raylog.client.bulk import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ProducerConfig, load
+from raylog.client.futures import AsyncSendFuture, SendFuture
 from raylog.client.sender import Sender, closed_error
 from raylog.client.serializers import serializer
 from raylog.client.types import Header, RecordMetadata
@@ -239,7 +240,7 @@ class AsyncProducer:
         )
 
 
-class Producer:
+class Producer(runtime.Referable):
     """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
 
     Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.

@@ -20,10 +20,6 @@ _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0
 
 
-class Referable:
-    """Base of classes whose objects are kept in weak sets: a compiled class has weak references from such a base only."""
-
-
 class Runtime:
     """The loop and its thread. Get it with `shared()`; it ends with the process."""
 

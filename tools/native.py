@@ -1,7 +1,7 @@
 """Compile the hot modules with mypyc: the same typed Python, as C extensions. Nothing needs them; they save CPU time.
 
-    python tools/native.py            into raylog/_native of this checkout, unless what is there is up to date
-    python tools/native.py --into D   lay the packages out in the folder D as they are installed, and compile there
+    python -m tools.native            into raylog/_native of this checkout, unless what is there is up to date
+    python -m tools.native --into D   lay the packages out in the folder D as they are installed, and compile there
 
 `make native` and `make bench` call the first, a test the second, and setup.py `compile_tree` when a wheel is built with
 RAYLOG_COMPILE=1. Which modules: `[tool.raylog.native]` in pyproject.toml. Needs mypy and a C compiler, and says so.
@@ -22,13 +22,9 @@ import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-TOOLS = Path(__file__).resolve().parent
-ROOT = TOOLS.parent
-sys.path[:0] = [str(TOOLS), str(ROOT / "raylog")]  # this runs where Raylog is not installed yet
-
-from compiled import FOLDER, STAMP, fingerprint  # noqa: E402
-from import_tree import package_folders  # noqa: E402
-from native_source import prepared  # noqa: E402
+from raylog.compiled import FOLDER, STAMP, fingerprint
+from tools.import_tree import ROOT, package_folders
+from tools.native_source import prepared
 
 GROUP = "raylog_native"
 """The modules are thin and share one library, so that calls between them are C calls."""
@@ -112,7 +108,7 @@ def _compile(tree: Path, work: Path, target: Path, marks: list[str], optimize: s
     for file in files:
         (work / file).write_text(prepared((work / file).read_text(encoding="utf-8")), encoding="utf-8")
     (work / "mypy.ini").write_text(_SETTINGS.format(python=f"3.{sys.version_info[1]}"), encoding="utf-8")
-    command = [sys.executable, str(Path(__file__).resolve()), "--here", "--optimize", optimize, *files]
+    command = [sys.executable, str(ROOT / "tools" / "native_compile.py"), GROUP, optimize, *files]
     ran = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if ran.returncode:
         raise SystemExit(f"The modules cannot be compiled:\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}")
@@ -121,18 +117,6 @@ def _compile(tree: Path, work: Path, target: Path, marks: list[str], optimize: s
     for name in _built_names():
         shutil.copy2(work / f"{name.replace('.', '/')}{EXTENSION_SUFFIXES[0]}", target / f"{name}.so")
     (target / STAMP).write_text(_stamp(marks), encoding="utf-8")
-
-
-def _compile_here(files: list[str], optimize: str) -> None:
-    """In a process of its own, whose current folder holds the package: run mypyc and the C compiler."""
-    from mypyc.build import mypycify
-    from setuptools import setup
-
-    extensions = mypycify(
-        ["--config-file=mypy.ini", *files], opt_level=optimize, debug_level="0", group_name=GROUP, multi_file=True
-    )
-    jobs = str(os.cpu_count() or 1)
-    setup(name="raylog", packages=[], ext_modules=extensions, script_args=["build_ext", "--inplace", f"-j{jobs}"])
 
 
 def _say(line: str) -> None:
@@ -145,12 +129,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, help="lay the packages out in this folder and compile there")
     parser.add_argument("--optimize", default="2", help="the C compiler's level of optimization")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.here:
-        _compile_here(given.files, given.optimize)
-    elif reason := missing():
+    if reason := missing():
         _say(f"Raylog stays interpreted, which it can. {reason}")
     elif given.into is not None:
         lay_out(given.into)

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.optional import version_of
 from benchmarks.peers.processes import Unavailable
+from raylog import compiled
 from raylog.client.admin import Admin
 
 ANSWER_TIMEOUT_S = 120.0
@@ -162,5 +163,6 @@ class Raylog:
         return {
             "version": version_of("raylog"),
             "Ray": version_of("ray"),
+            "hot modules": "compiled" if compiled.in_use() else "interpreted",
             "processes": f"{self._brokers} brokers, a controller, and a process for each replica",
         }

@@ -1,25 +1,25 @@
 """Where `send()` leaves records and the sender finds them: open and sealed batches per partition, within one memory.
 
-The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one plain lock
-keeps them apart, held for about a microsecond. The loop is woken when a batch opens (its linger time begins) and
-when it is full, not per record. May touch: the clock and locks.
+The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one `Turn`
+keeps them apart, held for about a microsecond. `Producer.send` does itself what a record needs that fits into the open
+batch; all that decides how much fits, and all other records, are here. The loop is woken when a batch opens (its linger
+time begins) and when it is full, not per record. May touch: the clock.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from raylog.client.batch import Batch
 from raylog.client.config import ProducerConfig
 from raylog.client.futures import SendFuture
+from raylog.client.lanes import Lane, Router
 from raylog.client.metadata import TopicInfo
-from raylog.client.partitioner import hash_of_key, next_sticky_partition
+from raylog.client.turn import Turn
 from raylog.client.types import Header
-from raylog.core.errors import RaylogError, RecordTooLarge, UnknownTopicOrPartition
+from raylog.core.errors import RaylogError, RecordTooLarge
 
 RECORD_OVERHEAD_BYTES = 12
 """What a record costs besides its key and value: msgpack's lengths and the timestamp."""
@@ -28,74 +28,9 @@ BATCH_SHARE_OF_REQUEST = 4
 """Under load a batch grows up to this share of max.request.size, so that several can be under way."""
 ROOM_SHARE = 8
 """An open batch may reserve this part of the free memory, divided by the partitions that are busy."""
-HASHES_KEPT = 16_384
 DEFAULT_LINGER_MS = 5
 """Without `linger_ms` of the user's: and then only behind a batch that is under way."""
 _NEVER_S = float("inf")
-
-
-class Lane:
-    """One partition's queue: the open batch, and full ones in order behind which it stands."""
-
-    __slots__ = ("is_active", "is_available", "limit", "open", "partition", "sealed", "topic", "waiting_bytes")
-
-    def __init__(self, topic: str, partition: int, limit: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.limit = limit
-        self.open: Batch | None = None
-        self.sealed: deque[Batch] = deque()
-        self.is_active = False
-        self.is_available = True
-        self.waiting_bytes = 0
-        """Bytes of closed batches that are not done."""
-
-    def full_size(self, batch_size: int) -> int:
-        """Bytes from which on a batch is not held back for more: what is under way before it, within limits.
-
-        Requests that queue make larger batches, and larger batches cost less: each request has its price at the
-        client, the leader and the followers. While nothing is under way it is the configured `batch_size`.
-        """
-        return min(self.limit, max(batch_size, self.waiting_bytes))
-
-
-class Router:
-    """One topic's lanes, and which of them gets the records without key at the moment."""
-
-    __slots__ = ("_chance", "count", "lanes", "largest", "sticky", "sticky_left", "topic")
-
-    def __init__(self, topic: str, chance: random.Random) -> None:
-        self.topic = topic
-        self.largest = 0
-        """Bytes up to which `send_batch()` fills a batch."""
-        self.lanes: list[Lane] = []
-        self.count = 0
-        self._chance = chance
-        self.sticky: Lane
-        self.sticky_left = 0
-
-    def update(self, info: TopicInfo, limit: int, request_limit: int) -> None:
-        """Take in the topic's metadata: more partitions, other leaders, another largest message."""
-        largest = info.config.get("max.message.bytes")
-        if largest is not None:
-            request_limit = max(1, min(request_limit, int(largest) * 9 // 10))
-        limit = min(limit, request_limit)
-        self.largest = request_limit
-        for number in range(len(self.lanes), len(info.partitions)):
-            self.lanes.append(Lane(self.topic, number, limit))
-        for lane, partition in zip(self.lanes, info.partitions, strict=False):
-            lane.is_available = partition.endpoint is not None
-            lane.limit = limit
-        if not self.count:
-            self.sticky = self.lanes[0]
-        self.count = len(self.lanes)
-
-    def switch(self, batch_size: int) -> None:
-        """Let the records without key go to another partition from now on, until they have filled a batch."""
-        waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
-        chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
-        self.sticky = self.lanes[chosen]
-        self.sticky_left = self.sticky.full_size(batch_size)
 
 
 class Accumulator:
@@ -104,7 +39,7 @@ class Accumulator:
     def __init__(self, config: ProducerConfig, wake: Callable[[], None], chance: random.Random | None = None) -> None:
         self._wake = wake
         self._chance = chance or random.Random()
-        self._lock = threading.Lock()
+        self.turn = Turn()
         self._batch_size = config.batch_size
         self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
         self._largest = config.max_request_size
@@ -116,7 +51,6 @@ class Accumulator:
         self._buffered = 0
         self._waiters: list[Callable[[], object]] = []
         self._active: list[Lane] = []
-        self._hashes: dict[bytes, int] = {}  # of keys seen lately: streams repeat their keys
         self._next_pass_s = _NEVER_S
         self._is_wake_due = False
         self._is_wake_sent = False  # and its pass has not begun yet, so it will see what is appended now
@@ -133,11 +67,12 @@ class Accumulator:
         value: bytes | None,
         headers: list[Header] | None,
         partition: int | None,
-        moment_ns: int,
+        timestamp_ms: int | None,
     ) -> SendFuture | None:
         """Add one record; None when there is no memory for it at the moment (see `when_room`).
 
-        Raises RecordTooLarge, UnknownTopicOrPartition, or the error with which the producer was closed.
+        Without a timestamp it gets the time of now. Raises RecordTooLarge, UnknownTopicOrPartition, or the error with
+        which the producer was closed.
         """
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
@@ -146,36 +81,21 @@ class Accumulator:
             size += len(key)
         if headers is not None:
             size += sum([len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers])
-        with self._lock:
-            if partition is not None or self._choose is not None:
-                lane = self._chosen_lane(router, key, partition)
-            elif key is not None:
-                hashed = self._hashes.get(key)
-                lane = router.lanes[(self._remember_hash(key) if hashed is None else hashed) % router.count]
-            else:
-                if router.sticky_left <= 0:
-                    router.switch(self._batch_size)
-                router.sticky_left -= size
-                lane = router.sticky
+        lane = self.lane_of(router, key, partition)
+        with self.turn:
+            if lane is None:
+                lane = self._sticky_lane(router, size)
             batch = lane.open
             if batch is not None and size < batch.room:
                 batch.room -= size
-                is_wake_due = False
             else:
-                batch = self._with_room(lane, size)
+                batch = self._with_room(router, lane, size)
                 if batch is None:
                     return None
-                is_wake_due = self._is_wake_due and not self._is_wake_sent
-                if is_wake_due:
-                    self._is_wake_sent = True
-            values = batch.values
-            index = len(values)
-            values.append(value)
-            batch.moments_ns.append(moment_ns)
-            if key is not None or batch.keys:
-                _append_key(batch, key, index)
-            if headers is not None or batch.headers is not None:
-                _append_headers(batch, headers, index)
+            is_wake_due = self._is_wake_due and not self._is_wake_sent
+            if is_wake_due:
+                self._is_wake_sent = True
+            index = batch.add(key, value, headers, timestamp_ms)
         if is_wake_due:
             self._wake()
         return SendFuture(batch, index)
@@ -194,20 +114,17 @@ class Accumulator:
         Without a lane it goes where records without key go at the moment. Raises RecordTooLarge, or the error with
         which the producer was closed.
         """
-        with self._lock:
+        with self.turn:
             if self._buffered + size > self._memory:
                 self._raise_if_never(size)
                 return None
             if lane is None:
-                if router.sticky_left <= 0:
-                    router.switch(self._batch_size)
-                router.sticky_left -= size
-                lane = router.sticky
+                lane = self._sticky_lane(router, size)
             if lane.open is not None:
                 lane.sealed.append(self._seal(lane, lane.open))
             batch = self._new_batch(lane)
             batch.keys, batch.values, batch.reserved = keys or [], values, size
-            batch.timestamps = [timestamp_ms] * len(values)
+            batch.stamps = [(0, timestamp_ms)]
             self._buffered += size
             lane.sealed.append(self._seal(lane, batch))
             self._activate(lane)
@@ -222,12 +139,10 @@ class Accumulator:
         Raises UnknownTopicOrPartition.
         """
         if partition is not None or self._choose is not None:
-            return self._chosen_lane(router, key, partition)
-        if key is None:
-            return None
-        with self._lock:
-            hashed = self._hashes.get(key)
-            return router.lanes[(self._remember_hash(key) if hashed is None else hashed) % router.count]
+            if partition is None and self._choose is not None:
+                partition = self._choose(router.topic, key, router.count)
+            return router.lane(partition)
+        return None if key is None else router.lane_of_key(key)
 
     @property
     def chooses(self) -> bool:
@@ -241,7 +156,7 @@ class Accumulator:
 
     def when_room(self, callback: Callable[[], object]) -> bool:
         """Have `callback` called once when memory gets free; False (and no call) when there is some, or no producer."""
-        with self._lock:
+        with self.turn:
             if self.closed_by is not None or self._buffered == 0:
                 return False
             self._waiters.append(callback)
@@ -250,7 +165,7 @@ class Accumulator:
 
     def router(self, info: TopicInfo) -> Router:
         """The router of a topic, brought up to date with its metadata."""
-        with self._lock:
+        with self.turn:
             router = self.routers.get(info.name)
             if router is None:
                 router = Router(info.name, self._chance)
@@ -262,14 +177,14 @@ class Accumulator:
 
     def begin_pass(self) -> list[Lane]:
         """The lanes that may have something to do. Batches opened from here on wake the sender again."""
-        with self._lock:
+        with self.turn:
             self._next_pass_s = _NEVER_S
             self._is_wake_due = self._is_wake_sent = False
             return list(self._active)
 
     def end_pass(self, next_pass_s: float, idle: Iterable[Lane]) -> None:
         """When the sender will look again by itself, and which lanes it found without work."""
-        with self._lock:
+        with self.turn:
             self._next_pass_s = min(self._next_pass_s, next_pass_s)
             for lane in idle:
                 if lane.open is None and not lane.sealed and lane.is_active:
@@ -278,7 +193,7 @@ class Accumulator:
 
     def take(self, lane: Lane, now_s: float) -> Batch | None:
         """The lane's next batch if it is ready: full, lingered long enough, or its memory is wanted."""
-        with self._lock:
+        with self.turn:
             if lane.sealed:
                 return lane.sealed.popleft()
             batch = lane.open
@@ -297,14 +212,14 @@ class Accumulator:
 
     def oldest_deadline_s(self, lane: Lane) -> float:
         """When the first batch that waits here fails for being late."""
-        with self._lock:
+        with self.turn:
             batch = lane.sealed[0] if lane.sealed else lane.open
             return _NEVER_S if batch is None else batch.deadline_s
 
     def take_expired(self, lane: Lane, now_s: float) -> list[Batch]:
         """Remove and return the batches that waited beyond their deadline."""
         expired = []
-        with self._lock:
+        with self.turn:
             while lane.sealed and lane.sealed[0].deadline_s <= now_s:
                 expired.append(lane.sealed.popleft())
             if not lane.sealed and lane.open is not None and lane.open.deadline_s <= now_s:
@@ -314,7 +229,7 @@ class Accumulator:
     def seal_all(self) -> list[Batch]:
         """Make every open batch ready, and return all that wait here."""
         waiting: list[Batch] = []
-        with self._lock:
+        with self.turn:
             for lane in self._active:
                 if lane.open is not None:
                     lane.sealed.append(self._seal(lane, lane.open))
@@ -323,7 +238,7 @@ class Accumulator:
 
     def release(self, lane: Lane, size: int) -> None:
         """A batch is done: its memory is free."""
-        with self._lock:
+        with self.turn:
             lane.waiting_bytes -= size
             self._buffered -= size
             waiters, self._waiters = self._waiters, []
@@ -333,7 +248,7 @@ class Accumulator:
     def close(self, error: RaylogError) -> list[tuple[Lane, Batch]]:
         """Refuse further records with `error`; return what nobody has taken yet."""
         left: list[tuple[Lane, Batch]] = []
-        with self._lock:
+        with self.turn:
             if self.closed_by is None:
                 self.closed_by = error
             self._memory = -1  # with no batch open every append asks for memory, and sees `closed_by` then
@@ -348,8 +263,8 @@ class Accumulator:
         return left
 
     def disown(self, error: RaylogError) -> None:
-        """In a forked child: refuse everything. The parent's threads are not here, so their locks are not taken."""
-        self._lock = threading.Lock()
+        """In a forked child: refuse everything. The parent's threads are not here, so none of them has the turn."""
+        self.turn.free = True
         self.closed_by = error
         self._memory = -1
         for router in self.routers.values():
@@ -359,10 +274,10 @@ class Accumulator:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of records that are not done."""
-        with self._lock:
+        with self.turn:
             return self._buffered - sum(lane.open.room for lane in self._active if lane.open is not None)
 
-    # Inside; the lock is held
+    # Inside; the turn is held
 
     def _raise_if_never(self, size: int) -> None:
         if self.closed_by is not None:
@@ -370,26 +285,23 @@ class Accumulator:
         if size > self._memory:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 
-    def _remember_hash(self, key: bytes) -> int:
-        if len(self._hashes) >= HASHES_KEPT:
-            self._hashes.clear()
-        hashed = self._hashes[key] = hash_of_key(key)
-        return hashed
+    def _sticky_lane(self, router: Router, size: int) -> Lane:
+        """Where the next `size` bytes without key go. A lane that has had its share of them does not wait for more."""
+        lane = router.sticky
+        if size <= router.sticky_left():
+            return lane
+        chosen = router.change_over(self._batch_size)
+        if chosen is not lane and lane.open is not None:
+            lane.sealed.append(self._seal(lane, lane.open))
+            self._is_wake_due = True
+        return chosen
 
-    def _chosen_lane(self, router: Router, key: bytes | None, partition: int | None) -> Lane:
-        if partition is None and self._choose is not None:
-            partition = self._choose(router.topic, key, router.count)
-        if partition is None or not 0 <= partition < router.count:
-            raise UnknownTopicOrPartition(
-                f"Topic {router.topic!r} has partitions 0 to {router.count - 1}, not {partition}.", topic=router.topic
-            )
-        return router.lanes[partition]
-
-    def _with_room(self, lane: Lane, size: int) -> Batch | None:
+    def _with_room(self, router: Router, lane: Lane, size: int) -> Batch | None:
         """The lane's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
 
         Once for many records: the batch gets room for more beside the record, up to where it counts as full. That
-        memory is reserved until the batch is closed, so it is a share that leaves some for other partitions.
+        memory is reserved until the batch is closed, so it is a share that leaves some for other partitions. Where the
+        records without key go at the moment it ends with the lane's share of them, at which they change over.
         """
         if size > self._largest:
             raise RecordTooLarge(
@@ -409,7 +321,12 @@ class Accumulator:
         if filled >= lane.full_size(batch_size) > before:
             self._is_wake_due = True
         until = min(lane.limit, batch_size if filled < batch_size else filled + batch_size)
-        room = max(0, min(until - filled, (free - size) // (ROOM_SHARE * len(self._active))))
+        room = min(until - filled, (free - size) // (ROOM_SHARE * len(self._active)))
+        if router.sticky is lane:
+            left = router.sticky_left() - size
+            if left >= 0 or router.change_over(self._batch_size) is lane:
+                room = min(room, router.sticky_left() - size)
+        room = max(0, room)
         self._buffered += filled + room - batch.reserved
         batch.reserved, batch.room = filled + room, room
         return batch
@@ -421,6 +338,7 @@ class Accumulator:
         batch.size = batch.reserved - batch.room
         batch.room = 0
         lane.waiting_bytes += batch.size
+        lane.closed_bytes += batch.size
         return batch
 
     def _next_batch(self, lane: Lane, full: Batch | None) -> Batch:
@@ -448,15 +366,3 @@ class Accumulator:
         if not lane.is_active:
             lane.is_active = True
             self._active.append(lane)
-
-
-def _append_key(batch: Batch, key: bytes | None, index: int) -> None:
-    if not batch.keys:
-        batch.keys = [None] * index
-    batch.keys.append(key)
-
-
-def _append_headers(batch: Batch, headers: list[Header] | None, index: int) -> None:
-    if batch.headers is None:
-        batch.headers = [None] * index
-    batch.headers.append(headers)

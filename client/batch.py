@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
 from collections.abc import Callable
+from time import time
 
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError
-from raylog.storage.records import decode_batch, encode_batch, parse_header
+from raylog.storage.records import decode_batch, encode_batch, encode_stamped, parse_header
 
 logger = logging.getLogger(__name__)
 _lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
 
-NS_PER_MS = 1_000_000
+JOIN_BELOW_BYTES = 8 * 1024
+"""A connection would copy a body below this beside the header in any case."""
+
 IN_LINE, SENT, STORED = "in line", "sent", "stored"
 
 
@@ -26,9 +28,10 @@ class Batch:
     """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps sent again, and done."""
 
     __slots__ = (
-        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "error",
-        "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "moments_ns", "opened_s",
-        "partition", "record_count", "reserved", "room", "sent_s", "size", "state", "timestamps", "topic", "values",
+        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "encoded_bytes",
+        "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
+        "quick_from_s", "quick_until_s", "record_count", "reserved", "room", "sent_s", "size", "stamps", "state",
+        "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
@@ -37,9 +40,12 @@ class Batch:
         self.keys: list[bytes | None] = []
         """Empty when no record has one."""
         self.values: list[bytes | None] = []
-        self.moments_ns: list[int] = []
-        """When the records are from; they become `timestamps`, all at once, when the batch is encoded."""
-        self.timestamps: list[int] = []
+        self.stamps: list[tuple[int, int]] = []
+        """The timestamps in milliseconds, each with the index of the first record that has it: many share one."""
+        self.quick_from_s = self.quick_until_s = 0.0
+        """The millisecond of the last record, in seconds. A record of the same needs no more than its value, and its
+        key if the others have keys, put behind the others. Empty when the batch has headers, or its last record a
+        timestamp of the user's."""
         self.headers: list[list[Header] | None] | None = None
         self.reserved = 0
         """Bytes of the producer's memory that the open batch holds: of its records, and `room` for more."""
@@ -51,7 +57,9 @@ class Batch:
         self.loop_thread = loop_thread
         # What the sender knows.
         self.record_count = 0
-        self.encoded = b""
+        self.encoded: bytes | tuple[bytes, ...] = b""
+        """What is sent; in parts if a large body would have to be copied to join them."""
+        self.encoded_bytes = 0
         self.base_sequence = -1
         self.state = IN_LINE
         self.attempts = 0
@@ -65,31 +73,72 @@ class Batch:
         self._event: threading.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
 
+    # Filling, by whoever has the accumulator's turn
+
+    def add(
+        self, key: bytes | None, value: bytes | None, headers: list[Header] | None, timestamp_ms: int | None
+    ) -> int:
+        """Append a record; returns its index. Without a timestamp it gets the time of now."""
+        index = len(self.values)
+        try:
+            if timestamp_ms is None:
+                timestamp_ms = self._stamp_now()
+            else:
+                self.quick_until_s = 0.0
+            if not self.stamps or self.stamps[-1][1] != timestamp_ms:
+                self.stamps.append((index, timestamp_ms))
+            if key is not None or self.keys:
+                self.keys += [None] * (index - len(self.keys))
+                self.keys.append(key)
+            if headers is not None or self.headers is not None:
+                self.headers = self.headers or []
+                self.headers += [None] * (index - len(self.headers))
+                self.headers.append(headers)
+                self.quick_until_s = 0.0
+            self.values.append(value)
+        except BaseException:
+            self.even_out()
+            raise
+        return index
+
+    def even_out(self) -> None:
+        """After Ctrl-C, or whatever has kept a record from being added as a whole: drop what there is of it."""
+        count = len(self.values)
+        del self.keys[count:]
+        if self.headers is not None:
+            del self.headers[count:]
+
+    def _stamp_now(self) -> int:
+        moment_s = time()
+        timestamp_ms = int(moment_s * 1000)
+        self.quick_from_s, self.quick_until_s = timestamp_ms / 1000, (timestamp_ms + 1) / 1000
+        return timestamp_ms
+
     # Bytes
 
     def encode(self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Close the batch and turn it into bytes; the columns are not kept."""
         self.record_count = len(self.values)
         self.base_sequence = base_sequence
-        if self.moments_ns:
-            self.timestamps = in_milliseconds(self.moments_ns)
-            self.moments_ns = []
-        self.encoded = encode_batch(
+        header, body = encode_stamped(
             self.keys or None,
             self.values,
-            self.timestamps,
+            self.stamps,
             self.headers,
             compression=compression,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
         )
+        self.encoded_bytes = len(header) + len(body)
+        self.encoded = header + body if len(body) < JOIN_BELOW_BYTES else (header, body)
         self.keys, self.values, self.headers = [], [], None
 
     def encode_again(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """The same records under another producer id, epoch and sequence: these lie inside the checksum."""
-        header = parse_header(self.encoded)
-        columns = decode_batch(self.encoded, 0, header, verify=False)
+        encoded = self.encoded if isinstance(self.encoded, bytes) else b"".join(self.encoded)
+        header = parse_header(encoded)
+        columns = decode_batch(encoded, 0, header, verify=False)
         self.base_sequence = base_sequence
         self.encoded = encode_batch(
             columns.keys,
@@ -147,22 +196,6 @@ class Batch:
                 self._callbacks.append(callback)
                 return
         _call(callback)
-
-
-def in_milliseconds(moments_ns: list[int]) -> list[int]:
-    """The moments in milliseconds, rounded down.
-
-    Records come so densely that many share a millisecond: in the usual rising order each is divided out but once.
-    """
-    if moments_ns != sorted(moments_ns):
-        return [moment_ns // NS_PER_MS for moment_ns in moments_ns]
-    timestamps: list[int] = []
-    while len(timestamps) < len(moments_ns):
-        begin = len(timestamps)
-        timestamp = moments_ns[begin] // NS_PER_MS
-        end = bisect_left(moments_ns, (timestamp + 1) * NS_PER_MS, begin)
-        timestamps += [timestamp] * (end - begin)
-    return timestamps
 
 
 def _call(callback: Callable[[], object]) -> None:

@@ -24,9 +24,9 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from raylog.client.accumulator import Lane
 from raylog.client.batch import IN_LINE, SENT, STORED, Batch
 from raylog.client.failures import Backoff, as_raylog_error
+from raylog.client.lanes import Lane
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,

@@ -7,7 +7,9 @@ compile (see `tools/native.py`).
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Generator
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -15,6 +17,8 @@ import msgspec
 from raylog.client.batch import Batch
 from raylog.client.types import RecordMetadata
 from raylog.core.errors import RaylogError
+
+_first = itemgetter(0)
 
 
 class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -51,7 +55,8 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
     def _metadata(self) -> RecordMetadata:
         batch, index = self._batch, self._index
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
-        return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamps[index])
+        _, timestamp_ms = batch.stamps[bisect_right(batch.stamps, index, key=_first) - 1]
+        return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
 
 
 class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):

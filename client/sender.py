@@ -12,16 +12,20 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from raylog.client.accumulator import Accumulator, Lane
+from raylog.client.accumulator import Accumulator
 from raylog.client.batch import Batch
 from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.delivery import Delivery
+from raylog.client.lanes import Lane
 from raylog.core.errors import ClientClosed, RaylogError
 from raylog.rpc import Together
+from raylog.rpc.heap import keep_freed_memory
 from raylog.storage.compression import COMPRESSIONS
 
 _NEVER_S = float("inf")
+KEPT_BYTES = 8 << 20
+"""What is under way of a few partitions."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,7 @@ class Sender:
         """Take up work on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._together = Together.on(self._loop)
+        keep_freed_memory(KEPT_BYTES)
         self.accumulator.loop_thread = loop_thread
         self.cluster.on_topics_changed(self._topics_changed)
 
@@ -231,7 +236,7 @@ class Sender:
         counts = self.counts
         counts.batches += 1
         counts.batch_bytes += batch.size
-        counts.encoded_bytes += len(batch.encoded)
+        counts.encoded_bytes += batch.encoded_bytes
 
     def count_stored(self, batch: Batch) -> None:
         """A batch was acknowledged."""

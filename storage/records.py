@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import google_crc32c
@@ -154,6 +155,36 @@ def stamp(batch: bytearray | memoryview, position: int, base_offset: int, leader
     _STAMP_EPOCH.pack_into(batch, position + LENGTH_PREFIX_BYTES, leader_epoch)
 
 
+def header_before(
+    body: bytes,
+    *,
+    magic: int,
+    count: int,
+    first_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+) -> bytes:
+    """The header that belongs before an encoded (and compressed) body. `attributes` already names the codec."""
+    checked = _CHECKED.pack(
+        attributes,
+        count - 1,
+        first_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    crc = google_crc32c.extend(google_crc32c.value(checked), body)
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
+    return _PREFIX.pack(base_offset, length, partition_leader_epoch, magic, crc) + checked
+
+
 def assemble_batch(
     magic: int,
     body: bytes,
@@ -167,38 +198,38 @@ def assemble_batch(
     attributes: int,
 ) -> bytes:
     """Put a header before an encoded (and compressed) body. `attributes` already names the codec."""
-    count = len(timestamps)
-    checked = _CHECKED.pack(
-        attributes,
-        count - 1,
-        timestamps[0],
-        max(timestamps),
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
+    header = header_before(
+        body,
+        magic=magic,
+        count=len(timestamps),
+        first_timestamp=timestamps[0],
+        max_timestamp=max(timestamps),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=attributes,
     )
-    crc = google_crc32c.extend(google_crc32c.value(checked), body)
-    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
-    return b"".join((_PREFIX.pack(base_offset, length, partition_leader_epoch, magic, crc), checked, body))
+    return header + body
 
 
 def check_columns(
     keys: Sequence[bytes | None] | None,
     values: Sequence[bytes | None] | None,
-    timestamps: Sequence[int],
+    each: Sequence[object],
     headers: Sequence[Sequence[Header] | None] | None,
     compression: int,
 ) -> None:
-    """ValueError or UnsupportedCompression when these columns cannot make a batch."""
-    count = len(timestamps)
+    """ValueError or UnsupportedCompression when these columns cannot make a batch; `each` has an entry a record."""
+    count = len(each)
     if count == 0:
         raise ValueError("A record batch holds at least one record.")
     if count > RECORDS_MAX:
         raise ValueError(f"A record batch holds at most {RECORDS_MAX} records, not {count}.")
     for name, column in (("keys", keys), ("values", values), ("headers", headers)):
         if column is not None and len(column) != count:
-            raise ValueError(f"The column {name} holds {len(column)} entries, but there are {count} timestamps.")
+            raise ValueError(f"The column {name} holds {len(column)} entries, but there are {count} records.")
     if not 0 <= compression <= 4:
         raise UnsupportedCompression(compression)
 
@@ -222,16 +253,7 @@ def encode_batch(
     check_columns(keys, values, timestamps, headers, compression)
     base = timestamps[0]
     deltas = None if timestamps.count(base) == len(timestamps) else [moment - base for moment in timestamps]
-    # A column is looked through only if it begins with a null, so the common case costs one comparison.
-    if keys is not None and keys[0] is None and keys.count(None) == len(keys):
-        keys = None
-    if values is not None and values[0] is None and values.count(None) == len(values):
-        values = None
-    if headers is not None and not any(headers):
-        headers = None
-    body = _encode_body((deltas, keys, values, headers))
-    if compression:
-        body = compress(compression, body, level)
+    body = _column_body(deltas, keys, values, headers, compression, level)
     return assemble_batch(
         MAGIC_COLUMNS,
         body,
@@ -243,6 +265,65 @@ def encode_batch(
         partition_leader_epoch=partition_leader_epoch,
         attributes=attributes & ~COMPRESSION_MASK | compression,
     )
+
+
+def encode_stamped(
+    keys: list[bytes | None] | None,
+    values: list[bytes | None],
+    stamps: list[tuple[int, int]],
+    headers: list[list[Header] | None] | None,
+    *,
+    compression: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> tuple[bytes, bytes]:
+    """What a producer sends: the same as `encode_batch`, as header and body, so that a large body need not be copied.
+
+    `stamps` are the timestamps, each with the index of the first record that has it.
+    """
+    count = len(values)
+    check_columns(keys, None, values, headers, compression)
+    base = stamps[0][1]
+    deltas: list[int] | None = None
+    if len(stamps) > 1:
+        deltas = []
+        for (first, timestamp), (end, _) in pairwise([*stamps, (count, 0)]):
+            deltas += [timestamp - base] * (end - first)
+    body = _column_body(deltas, keys, values, headers, compression, None)
+    header = header_before(
+        body,
+        magic=MAGIC_COLUMNS,
+        count=count,
+        first_timestamp=base,
+        max_timestamp=max(timestamp for _, timestamp in stamps),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=0,
+        partition_leader_epoch=-1,
+        attributes=compression,
+    )
+    return header, body
+
+
+def _column_body(
+    deltas: list[int] | None,
+    keys: list[bytes | None] | None,
+    values: list[bytes | None] | None,
+    headers: list[list[Header] | None] | None,
+    compression: int,
+    level: int | None,
+) -> bytes:
+    # A column is looked through only if it begins with a null, so the common case costs one comparison.
+    if keys is not None and keys[0] is None and keys.count(None) == len(keys):
+        keys = None
+    if values is not None and values[0] is None and values.count(None) == len(values):
+        values = None
+    if headers is not None and not any(headers):
+        headers = None
+    body = _encode_body((deltas, keys, values, headers))
+    return compress(compression, body, level) if compression else body
 
 
 def encode_kafka_batch(

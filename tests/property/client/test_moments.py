@@ -1,20 +1,29 @@
-"""Timestamps: however the moments lie, each becomes its own millisecond."""
+"""Timestamps: however they lie, and whichever way a record is added, each record keeps its own."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.batch import NS_PER_MS, in_milliseconds
+from raylog.client.batch import Batch, SendFuture
+from raylog.storage.records import decode_batch, encode_batch, parse_header
 
-MOMENTS = st.lists(
-    st.integers(-(10**9), 10**9) | st.integers(1_700_000_000 * 10**9, 1_700_000_001 * 10**9), max_size=60
-)
+STAMPS = st.lists(st.integers(-3, 3) | st.integers(1_700_000_000_000, 1_700_000_000_002), min_size=1, max_size=60)
 
 
 @settings(max_examples=100, deadline=None)
-@given(moments_ns=MOMENTS, is_rising=st.booleans())
-def test_each_moment_becomes_its_millisecond(moments_ns: list[int], is_rising: bool) -> None:
-    if is_rising:
-        moments_ns.sort()
-    assert in_milliseconds(moments_ns) == [moment // NS_PER_MS for moment in moments_ns]
+@given(stamps=STAMPS)
+def test_each_record_keeps_its_timestamp(stamps: list[int]) -> None:
+    batch = Batch("t", 0, 0.0, 9.0, None)
+    indexes = [batch.add(None, b"v", None, timestamp_ms) for timestamp_ms in stamps]
+    assert indexes == list(range(len(stamps)))
+    batch.encode(0, -1, -1, -1)
+    assert isinstance(batch.encoded, bytes)
+    header = parse_header(batch.encoded)
+    assert decode_batch(batch.encoded, 0, header).timestamps == stamps
+    assert batch.encoded == encode_batch(None, [b"v"] * len(stamps), stamps)
+    batch.complete(7)
+    found = [SendFuture(batch, index).result(0) for index in indexes]
+    assert [(one.offset, one.timestamp_ms) for one in found] == [
+        (7 + index, timestamp_ms) for index, timestamp_ms in enumerate(stamps)
+    ]

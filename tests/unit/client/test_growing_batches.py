@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, Lane
+from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
 from raylog.client.config import ProducerConfig, load
+from raylog.client.lanes import Lane
 from raylog.client.metadata import PartitionInfo, TopicInfo
 
 BATCH_BYTES = 1_000

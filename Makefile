@@ -9,6 +9,8 @@
 #   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
 #                    make bench BENCH_ARGS="--only produce,latency" a part of them
+#   make native      compile the hot modules with mypyc, where there is a C compiler; make bench does it first, and
+#                    rm -r raylog/_native (or RAYLOG_COMPILED=0) goes back; nothing needs it
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
 #   make clean       remove caches and builds; make distclean removes .venv as well
@@ -36,7 +38,7 @@ CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools test
 
 PACKAGES := raylog actors client core rpc spark storage
 
-.PHONY: demo test lint compiled ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
+.PHONY: demo test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -50,6 +52,10 @@ lint: ruff types imports
 # what it compiled (PYTHONDONTWRITEBYTECODE), each would compile the same modules again: an eighth of a second of CPU.
 compiled: $(VENV)/bin/python
 	@$(PY) -m compileall -q $(PACKAGES)
+
+# Looks by itself whether a source has changed, and says what is missing when it cannot compile.
+native: $(VENV)/.installed-test
+	@RAYLOG_COMPILED=0 $(PY) -m tools.native
 
 ruff: $(VENV)/.installed-test
 	$(PY) -m ruff check $(CHECKED)
@@ -77,7 +83,7 @@ chaos-figures: $(VENV)/.installed-test compiled
 simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted
 
-bench: $(VENV)/.installed-bench compiled
+bench: $(VENV)/.installed-bench compiled native
 	@$(PY) -m compileall -q benchmarks
 	$(PY) -m benchmarks $(BENCH_ARGS)
 
@@ -110,7 +116,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist raylog/_native *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

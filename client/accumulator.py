@@ -12,8 +12,9 @@ import random
 import time
 from collections.abc import Callable, Iterable
 
-from raylog.client.batch import Batch, SendFuture
+from raylog.client.batch import Batch
 from raylog.client.config import ProducerConfig
+from raylog.client.futures import SendFuture
 from raylog.client.lanes import Lane, Router
 from raylog.client.metadata import TopicInfo
 from raylog.client.turn import Turn

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
-from raylog.client.batch import AsyncSendFuture, Batch
+from raylog.client.batch import Batch
+from raylog.client.futures import AsyncSendFuture
 from raylog.client.lanes import Lane, Router
 from raylog.core.errors import RaylogError, RecordTooLarge
 

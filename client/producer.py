@@ -12,7 +12,6 @@ import os
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import time as now_s
@@ -21,10 +20,11 @@ from typing import Any, Self, TypeVar
 
 from raylog.client import runtime
 from raylog.client.accumulator import RECORD_OVERHEAD_BYTES
-from raylog.client.batch import AsyncSendFuture, Batch, SendFuture
+from raylog.client.batch import Batch
 from raylog.client.bulk import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ProducerConfig, load
+from raylog.client.futures import AsyncSendFuture, SendFuture
 from raylog.client.lanes import Router
 from raylog.client.sender import Sender, closed_error
 from raylog.client.serializers import serializer
@@ -249,7 +249,6 @@ class Producer:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
         self._twin = AsyncProducer(config, **keywords)
         self.config = self._twin.config
         self._runtime = runtime.shared()
@@ -259,8 +258,7 @@ class Producer:
         has_ways_of_its_own = self._twin._serialize_key or self._twin._serialize_value or self._accumulator.chooses
         self._quick_routers = {} if has_ways_of_its_own else self._routers
         self._runtime.run(self._twin.start())
-        self._is_closed = False
-        _open_producers.add(self)
+        _open_twins.add(self._twin)
 
     def send(
         self,
@@ -382,8 +380,7 @@ class Producer:
         """
         if self._is_closed:
             return
-        self._is_closed = True
-        _open_producers.discard(self)
+        _open_twins.discard(self._twin)
         limit_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
         self._runtime.run(self._twin.stop(limit_s), limit_s + _CLOSE_EXTRA_S)
 
@@ -405,13 +402,18 @@ class Producer:
         self.close()
 
     def __del__(self) -> None:
-        if not self._is_closed and self._runtime.thread.is_alive():
-            self._is_closed = True
+        twin = getattr(self, "_twin", None)  # none, when its configuration was refused
+        if twin in _open_twins and self._runtime.thread.is_alive():
+            _open_twins.discard(twin)
             warnings.warn(f"{self!r} was not closed; records may be lost.", ResourceWarning, stacklevel=2, source=self)
-            asyncio.run_coroutine_threadsafe(self._twin.stop(_EXIT_TIMEOUT_S), self._runtime.loop)
+            asyncio.run_coroutine_threadsafe(twin.stop(_EXIT_TIMEOUT_S), self._runtime.loop)
 
     def __repr__(self) -> str:
         return f"<Producer {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._twin not in _open_twins
 
     def _route(self, topic: str, partition: int | None) -> Router:
         self._check_usable()
@@ -452,7 +454,8 @@ def checked_headers(headers: Sequence[Header] | None) -> list[Header] | None:
     """The headers as they are stored; TypeError unless they are pairs of text and bytes."""
     if headers is None:
         return None
-    checked = [(name, content) for name, content in headers]
+    given: Sequence[Any] = headers  # whatever the user gave, also where this is compiled
+    checked: list[Any] = [(name, content) for name, content in given]
     for name, content in checked:
         if type(name) is not str or type(content) is not bytes:
             raise TypeError(f"Headers must be pairs of str and bytes, not ({name!r}, {content!r}).")
@@ -469,26 +472,28 @@ def late_flush(timeout: float | None) -> RequestTimedOut:
     return RequestTimedOut(f"flush() did not end within {timeout} seconds; the records are still being sent.")
 
 
-_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_open_twins: set[AsyncProducer] = set()
+"""Of the producers that are open: those themselves may be forgotten unclosed, which `Producer.__del__` then sees."""
 
 
 def _close_at_exit() -> None:
-    for producer in list(_open_producers):
-        warnings.warn(f"{producer!r} was not closed; records may be lost.", ResourceWarning, stacklevel=1)
+    for twin in list(_open_twins):
+        _open_twins.discard(twin)
+        name = twin.config.client_id
+        warnings.warn(f"<Producer {name!r}> was not closed; records may be lost.", ResourceWarning, stacklevel=1)
         try:
-            producer.close(_EXIT_TIMEOUT_S)
+            runtime.shared().run(twin.stop(_EXIT_TIMEOUT_S), _EXIT_TIMEOUT_S + _CLOSE_EXTRA_S)
         except (RaylogError, TimeoutError, RuntimeError):
             pass  # the process ends in any case, and the warning is out
 
 
 def _disown_after_fork() -> None:
     """In a forked child the producer's thread and sockets belong to the parent."""
-    for producer in list(_open_producers):
-        producer._is_closed = True
-        producer._twin.sender.accumulator.disown(
+    for twin in _open_twins:
+        twin.sender.accumulator.disown(
             ClientClosed("The producer was made before the fork; make a new one in the child process.")
         )
-    _open_producers.clear()
+    _open_twins.clear()
 
 
 atexit.register(_close_at_exit)

@@ -34,6 +34,7 @@ class Turn:
     """
 
     __slots__ = ("free",)
+    __deletable__ = ("free",)
 
     def __init__(self) -> None:
         self.free = True

@@ -6,13 +6,11 @@ wrong list to do so. Used by every machine in ``core`` and by both shells (actor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 EffectT = TypeVar("EffectT")
 
 
-@dataclass(slots=True)
 class Outbox(Generic[EffectT]):
     """Effects of one step, in order.
 
@@ -20,8 +18,11 @@ class Outbox(Generic[EffectT]):
     that was written up to and including this step is durable.
     """
 
-    now: list[EffectT] = field(default_factory=list)
-    after_sync: list[EffectT] = field(default_factory=list)
+    __slots__ = ("after_sync", "now")
+
+    def __init__(self) -> None:
+        self.now: list[EffectT] = []
+        self.after_sync: list[EffectT] = []
 
     def extend(self, other: Outbox[EffectT]) -> None:
         """Append another step's effects behind these, each list to its own."""

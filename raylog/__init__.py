@@ -4,6 +4,7 @@ This is the public face, and the only module a user has to know. Every name is i
 `import raylog` costs next to nothing and a service that only produces and consumes never loads Ray.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,10 @@ if TYPE_CHECKING:
     from raylog.core.ids import TopicPartition
 
 __version__ = "0.1.0"
+
+# Looked for by name, because the module that knows about it costs an import.
+if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname(__file__), "_native")):
+    import_module("raylog.compiled").use()
 
 # Which module gives which names; tests/unit/packaging compares this with the imports above and with __all__.
 _HOMES: dict[str, tuple[str, ...]] = {

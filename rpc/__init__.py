@@ -1,6 +1,5 @@
 """Framed msgpack calls over TCP, authenticated by the cluster's secret, in both directions of a connection."""
 
-from raylog.rpc.calls import Reply
 from raylog.rpc.client import connect
 from raylog.rpc.connection import Connection
 from raylog.rpc.errors import (
@@ -17,6 +16,7 @@ from raylog.rpc.errors import (
 from raylog.rpc.framing import Buffer, Buffers
 from raylog.rpc.limits import Limits
 from raylog.rpc.machine import machine_number
+from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request
 from raylog.rpc.sending import Together
 from raylog.rpc.server import RpcServer

@@ -10,20 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import msgspec
+from typing import TypeAlias
 
 from raylog.rpc.errors import ConnectionLost, RpcError, RpcTimeout
+from raylog.rpc.reply import Reply
 
 SWEEP_GRAIN_S = 0.05
-
-
-class Reply(msgspec.Struct, gc=False):
-    """The answer to a call: its arguments, and its payload in memory of its own."""
-
-    args: Any
-    payload: memoryview
 
 
 class Told:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from raylog.rpc.auth import ClientHandshake, ServerHandshake
-from raylog.rpc.calls import PendingCalls, Reply, Told, Waiting, fail
+from raylog.rpc.calls import PendingCalls, Told, Waiting, fail
 from raylog.rpc.errors import (
     AuthenticationFailed,
     BadFrame,
@@ -38,6 +38,7 @@ from raylog.rpc.framing import (
     payload_parts,
 )
 from raylog.rpc.limits import Limits
+from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, describe
 from raylog.rpc.sending import SendQueue, Together
 

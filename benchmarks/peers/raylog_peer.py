@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-import raylog.client.accumulator
 from benchmarks.optional import version_of
 from benchmarks.peers.processes import Unavailable
+from raylog import compiled
 from raylog.client.admin import Admin
 
 ANSWER_TIMEOUT_S = 120.0
@@ -179,6 +179,6 @@ class Raylog:
         return {
             "version": version_of("raylog"),
             "Ray": version_of("ray"),
-            "modules": "compiled" if str(raylog.client.accumulator.__file__).endswith(".so") else "interpreted",
+            "modules": "compiled" if compiled.in_use() else "interpreted",
             "processes": f"{self._brokers} brokers, a controller, and a process for each replica",
         }

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import raylog
-from raylog.client.batch import SendFuture
+from raylog.client.futures import SendFuture
 from raylog.core.errors import (
     CommitFailed,
     FencedInstanceId,

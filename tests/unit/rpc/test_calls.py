@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
-from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls, Reply, Told, fail
+from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls, Told, fail
 from raylog.rpc.errors import ConnectionLost, RemoteError, RpcError, RpcTimeout
+from raylog.rpc.reply import Reply
 from tests.unit.rpc.support import run
 
 

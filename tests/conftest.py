@@ -1,0 +1,5 @@
+"""Tests run the sources: also where compiled modules lie beside them, unless RAYLOG_COMPILED says otherwise."""
+
+import os
+
+os.environ.setdefault("RAYLOG_COMPILED", "0")

@@ -1,0 +1,111 @@
+"""Compiled with mypyc, the hot modules do what they do interpreted; and nothing is compiled unless somebody asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raylog.compiled import FOLDER, STAMP
+from tests.unit.style.sources import ROOT
+from tools.native import missing, modules
+from tools.native_source import CannotCompile, prepared
+
+SUITE = [
+    "tests/unit/core/replication",
+    "tests/unit/rpc",
+    "tests/unit/client/test_producer.py",
+    "tests/unit/client/test_producer_failures.py",
+    "tests/unit/storage/test_records.py",
+    "tests/unit/actors/test_replica_runner.py",
+    "tests/property/core/test_replication_twins.py",
+    "tests/cluster/test_replication.py",
+]
+"""What runs against the compiled modules: their unit tests that replace nothing inside them, and a cluster."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of everything as it is installed, with compiled modules. The compiler's quickest way is good enough."""
+    if reason := missing():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("native")
+    build = [sys.executable, "-m", "tools.native", "--into", str(folder), "--optimize", "0"]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=400)
+    for name in ("tests", "benchmarks", "tools"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    shutil.copy2(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def run(tree: Path, *arguments: str, compiled: str = "1") -> subprocess.CompletedProcess[str]:
+    """Run Python in that copy."""
+    environ = {**os.environ, "RAYLOG_COMPILED": compiled, "PYTHONPATH": str(tree)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_compiled_modules_pass_the_tests_of_their_sources(tree: Path) -> None:
+    ran = run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITE)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_module_of_the_list_is_taken_compiled_and_can_be_switched_off(tree: Path) -> None:
+    program = f"import importlib; print([importlib.import_module(name).__file__ for name in {modules()}])"
+    assert run(tree, "-c", program).stdout.count(f"{FOLDER}/raylog.") == len(modules())
+    assert FOLDER not in run(tree, "-c", program, compiled="0").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_was_compiled_from_other_sources_is_not_used_and_that_is_said(tree: Path) -> None:
+    stamp = tree / "raylog" / FOLDER / STAMP
+    before = stamp.read_text(encoding="utf-8")
+    stamp.write_text(before + "source raylog/rpc/calls.py 1 1\n", encoding="utf-8")
+    try:
+        ran = run(tree, "-c", "import raylog.rpc.calls as calls; print(calls.__file__)", compiled="")
+        assert ran.stdout.endswith("calls.py\n")
+        assert "raylog/rpc/calls.py has changed since its package was compiled" in ran.stderr
+        assert "make native" in run(tree, "-c", "import raylog").stderr
+    finally:
+        stamp.write_text(before, encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_users_may_derive_their_own_producers_from_the_compiled_ones(tree: Path) -> None:
+    program = "from raylog import AsyncProducer, Producer\nclass Mine(Producer): pass\nclass Ours(AsyncProducer): pass"
+    assert run(tree, "-c", program).returncode == 0
+
+
+def test_tests_run_the_sources() -> None:
+    from raylog.client import producer
+
+    assert os.environ["RAYLOG_COMPILED"] == "1" or producer.__file__.endswith(".py")
+
+
+def test_a_dataclass_gets_its_init_written_out_and_no_line_moves() -> None:
+    text = (
+        "@dataclass(frozen=True, slots=True, kw_only=True)\n"
+        "class A:\n    a: int\n    b: list[int] = field(default_factory=list)\n\n\nx = 1\n"
+    )
+    made = prepared(text).splitlines()
+    assert made[0] == "@dataclass(init=False, kw_only=True, unsafe_hash=True)"
+    assert made[4] == (
+        "    def __init__(self, *, a: int, b: list[int] | None = None) -> None: "
+        "self.a = a; self.b = list() if b is None else b"
+    )
+    assert made[6] == "x = 1"
+
+
+def test_a_class_that_mypyc_would_change_is_refused() -> None:
+    with pytest.raises(CannotCompile, match="keywords of class Entry"):
+        prepared("class Entry(Struct, array_like=True):\n    a: int\n")

@@ -55,8 +55,9 @@ def missing() -> str:
         return f"There is no C compiler ({compiler}): install one (Debian: build-essential)."
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing: install them (Debian: python3-dev)."
-    if importlib.util.find_spec("mypyc") is None:
-        return "mypy, which holds the compiler mypyc, is not installed: pip install 'raylog[test]'."
+    for name, package in (("mypyc", "mypy"), ("setuptools", "setuptools")):
+        if importlib.util.find_spec(name) is None:
+            return f"{package} is not installed, which compiling needs: pip install {package}."
     return ""
 
 

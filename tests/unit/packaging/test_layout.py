@@ -65,7 +65,8 @@ def test_the_command_raylog_exists() -> None:
     ids=["packages", "tests", "benchmarks"],
 )
 def test_every_library_that_is_imported_is_declared(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
-    declared = {canonicalize_name(required.name) for required in requirements(*extras)}
+    builders = [Requirement(line) for line in PYPROJECT["build-system"]["requires"]]
+    declared = {canonicalize_name(required.name) for required in [*requirements(*extras), *builders]}
     homes = packages_distributions()
     undeclared = [
         str(found)

@@ -184,7 +184,7 @@ class Recovery:
             segment.resume(min(upto, self.snapshot_offset))
             headers = []
             for _, header in segment.walk(segment.size, segment.next_offset, segment.file_size()):
-                check_epoch(self.epochs, header)
+                check_epoch(self.epochs, header, self.log_start)
                 headers.append(header)
                 if header.next_offset >= upto:
                     break  # what follows may be the torn end of a crash
@@ -226,7 +226,7 @@ class Recovery:
         check_crc(data, position, header)
         epoch = header.partition_leader_epoch
         if self.epochs_known:
-            check_epoch(self.epochs, header)
+            check_epoch(self.epochs, header, self.log_start)
         elif self.epochs.latest is not None and epoch < self.epochs.latest[0]:
             raise CorruptBatch(f"leader epoch {epoch} comes after {self.epochs.latest[0]}")
         elif epoch >= 0:
@@ -285,13 +285,16 @@ class Recovery:
                 pass  # an old recovery point is safe, and a log on a full disk must still be readable
 
 
-def check_epoch(epochs: LeaderEpochHistory, header: BatchHeader) -> None:
-    """CorruptBatch unless the epoch stamped on the batch is the one that history knows for its offsets."""
+def check_epoch(epochs: LeaderEpochHistory, header: BatchHeader, log_start: int = 0) -> None:
+    """CorruptBatch unless the epoch stamped on the batch is the one that history knows for its offsets.
+
+    Of what lies below the start of the log history has forgotten the epochs.
+    """
     if epochs.entries and epochs.entries[0][1] <= header.last_offset:
         known = epochs.epoch_for(header.last_offset)
         if known != header.partition_leader_epoch:
             raise CorruptBatch(f"it is stamped with leader epoch {header.partition_leader_epoch}, history says {known}")
-    elif not epochs.entries and header.partition_leader_epoch >= 0:
+    elif not epochs.entries and header.partition_leader_epoch >= 0 and header.last_offset >= log_start:
         raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} is not in the history")
 
 

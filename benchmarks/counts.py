@@ -195,12 +195,28 @@ async def _started(one: AsyncProducer) -> AsyncProducer:
     return one
 
 
-def consumed(staged: Stage, *, near: bool) -> Counts:
+def filled(staged: Stage) -> str:
+    """A topic of batches that are all alike, whatever else the machine does meanwhile."""
+    topic = "filled"
+    staged.create(topic, 1, PAGE_CACHE)
+    producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address)))
+
+    async def batches() -> None:
+        for _ in range(BATCHES):
+            await (await producer.send_batch(topic, [b"v" * 100] * RECORDS))
+
+    try:
+        staged.client.do(batches)
+    finally:
+        staged.client.do(producer.stop)
+    return topic
+
+
+def consumed(staged: Stage, topic: str, *, near: bool) -> Counts:
     """What a batch of 100 records costs on its way to a consumer that reads a backlog, 40 batches in all.
 
     If `near`, the consumer reads the leader's file, as it does on its machine; else the leader sends it.
     """
-    topic = "produced-1"
     partition = TopicPartition(topic, 0)
 
     async def opened() -> AsyncConsumer:
@@ -286,11 +302,12 @@ def copied(staged: Stage) -> Counts:
 def measure() -> dict[str, Counts]:
     """Every count, by what was done."""
     with stage() as staged:
+        backlog = filled(staged)
         return {
             "produce, RF 1": produced(staged, 1),
             "produce, RF 3": produced(staged, 3),
-            "consume": consumed(staged, near=False),
-            "consume, near": consumed(staged, near=True),
+            "consume": consumed(staged, backlog, near=False),
+            "consume, near": consumed(staged, backlog, near=True),
             "sync": synced(staged),
             "large record, RF 3": copied(staged),
         }

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from raylog.client.batch import Batch, SendFuture
+from raylog.client.batch import Batch
+from raylog.client.futures import SendFuture
 from raylog.client.producer import Producer
 from raylog.client.turn import Turn
 from tests.unit.client.toy_server import ToyCluster

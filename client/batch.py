@@ -97,7 +97,7 @@ class Batch:
                 self.headers.append(headers)
                 self.quick_until_s = 0.0
             self.values.append(value)
-        except BaseException:
+        except BaseException:  # Ctrl-C may come between two columns
             self.even_out()
             raise
         return index

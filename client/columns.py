@@ -37,7 +37,8 @@ class BytesColumn(Sequence[bytes | None]):
     """The keys or the values of a `ColumnBatch`: a sequence that makes each `bytes` when it is looked at.
 
     It is equal to a list, a tuple or a column with the same elements; a slice of it is a list. Going through it holds
-    in memory only what was kept of it; to look at elements again and again, make a list of it.
+    in memory only what was kept of it. Each look by index decodes a whole batch of the log: to look at elements by
+    number, or again and again, make a list of it.
     """
 
     __slots__ = ("_ends", "_name", "_pieces")

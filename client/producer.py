@@ -309,7 +309,7 @@ class Producer:
                         keys.append(key)
                     values.append(value)
                     added = batch
-        except BaseException:
+        except BaseException:  # Ctrl-C may come between the two columns; the record was not added then
             if lane.open is not None:
                 lane.open.even_out()
             raise

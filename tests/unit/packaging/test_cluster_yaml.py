@@ -56,3 +56,18 @@ def test_all_workers_are_kept() -> None:
     config = prepare_config(local())
     (node_type,) = config["available_node_types"].values()
     assert node_type["min_workers"] == node_type["max_workers"] == len(local()["provider"]["worker_ips"])
+
+
+def test_the_head_runs_the_autoscaler_that_knows_its_own_head() -> None:
+    """Version 2, the default of `ray up`, starts no worker on the provider `local` (Ray 2.60)."""
+    (start,) = [command for command in local()["head_start_ray_commands"] if "ray start --head" in command]
+    assert start.index("RAY_enable_autoscaler_v2=0") < start.index("ray start --head")
+
+
+def test_every_login_shell_of_a_node_shows_the_token() -> None:
+    """Workers and `ray exec` do not look for it by themselves; the launcher sources ~/.bashrc before each command."""
+    assert any("export RAY_AUTH_MODE=token" in one and "~/.bashrc" in one for one in local()["setup_commands"])
+
+
+def test_the_head_gets_a_key_for_the_workers() -> None:
+    assert local()["auth"]["ssh_private_key"], "without it Ray's launcher gives the head none"

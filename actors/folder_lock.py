@@ -7,6 +7,7 @@ holder, so a successor waits no longer than that. Taken by replicas, the control
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -18,13 +19,28 @@ LOCK_WAIT_S: Final = 10.0
 LOCK_RETRY_S: Final = 0.02
 
 
+NAME_BYTES_MAX: Final = 255
+"""Longest file name that Linux file systems take."""
+
+
+def lock_path(folder: Path) -> Path:
+    """Return the lock's file, ``.<folder>.lock`` beside the folder; a digest stands for a name that would be too long.
+
+    No partition folder has such a name: these end in a number. Pure.
+    """
+    name = f".{folder.name}.lock"
+    if len(name.encode()) > NAME_BYTES_MAX:
+        name = f".{hashlib.sha256(folder.name.encode()).hexdigest()}.lock"
+    return folder.parent / name
+
+
 class FolderLock:
     """Two lives of one actor never write to the same files. Blocks while it waits: take it in a thread."""
 
     def __init__(self, folder: Path, *, wait_s: float = LOCK_WAIT_S) -> None:
         """Wait until the former holder has let go; raises :class:`DataDirectoryError` after ``wait_s`` seconds."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        self.path = folder.parent / f".{folder.name}.lock"
+        self.path = lock_path(folder)
         self._descriptor = -1
         deadline = time.monotonic() + wait_s
         while not self._try():

@@ -1,4 +1,4 @@
-"""Opening a replica's folder: one process per folder, damaged logs set aside, leftovers of deleted topics removed.
+"""Opening a replica's folder: one process per folder, damaged logs and those of a namesake set aside.
 
 Called by a replica's shell at the start of each life.
 """
@@ -6,15 +6,14 @@ Called by a replica's shell at the start of each life.
 from __future__ import annotations
 
 import logging
-import shutil
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from raylog.actors.clock import wall_ms
 from raylog.actors.folder_lock import FolderLock
+from raylog.actors.set_aside import DAMAGED, REPLACED, identity_of, set_aside
 from raylog.actors.specs import ReplicaSpec
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
@@ -22,10 +21,6 @@ from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
 
-DELETED_MARK: Final = ".deleted-"
-"""In the name of a folder that is about to be removed."""
-REPLACED_MARK: Final = ".replaced-"
-"""In the name of a folder that another topic of the same name had to make way for."""
 BOOT_NOTE: Final = "last-boot"
 """File in a partition's folder: the machine's boot id, and whether records are synced before they count."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -45,7 +40,7 @@ class OpenedLog:
 def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:
     """Lock and recover the partition folder of a replica. Blocks for as long as recovery takes: run it in a thread.
 
-    A log that is damaged below what was synced is renamed to ``*.damaged-<time>`` and a new one is begun, to be filled
+    A log that is damaged below what was synced moves into the folder ``.damaged`` and a new one is begun, to be filled
     from the other replicas; the controller is told through ``log_lost``. ``syncs_first``: nothing is acknowledged here
     before it is on disk. A log whose end is in doubt stays so until :func:`note_boot`.
     """
@@ -71,12 +66,11 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
         log = _open(spec, folder, config)
         return OpenedLog(log=log, lock=lock, log_lost=log.created)
     except LogDamaged as damage:
-        aside = folder.with_name(f"{folder.name}.damaged-{wall_ms()}")
-        logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, damage, aside.name)
-        folder.rename(aside)
+        aside = set_aside(folder, DAMAGED, spec.topic_id, spec.partition)
+        logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, damage, aside)
     except WrongTopicId:
         # Deleted and created again, most likely; but only the broker knows, so nothing is removed here.
-        folder.rename(folder.with_name(f"{folder.name}{REPLACED_MARK}{wall_ms()}"))
+        set_aside(folder, REPLACED, identity_of(folder).topic_id, spec.partition)
     return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
 
 
@@ -104,22 +98,6 @@ def _boot_id() -> str:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:  # not Linux: every start may be the first after a crash
         return uuid.uuid4().hex
-
-
-def discard(folder: Path) -> None:
-    """Remove a deleted topic's partition folder; what is left after a crash halfway is known by its name."""
-    doomed = folder.with_name(f"{folder.name}{DELETED_MARK}{wall_ms()}")
-    folder.rename(doomed)
-    clear_away(doomed)
-
-
-def clear_away(doomed: Path) -> None:
-    """Remove a folder and say what could not be removed."""
-    shutil.rmtree(doomed, onerror=_report)
-
-
-def _report(function: Callable[..., object], path: str, _: object) -> None:
-    logger.warning("could not remove %s (%s); it can be removed by hand", path, function.__name__)
 
 
 def _open(spec: ReplicaSpec, folder: Path, config: LogConfig) -> PartitionLog:

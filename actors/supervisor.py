@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.folder_lock import FolderLock
 from raylog.actors.naming import replica_name
-from raylog.actors.replica_log import DELETED_MARK, REPLACED_MARK, clear_away, discard
+from raylog.actors.set_aside import clear_half_deleted, clear_replaced, remove_partition_folder, topic_id_of
 from raylog.actors.settings import catch_up_rate
 from raylog.actors.specs import BrokerSpec, ReplicaSpec
 from raylog.core.controller.image import MetadataImage
@@ -115,8 +114,7 @@ class ReplicaSupervisor:
         deleted = image.deleted_topics
         try:
             await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
-            for folder in await asyncio.to_thread(half_deleted, self._spec.folder):
-                await asyncio.to_thread(clear_away, folder)
+            await asyncio.to_thread(clear_half_deleted, self._spec.folder)
             for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
                 topic_id = await asyncio.to_thread(topic_id_of, folder)
                 name = replica_name(topic, partition, self._broker, topic_id)
@@ -270,43 +268,6 @@ def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:
         if parsed is not None and folder.is_dir():
             found.append((*parsed, folder))
     return found
-
-
-def half_deleted(directory: Path) -> list[Path]:
-    """Return the folders whose removal was begun and not finished."""
-    return sorted(folder for folder in directory.glob(f"*-*{DELETED_MARK}*") if folder.is_dir())
-
-
-def clear_replaced(directory: Path, deleted: Container[str]) -> None:
-    """Remove the folders that made way for another topic of the same name, where their own topic was deleted."""
-    for folder in directory.glob(f"*-*{REPLACED_MARK}*"):
-        if topic_id_of(folder) in deleted:
-            clear_away(folder)
-
-
-def topic_id_of(folder: Path) -> str:
-    """Return the topic id that a partition folder was made for; "" when it cannot be told."""
-    about = folder / "partition.metadata"
-    try:
-        lines = about.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(": ")[2] for line in lines if line.startswith("topic_id: ")), "")
-
-
-def remove_partition_folder(folder: Path, topic_id: str) -> None:
-    """Remove the folder of a deleted partition, unless another topic of the same name has it by now.
-
-    Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
-    """
-    if folder.exists() and topic_id_of(folder) != topic_id:
-        return
-    lock = FolderLock(folder)
-    try:
-        if topic_id_of(folder) == topic_id:
-            discard(folder)
-    finally:
-        lock.release(for_good=not folder.exists())
 
 
 def _name(spec: ReplicaSpec) -> str:

@@ -24,6 +24,8 @@ from .files import read_text, sync_folder, write_atomically
 META = "meta.properties"
 LOCK = ".lock"
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+PARTITION_MAX = 2**31 - 1
 
 
 class InvalidTopicName(StorageError):
@@ -55,9 +57,9 @@ def partition_folder(root: Path, topic: str, partition: int) -> Path:
 def parse_partition_folder(name: str) -> tuple[str, int] | None:
     """The (topic, partition) a folder name stands for, or None if it is no partition's."""
     topic, _, number = name.rpartition("-")
-    if not TOPIC_NAME.fullmatch(topic) or not number.isdecimal() or str(int(number)) != number:
+    if not TOPIC_NAME.fullmatch(topic) or topic in (".", "..") or not PARTITION_NUMBER.fullmatch(number):
         return None
-    return topic, int(number)
+    return (topic, int(number)) if int(number) <= PARTITION_MAX else None
 
 
 class DataDirectory:

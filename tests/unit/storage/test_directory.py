@@ -52,6 +52,9 @@ def test_partition_folders_are_named_and_found(tmp_path: Path) -> None:
         (tmp_path / "a-02").mkdir()
         assert [found[:2] for found in directory.partition_folders()] == [("a", 2), ("a", 10), ("b-1", 0)]
     assert parse_partition_folder("no-number-x") is None
+    assert parse_partition_folder("a-2147483647") == ("a", 2**31 - 1)
+    assert parse_partition_folder("a-2147483648") is None
+    assert parse_partition_folder("t-0.damaged-1700000000000") is None, "no partition has such a number"
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ü", "a b", "x" * 250, "a\n"])

@@ -1,0 +1,160 @@
+"""Partition folders that were set aside: deleted, replaced by a namesake, or damaged. Where they go and which may go.
+
+A broker's data directory holds ``<topic>-<partition>`` folders, and a topic name may hold dots, hyphens and digits. So
+what is set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, under the topic id.
+None of the three ends in a hyphen and a number, so none can be a partition's folder, and names stay short whatever the
+topic is called. Version 0.1 used suffixes (``t-0.deleted-1700000000000``); these folders are still cleaned, but only
+where the name cannot be a partition's and the folder's own ``partition.metadata`` agrees.
+
+Called by a replica's shell (damage, namesakes) and by the supervisor (removal).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Container
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raylog.actors.clock import wall_ms
+from raylog.actors.folder_lock import FolderLock
+from raylog.core.errors import DataDirectoryError
+from raylog.storage.directory import partition_folder
+from raylog.storage.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+DELETED: Final = ".deleted"
+"""Folder of partitions whose removal has begun. Everything in it is removed at the next start."""
+REPLACED: Final = ".replaced"
+"""Folder of partitions that had to make way for another topic of the same name; removed once their topic is deleted."""
+DAMAGED: Final = ".damaged"
+"""Folder of partitions that were damaged below what was synced. Kept until an operator removes them."""
+
+_ASIDE: Final = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,9})\.[1-9][0-9]*")
+_ASIDE_BEFORE: Final = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})\.(?P<mark>deleted|replaced)-[1-9][0-9]{12,}"
+)
+"""Names of version 0.1. Their 13 digits (milliseconds) are above 2^31 - 1, so this cannot be a partition's folder."""
+
+
+class Identity(NamedTuple):
+    """What a partition folder was made for; "" and -1 where it cannot be told."""
+
+    topic_id: str = ""
+    topic: str = ""
+    partition: int = -1
+
+
+def identity_of(folder: Path) -> Identity:
+    """Read ``partition.metadata``; fields that are missing or unreadable have their defaults."""
+    try:
+        lines = (folder / "partition.metadata").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return Identity()
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    number = fields.get("partition", "")
+    return Identity(
+        fields.get("topic_id", ""), fields.get("topic", ""), int(number) if re.fullmatch("[0-9]+", number) else -1
+    )
+
+
+def topic_id_of(folder: Path) -> str:
+    """Return the topic id that a partition folder was made for; "" when it cannot be told."""
+    return identity_of(folder).topic_id
+
+
+def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
+    """Move a partition's folder into ``mark`` beside it and return where it is now.
+
+    The caller holds the folder's lock. Raises OSError; the folder has not moved then.
+    """
+    place = folder.parent / mark
+    place.mkdir(mode=0o700, exist_ok=True)
+    name = f"{topic_id or 'unknown'}-{partition}"
+    moment = wall_ms()
+    while (place / f"{name}.{moment}").exists():
+        moment += 1
+    return folder.rename(place / f"{name}.{moment}")
+
+
+def half_deleted(directory: Path) -> list[Path]:
+    """Return the folders of a data directory whose removal was begun and not finished."""
+    return [*_in(directory / DELETED), *_of_version_0_1(directory, "deleted")]
+
+
+def replaced(directory: Path) -> list[Path]:
+    """Return the folders of a data directory that made way for another topic of the same name."""
+    return [*_in(directory / REPLACED), *_of_version_0_1(directory, "replaced")]
+
+
+def clear_half_deleted(directory: Path) -> None:
+    """Finish the removals that a crash interrupted."""
+    for folder in half_deleted(directory):
+        clear_away(folder)
+
+
+def clear_replaced(directory: Path, deleted: Container[str]) -> None:
+    """Remove the folders that made way for another topic of the same name, where their own topic was deleted."""
+    for folder in replaced(directory):
+        if topic_id_of(folder) in deleted:
+            clear_away(folder)
+
+
+def remove_partition_folder(folder: Path, topic_id: str) -> None:
+    """Remove the folder of a deleted partition, unless another topic of the same name has it by now.
+
+    Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
+    """
+    if folder.exists() and topic_id_of(folder) != topic_id:
+        return
+    lock = FolderLock(folder)
+    try:
+        about = identity_of(folder)
+        if folder.exists() and about.topic_id == topic_id:
+            clear_away(set_aside(folder, DELETED, topic_id, about.partition))
+    finally:
+        lock.release(for_good=not folder.exists())
+
+
+def clear_away(doomed: Path) -> None:
+    """Remove a folder that was set aside, unless a process holds its lock; log what could not be removed."""
+    try:
+        lock = FolderLock(doomed, wait_s=0)
+    except DataDirectoryError as held:
+        logger.warning("%s is not removed: %s", doomed, held)
+        return
+    try:
+        shutil.rmtree(doomed, onerror=_report)
+    finally:
+        lock.release(for_good=True)
+
+
+def _in(place: Path) -> list[Path]:
+    """The folders that `set_aside` put into ``place``."""
+    if not place.is_dir():
+        return []
+    return sorted(folder for folder in place.iterdir() if _ASIDE.fullmatch(folder.name) and folder.is_dir())
+
+
+def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
+    found = []
+    for folder in sorted(directory.iterdir()):
+        match = _ASIDE_BEFORE.fullmatch(folder.name)
+        if match is None or match["mark"] != mark or not folder.is_dir():
+            continue
+        about = identity_of(folder)
+        try:
+            own = partition_folder(directory, match["topic"], int(match["partition"])).name
+        except StorageError:
+            continue  # no topic has such a name
+        # The removal may have taken partition.metadata already; one that names another partition is not ours.
+        if about == Identity() or f"{about.topic}-{about.partition}" == own:
+            found.append(folder)
+    return found
+
+
+def _report(function: Callable[..., object], path: str, _: object) -> None:
+    logger.warning("could not remove %s (%s); it can be removed by hand", path, function.__name__)

@@ -31,6 +31,7 @@ from raylog.actors.transport import listen
 from raylog.actors.voter import VOTER_METHODS
 from raylog.actors.voter_host import VoterHost
 from raylog.core.config import ClusterConfig
+from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, NotController, RaylogError, from_code
@@ -207,21 +208,21 @@ class BrokerServer:
         checks = _ARGUMENTS.get(request.method)
         if checks is None:
             raise InvalidRequest(f"A broker knows no method {request.method!r}.")
-        arguments(request, *checks)
+        args = arguments(request, *checks)
         if request.method == "metadata":
-            self._answer_metadata(request)
+            self._answer_metadata(request, *args)
         elif request.method == "init_producer_id":
             self._spawn(self._init_producer_id(request), request)
         elif request.method == "find_coordinator":
-            self._find_coordinator(request)
+            self._find_coordinator(request, *args)
         else:
             self._spawn(self._forward(request), request)
 
-    def _answer_metadata(self, request: Request) -> None:
+    def _answer_metadata(self, request: Request, names: list[str] | None) -> None:
         if not self._registered.is_set():
             request.fail(NotController("This broker is still waiting for the controller; try again."))
             return
-        request.reply(metadata_answer(self.image, request.args[0]))
+        request.reply(metadata_answer(self.image, names))
 
     async def _init_producer_id(self, request: Request) -> None:
         async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
@@ -231,8 +232,8 @@ class BrokerServer:
                 self._producer_ids = list(range(first + count - 1, first - 1, -1))
             request.reply([self._producer_ids.pop(), 0])
 
-    def _find_coordinator(self, request: Request) -> None:
-        kind, key = request.args
+    def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
+        topic_behind(kind)  # before the look into the metadata: an earlier release may have entered other kinds
         index = coordinator_index(self.image, key)
         found = self.image.coordinators.get((kind, index))
         if found is not None and found.port:

@@ -164,6 +164,12 @@ class RebalanceInProgress(RetriableError):
     code = 27
 
 
+class UnsupportedVersion(RaylogError):
+    """The other side's release does not know this method, record or feature."""
+
+    code = 35
+
+
 class TopicAlreadyExists(RaylogError):
     """A topic of this name exists."""
 

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         UnknownTopicId,
         UnknownTopicOrPartition,
         UnsupportedCompression,
+        UnsupportedVersion,
     )
     from raylog.core.ids import TopicPartition
 
@@ -180,6 +181,7 @@ __all__ = [
     "UnknownTopicId",
     "UnknownTopicOrPartition",
     "UnsupportedCompression",
+    "UnsupportedVersion",
     "__version__",
     "connect",
     "spark",

@@ -18,11 +18,19 @@ from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.records import CoordinatorPlaced, ProducerIdsAllocated
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
-from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, StaleBrokerEpoch, did_you_mean
+from raylog.core.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    StaleBrokerEpoch,
+    UnsupportedVersion,
+    did_you_mean,
+)
 from raylog.core.ids import ProducerId
 
-INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
+INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
+LATER_KINDS = ("transaction",)
+"""Kinds that Kafka's clients know and this release does not serve."""
 INTERNAL_TOPIC_CONFIG: Mapping[str, object] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -34,6 +42,23 @@ PRODUCER_EPOCHS = 32_768
 """Producer epochs are 16-bit; after the last one a coordinator goes on with another producer id."""
 START_RETRY_MS = 5_000
 """A coordinator that was started but has not registered is started again after this time."""
+
+
+def topic_behind(kind: str) -> str:
+    """Return the topic that coordinators of this kind write to.
+
+    Raises :class:`UnsupportedVersion` for a kind of a later release: a group coordinator must never serve it, because
+    two coordinators on one partition would not fence each other. :class:`InvalidRequest` for a kind that is none.
+    """
+    if kind in LATER_KINDS:
+        raise UnsupportedVersion(
+            f"This release of Raylog has no {kind}s, so there is no {kind} coordinator; produce without a "
+            "transactional id, or upgrade the cluster to a release that has them."
+        )
+    topic = INTERNAL_TOPICS.get(kind)
+    if topic is None:
+        raise InvalidRequest(did_you_mean("kind of coordinator", kind, INTERNAL_TOPICS))
+    return topic
 
 
 class Coordinators:
@@ -48,9 +73,7 @@ class Coordinators:
     def ensure(self, event: CoordinatorRequested) -> None:
         """Have a coordinator started unless it runs; its topic is created on first use."""
         ledger = self._ledger
-        name = INTERNAL_TOPICS.get(event.kind)
-        if name is None:
-            raise InvalidRequest(did_you_mean("kind of coordinator", event.kind, INTERNAL_TOPICS))
+        name = topic_behind(event.kind)
         if name not in ledger.image.topics:
             if not ledger.image.online_brokers():
                 raise CoordinatorNotAvailable("No broker is online that could hold the coordinator's topic; try again.")
@@ -72,7 +95,7 @@ class Coordinators:
         """Enter a coordinator: a new life gets the next epoch, the present one is taken up again."""
         ledger = self._ledger
         key = (event.kind, event.index)
-        topic = ledger.image.topics.get(INTERNAL_TOPICS.get(event.kind, ""))
+        topic = ledger.image.topics.get(topic_behind(event.kind))
         if topic is None or not 0 <= event.index < len(topic.partitions):
             raise CoordinatorNotAvailable(f"There is no partition for {event.kind} coordinator {event.index}.")
         held = ledger.image.coordinators.get(key)

@@ -9,6 +9,7 @@ from raylog.core.errors import (
     MemberIdRequired,
     RebalanceInProgress,
     UnknownMemberId,
+    UnsupportedVersion,
 )
 from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
@@ -71,6 +72,7 @@ async def test_members_join_sync_commit_and_fetch(cluster: LocalCluster, talk: T
     assert (await member.call("offset_fetch", "g", [[topic_id, "t", 5]]))[0][3] == -1
     await refused(member.call("heartbeat", "g", member.generation + 1, member.id, None), IllegalGeneration)
     await refused(member.call("heartbeat", "g", member.generation, "stranger", None), UnknownMemberId)
+    await refused(talk.broker("find_coordinator", ["transaction", "g"]), UnsupportedVersion)
 
 
 @in_cluster(config=QUICK)

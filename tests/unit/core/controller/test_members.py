@@ -22,6 +22,7 @@ from raylog.core.errors import (
     InvalidRequest,
     NotController,
     StaleBrokerEpoch,
+    UnsupportedVersion,
 )
 from raylog.core.ids import BrokerId
 from raylog.core.invariants import InvariantBroken
@@ -274,11 +275,14 @@ def test_a_coordinator_that_stays_away_has_no_endpoint_after_the_grace_period() 
     assert bench.image.coordinators["group", 0].port == 0
 
 
-def test_kinds_of_coordinators_do_not_share_a_producer_id() -> None:
+def test_no_coordinator_of_transactions_is_started_or_entered() -> None:
     bench = three_brokers()
     bench.ensure()
-    bench.ensure(kind="transaction")
-    assert bench.coordinator()[1] != bench.coordinator(kind="transaction")[1]
+    for ask in (bench.ensure, bench.coordinator):
+        with pytest.raises(UnsupportedVersion, match="has no transactions"):
+            ask(kind="transaction")
+    assert "__transaction_state" not in bench.image.topics
+    assert ("transaction", 0) not in bench.image.coordinators
 
 
 # ---------------------------------------------------------------- producer ids

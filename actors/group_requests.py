@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.actors.arguments import arguments, each, octets, optional, row, text, whole
+from raylog.actors.arguments import arguments, each, later, octets, optional, row, text, whole
 from raylog.core.errors import InvalidRequest
 from raylog.core.groups import events as ev
 from raylog.rpc import Request
@@ -80,7 +80,7 @@ def _leave(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
 
 
 def _offset_commit(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, generation, member, offsets = args
+    group, generation, member, offsets, instance = args
     return ev.OffsetCommitReceived(
         cause="offset_commit",
         now_ms=now_ms,
@@ -88,6 +88,7 @@ def _offset_commit(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
         group=group,
         generation=generation,
         member_id=member,
+        instance_id=instance,
         offsets=[
             (topic_id, topic, part, offset, epoch, note) for topic_id, topic, part, offset, epoch, note in offsets
         ],
@@ -117,7 +118,14 @@ _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "sync_group": (_sync, text, whole, text, optional(text), each(row(text, octets))),
     "heartbeat": (_heartbeat, text, whole, text, optional(text)),
     "leave_group": (_leave, text, each(row(text, optional(text)))),
-    "offset_commit": (_offset_commit, text, whole, text, each(row(text, text, whole, whole, whole, text))),
+    "offset_commit": (
+        _offset_commit,
+        text,
+        whole,
+        text,
+        each(row(text, text, whole, whole, whole, text)),
+        later(optional(text)),
+    ),
     "offset_fetch": (_offset_fetch, text, optional(each(row(text, text, whole)))),
     "list_groups": (_list,),
     "describe_group": (_describe, text),

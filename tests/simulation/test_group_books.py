@@ -143,6 +143,18 @@ def test_a_replaced_static_member_is_fenced_within_the_generation() -> None:
     assert history.books.owners("g") == {0: 2}
 
 
+def test_a_replaced_static_member_is_unknown_rather_than_fenced() -> None:
+    history = History()
+    history.generation(1, member("new", 0, instance="i"))
+    books = history.books
+    books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms)
+    books.heard(LIFE, "g", "new", history.now_ms)
+    books.taken_for_a_stranger(LIFE, "g", "new", "i", history.now_ms)
+    books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms + 300)
+    with anomaly():
+        books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms + 299)
+
+
 def test_an_assignment_that_gives_a_partition_twice(history: History) -> None:
     with anomaly():
         history.generation(2, member("a", 0), member("b", 0))

@@ -183,6 +183,25 @@ class GroupBooks:
         """A coordinator decided to tell a member its assignment."""
         self._synced.add((group, member_id, generation))
 
+    def taken_for_a_stranger(self, life: int, group: str, member_id: str, instance: str, now_ms: int) -> None:
+        """A coordinator does not know a static member: it joins again, and replaces what holds its instance then.
+
+        So a replaced process has to be fenced (KIP-345), or it ends its own successor.
+        """
+        image = self.images.get(group)
+        if image is None or image.state is not GroupState.STABLE:
+            return
+        for holder in image.members:
+            heard_ms = self._heard_ms.get((life, group, holder.member_id))
+            if holder.instance_id != instance or holder.member_id == member_id or heard_ms is None:
+                continue
+            if now_ms - heard_ms < holder.session_timeout_ms // 2:
+                raise Violation(
+                    RULE,
+                    f"{member_id} of instance {instance!r} is unknown rather than fenced, though {holder.member_id} "
+                    "took its place",
+                )
+
     def asked_to_leave(self, group: str, member_id: str) -> None:
         """A coordinator got a member's goodbye."""
         self._gone.add((group, member_id))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from raylog.actors.group_requests import event_for
-from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError
+from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
@@ -284,6 +284,9 @@ class Coordinator:
 
     def _answer(self, asked: Asked, request: int, result: object, error: RaylogError | None) -> None:
         books = self.simulation.books
+        instance = asked.wire.member.membership.instance_id
+        if isinstance(error, UnknownMemberId) and instance is not None and asked.method != "leave_group":
+            books.taken_for_a_stranger(self._number, asked.group, asked.member_id, instance, self.world.now_ms)
         if error is None and asked.method == "offset_commit":
             books.commit_answered(self._number, request)
         if error is None and asked.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:

@@ -263,7 +263,8 @@ class Member:
                 member.failed(Call.COMMIT, error, generation=generation)
             then(result, error)
 
-        self._call(Call.COMMIT.value, [self.group, generation, member_id, rows], REQUEST_MS, answered)
+        args = [self.group, generation, member_id, rows, member.instance_id]
+        self._call(Call.COMMIT.value, args, REQUEST_MS, answered)
 
     def _beat(self) -> None:
         if self._asleep(self._beat):

@@ -43,6 +43,15 @@ GROUP_BUGS = (
         sabotage.commits_of_anybody(offsets.commit_error),
     ),
     Planted(
+        "a commit of a replaced static member is not fenced",
+        STORM,
+        SEEDS,
+        ("I15",),
+        offsets,
+        "commit_error",
+        sabotage.commits_without_instance(offsets.commit_error),
+    ),
+    Planted(
         "partitions are assigned before all have given theirs back",
         STORM,
         SEEDS,

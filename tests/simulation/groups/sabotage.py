@@ -43,6 +43,15 @@ def commits_of_anybody(original: Callable[..., RaylogError | None]) -> Callable[
     return commit_error
 
 
+def commits_without_instance(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
+    """A commit does not say of which instance it is."""
+
+    def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
+        return original(group, replace(event, instance_id=None))
+
+    return commit_error
+
+
 def somebody_joined(self: Group) -> bool:
     """The round ends with the first join: others get partitions that their owners have not given back."""
     return any(member.join_request is not None for member in self.members.values())

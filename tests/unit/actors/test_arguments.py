@@ -8,10 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.actors.arguments import Check, anything, arguments, each, flag, octets, optional, row, table, text, whole
+from raylog.actors.arguments import (
+    Check,
+    anything,
+    arguments,
+    each,
+    flag,
+    later,
+    octets,
+    optional,
+    row,
+    table,
+    text,
+    whole,
+)
 from raylog.actors.controller_requests import event_for as controller_event
 from raylog.actors.group_requests import event_for as group_event
 from raylog.core.errors import InvalidRequest
+from raylog.core.groups.events import OffsetCommitReceived
 from raylog.rpc import Request
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats()
@@ -43,7 +57,8 @@ def request(args: Any, method: str = "m") -> Request:
         (octets, [b"", b"x"], ["x", 5, None, [1]]),
         (optional(text), [None, "x"], [1]),
         (each(whole), [[], [1, 2]], [None, 1, [True], ["1"], {"a": 1}, "12"]),
-        (row(text, whole), [["a", 1]], [["a"], ["a", 1, 2], [1, "a"], None, "ab"]),
+        (row(text, whole), [["a", 1], ["a", 1, "of a later release"]], [["a"], [1, "a"], None, "ab"]),
+        (row(text, later(whole)), [["a", 1], ["a"]], [[], ["a", "b"]]),
         (table(whole), [{}, {"a": 1}], [[], {1: 1}, {"a": "b"}, None]),
         (anything, [None, 1, []], []),
     ],
@@ -53,14 +68,29 @@ def test_each_check_accepts_what_it_names_and_nothing_else(check: Check, right: 
     assert [check(value) for value in wrong] == [False] * len(wrong)
 
 
-def test_the_number_of_arguments_counts_and_none_at_all_may_be_left_out() -> None:
+def test_too_few_arguments_are_refused_and_none_at_all_may_be_left_out() -> None:
     assert arguments(request(None)) == []
     assert arguments(request(["a", 1]), text, whole) == ["a", 1]
-    for args in (["a"], ["a", 1, 2], None, {"a": 1}, "ab"):
+    for args in (["a"], None, {"a": 1}, "ab"):
         with pytest.raises(InvalidRequest, match="takes 2 arguments"):
             arguments(request(args), text, whole)
     with pytest.raises(InvalidRequest, match="Argument 2 of 'm' cannot be 'b'"):
         arguments(request(["a", "b"]), text, whole)
+
+
+def test_what_a_later_release_adds_at_the_end_is_cut_off_at_every_depth() -> None:
+    pairs = optional(each(row(text, each(row(whole)))))
+    assert arguments(request([[["a", [[1, "new"]], "new"]], 7, "new"]), pairs, whole) == [[["a", [[1]]]], 7]
+
+
+def test_what_an_earlier_release_does_not_send_has_its_default() -> None:
+    pairs = each(row(text, later(whole, -1)))
+    assert arguments(request([[["a"], ["b", 2]]]), pairs, later(optional(text))) == [[["a", -1], ["b", 2]], None]
+    with pytest.raises(InvalidRequest, match="Argument 2 of 'm' cannot be 5"):
+        arguments(request([[], 5]), pairs, later(optional(text)))
+    nested = later(each(row(text)), ())
+    assert arguments(request([[["a", "new"]]]), nested) == [[["a"]]]
+    assert arguments(request([]), nested) == [()]
 
 
 METHODS = [
@@ -82,3 +112,13 @@ def test_any_arguments_become_an_event_or_are_refused(method: str, args: Any) ->
         except InvalidRequest:
             continue
         assert event.cause == method
+
+
+def test_an_offset_commit_carries_the_instance_id_of_a_static_member() -> None:
+    commit = ["g", 1, "m", [["id", "t", 0, 5, 1, ""]]]
+    for args, instance in (([*commit, "i"], "i"), ([*commit, None], None), (commit, None)):
+        event = group_event(request(args, "offset_commit"), 1, 2)
+        assert isinstance(event, OffsetCommitReceived)
+        assert event.instance_id == instance
+    with pytest.raises(InvalidRequest, match="Argument 5"):
+        group_event(request([*commit, 5], "offset_commit"), 1, 2)

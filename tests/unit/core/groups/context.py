@@ -178,6 +178,7 @@ class Groups:
         partition: int = 0,
         metadata: str = "",
         group: str = GROUP,
+        instance_id: str | None = None,
     ) -> int:
         """Send OffsetCommit for one partition; return the request's number."""
         request = self._number()
@@ -189,6 +190,7 @@ class Groups:
                 group=group,
                 generation=generation,
                 member_id=member_id,
+                instance_id=instance_id,
                 offsets=[(topic_id, topic, partition, offset, 3, metadata)],
             )
         )

@@ -51,6 +51,18 @@ def test_the_old_process_is_fenced() -> None:
     assert groups.reply(groups.leave((old, "b"))) == [[old, "b", 82]]
 
 
+def test_a_commit_of_the_old_process_is_fenced_and_its_successor_may_commit() -> None:
+    groups, _, old = static_pair()
+    new = str(groups.reply(groups.join(instance_id="b"))[3])
+    late = groups.commit(5, member_id=old, generation=1, instance_id="b")
+    assert groups.code(late) == 82, "an unknown member would join again, and replace its successor"
+    assert groups.code(groups.commit(5, member_id=new, generation=1, instance_id="b")) == 0
+    assert groups.code(groups.commit(6, member_id=new, generation=1)) == 0, (
+        "as a client that does not send its instance id"
+    )
+    assert groups.code(groups.commit(7, member_id=new, generation=1, instance_id="z")) == 25
+
+
 def test_the_old_process_is_fenced_while_it_waits() -> None:
     groups = Groups()
     waiting = groups.join(instance_id="a")

@@ -14,7 +14,7 @@ from typing import Final
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.tail_reader import Buffer, TailReader
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
-from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
+from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.rpc import Request, machine_number
 from raylog.storage.errors import OffsetOutOfRange as OutOfRange
@@ -149,6 +149,11 @@ class ConsumerReads:
     def _try(self, machine: ReplicaMachine, waiting: ParkedFetch, *, expired: bool) -> bool:
         exposed = machine.exposed_high_watermark
         upper = machine.high_watermark
+        if waiting.request.connection.is_behind:
+            # Many fetches of one connection can wake at once: what its peer does not take is not read for it.
+            if not expired:
+                return False
+            upper = Offset(min(upper, waiting.offset))
         records: Buffer = b""
         found_bytes = 0
         places: list[list[str | int]] = []

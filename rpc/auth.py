@@ -47,6 +47,8 @@ class ServerHandshake:
         self.opening = _MAGIC + bytes([VERSION]) + nonce
         self.wanted_bytes = ANSWER_BYTES
         self.is_done = False
+        self.peer_is_member = True
+        """Whether the peer proved that it is a part of the cluster; with a single secret every peer is."""
         self.farewell = REFUSAL
         """What to send before closing when `receive` has raised."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -38,18 +38,23 @@ from raylog.rpc.framing import (
     payload_parts,
 )
 from raylog.rpc.limits import Limits
+from raylog.rpc.occasional import OccasionalWarning
+from raylog.rpc.patience import Vitals
 from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, describe
 from raylog.rpc.sending import SendQueue, Together
+from raylog.rpc.socket_options import configure_socket
 
 logger = logging.getLogger(__name__)
+_unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate shall not fill its log
 
 
 class Connection(asyncio.BufferedProtocol):
     """Symmetric after the handshake: both ends may call, notify and answer.
 
     `peer` is the other end's host and port, `stays_here` says that both ends have one address, so that the peer is
-    probably on this machine; `is_closed` says that no call can succeed any more, `close_reason` why.
+    probably on this machine; `peer_is_member` is False for a client of ours; `is_closed` says that no call can succeed
+    any more, `close_reason` why.
     The methods of asyncio's protocol (`connection_made`, `get_buffer`, ...) are for the event loop only.
     """
 
@@ -84,8 +89,11 @@ class Connection(asyncio.BufferedProtocol):
         self._drainers: list[asyncio.Future[None]] = []
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
+        self._backlog: deque[Frame] = deque()  # requests that wait until the peer has taken our answers
+        self._rounds = 0
         self.peer = "unknown"
         self.stays_here = False
+        self.peer_is_member = True
         self.is_closed = False
         self.close_reason = ""
 
@@ -172,6 +180,21 @@ class Connection(asyncio.BufferedProtocol):
             "late_replies": self._late_replies,
         }
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the peer has more of our answers to take than `Limits.send_high_water_bytes`."""
+        return self._queue.is_over
+
+    def vitals(self) -> Vitals:
+        """What tells a live peer from a stuck one."""
+        return Vitals(
+            rounds=self._rounds,
+            partial_bytes=0 if self._decoder is None or self._reading_paused else self._decoder.partial_bytes,
+            unsent_bytes=self._queue.unsent_bytes,
+            writes=self._queue.writes,
+            is_busy=bool(self._unanswered or self._backlog or len(self._pending)),
+        )
+
     def __repr__(self) -> str:
         return f"<Connection with {self.peer}{', closed' if self.is_closed else ''}>"
 
@@ -213,7 +236,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         frames = decoder.buffer_updated(nbytes)
         if frames:
+            self._rounds += 1
             together = self._together
+            if together.unsent_bytes > self._limits.max_process_unsent_bytes and self._queue.unsent_bytes:
+                self._queue.is_over = True  # until this peer has taken something
             together.depth += 1
             try:
                 self._dispatch(frames)
@@ -264,7 +290,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         if handshake.is_done:
             self._handshake = None
-            self._decoder = FrameDecoder(self._limits.max_frame_bytes)
+            limits = self._limits
+            if isinstance(handshake, ServerHandshake):
+                self.peer_is_member = handshake.peer_is_member
+            most = limits.max_frame_bytes if self.peer_is_member else limits.max_header_bytes
+            self._decoder = FrameDecoder(limits.max_frame_bytes, max_header_bytes=min(most, limits.max_frame_bytes))
             self._auth_timer.cancel()
             if not self.ready.done():
                 self.ready.set_result(None)
@@ -288,19 +318,32 @@ class Connection(asyncio.BufferedProtocol):
             elif kind == ERROR:
                 if not pending.reject(correlation_id, RemoteError(*third)):
                     self._late_replies += 1
+            elif self._accepted and (self._queue.is_over or self._backlog):
+                self._backlog.append(((kind, correlation_id, third, args), payload))
             else:
-                if kind == REQUEST:
-                    self._unanswered += 1
-                    self._unanswered_bytes += len(payload)
-                request = Request(self, correlation_id, third, args, payload, kind == NOTIFICATION)
-                try:
-                    self._handler(request)
-                except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
-                    if self._handler is not _refuse_requests:
-                        logger.exception("The handler of %s, called by %s, raised an error.", third, self.peer)
-                    request.fail(error)
+                self._handle(kind, correlation_id, third, args, payload)
             if self.is_closed:
                 return
+
+    def _handle(self, kind: int, correlation_id: int, method: str, args: object, payload: memoryview) -> None:
+        if kind == REQUEST:
+            self._unanswered += 1
+            self._unanswered_bytes += len(payload)
+        request = Request(self, correlation_id, method, args, payload, kind == NOTIFICATION)
+        try:
+            self._handler(request)
+        except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
+            if self._handler is not _refuse_requests:
+                logger.exception("The handler of %s, called by %s, raised an error.", method, self.peer)
+            request.fail(error)
+
+    def _work_off_backlog(self) -> None:
+        """Handle requests that waited for the peer to take our answers, until it is behind again."""
+        with self._together:
+            while self._backlog and not self._queue.is_over and not self.is_closed:
+                (kind, correlation_id, third, args), payload = self._backlog.popleft()
+                self._handle(kind, correlation_id, third, args, payload)
+        self._govern_reading()
 
     def _govern_reading(self) -> None:
         """Stop reading while the peer has too much unanswered, or does not take our answers; begin again at half.
@@ -312,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         too_much = (
             self._unanswered * share > limits.max_unanswered_requests
             or self._unanswered_bytes * share > limits.max_unanswered_bytes
-            or (self._accepted and self._queue.is_over)
+            or (self._accepted and (self._queue.is_over or bool(self._backlog)))
         )
         if too_much != self._reading_paused and transport is not None and not self.is_closed:
             self._reading_paused = too_much
@@ -393,7 +436,10 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, error: RpcError) -> None:
         """The peer broke the rules: log it and close."""
         if not self.is_closed:
-            logger.warning("Connection with %s closed: %s", self.peer, error)
+            if self._accepted and self._decoder is None:
+                _unproved.warn("Connection with %s closed: %s", self.peer, error)
+            else:
+                logger.warning("Connection with %s closed: %s", self.peer, error)
             if not self.ready.done():
                 self.ready.set_exception(error)
                 self.ready.exception()
@@ -401,7 +447,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_queue_low(self) -> None:
         self._wake_drainers()
-        if self._reading_paused:
+        if self._backlog:
+            # Not at once: this comes out of a write, and answers would write again inside it.
+            self._loop.call_soon(self._work_off_backlog)
+        elif self._reading_paused:
             self._govern_reading()
 
     def _send_failed(self, error: OSError) -> None:
@@ -419,6 +468,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = True
         self.close_reason = reason
         self._auth_timer.cancel()
+        self._backlog.clear()
         if self._transport is not None:
             self._transport.pause_reading()  # nothing more of this peer is of interest
         elif not self._gone.done():
@@ -436,21 +486,3 @@ class Connection(asyncio.BufferedProtocol):
 def _refuse_requests(request: Request) -> None:
     """The handler of an end that has none."""
     raise BadFrame(f"This end takes no requests; {request.method} was refused.")
-
-
-def configure_socket(sock: socket.socket | None, dead_peer_timeout_s: float) -> None:
-    """No delay for small frames; a peer that vanished without a word is noticed within `dead_peer_timeout_s`."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    probe_s = max(1, int(dead_peer_timeout_s / 3))
-    options = [
-        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
-        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", probe_s),
-        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", probe_s),
-        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 2),
-        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", int(dead_peer_timeout_s * 1000)),
-    ]
-    for level, name, value in options:
-        if hasattr(socket, name):  # not every system has all of them
-            sock.setsockopt(level, getattr(socket, name), value)

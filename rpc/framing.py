@@ -91,12 +91,20 @@ class FrameDecoder:
     """
 
     __slots__ = ("_end", "_large", "_large_filled", "_large_header_bytes", "_max_frame_bytes", "_shared", "_view",
-                 "failure")  # fmt: skip
+                 "failure", "max_header_bytes")  # fmt: skip
 
-    def __init__(self, max_frame_bytes: int, receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+        *,
+        max_header_bytes: int | None = None,
+    ) -> None:
         if receive_buffer_bytes < 2 * LARGE_FRAME_BYTES:
             raise ValueError(f"receive_buffer_bytes must be at least {2 * LARGE_FRAME_BYTES}.")
         self._max_frame_bytes = max_frame_bytes
+        self.max_header_bytes = max_frame_bytes if max_header_bytes is None else max_header_bytes
+        """Largest header accepted: decoded msgpack takes many times its bytes in memory."""
         self._shared = bytearray(receive_buffer_bytes)
         self._view = memoryview(self._shared)
         self._end = 0  # the shared buffer holds [0, end): the beginning of at most one incomplete frame
@@ -104,6 +112,11 @@ class FrameDecoder:
         self._large_filled = 0
         self._large_header_bytes = 0
         self.failure: RpcError | None = None
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of a frame that has begun to arrive and is not complete; 0 between frames."""
+        return self._end if self._large is None else self._large_filled
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""
@@ -123,7 +136,11 @@ class FrameDecoder:
         position = self._end = 0
         while end - position >= 8:
             length, header_length = _unpack_lengths(shared, position)
-            if length > self._max_frame_bytes or header_length > length - _HEADER_LENGTH_BYTES:
+            if (
+                length > self._max_frame_bytes
+                or header_length > length - _HEADER_LENGTH_BYTES
+                or header_length > self.max_header_bytes
+            ):
                 self.failure = self._refuse(length, header_length)
                 return frames
             stop = position + 4 + length
@@ -170,6 +187,11 @@ class FrameDecoder:
             return FrameTooLarge(
                 f"The peer announced a frame of {length} bytes, over the limit of {self._max_frame_bytes}: it must "
                 "send less at once, or max_frame_bytes must be raised at both ends."
+            )
+        if self.max_header_bytes < header_length <= length - _HEADER_LENGTH_BYTES:
+            return FrameTooLarge(
+                f"The peer announced a request whose arguments take {header_length} bytes, over the limit of "
+                f"{self.max_header_bytes}: it must ask for less at once."
             )
         return BadFrame(f"A frame of {length} bytes cannot hold a header of {header_length}; the peer is no Raylog.")
 

@@ -33,7 +33,22 @@ class Limits:
     dead_peer_timeout_s: float = 30.0
     """Time after which a peer that acknowledges nothing (or no keepalive probe) counts as gone."""
     max_connections: int = 10_000
-    """Connections of one server, proved or not; one more is closed at once."""
+    """Most connections of one server, authenticated or not; the descriptor limit of the process may allow fewer."""
+    max_unauthenticated: int = 256
+    """Most connections of one server that have not authenticated; another one replaces the oldest of them."""
+    max_header_bytes: int = 1_048_576
+    """Largest header of a request that an accepted connection takes from a client."""
+    max_process_unsent_bytes: int = 268_435_456
+    """Unsent bytes of all accepted connections of a process; above it none of them that has unsent bytes is read."""
+    frame_timeout_s: float = 30.0
+    """Time for a frame that has begun to arrive; a longer frame has to go on with `min_frame_bytes_per_s`."""
+    min_frame_bytes_per_s: int = 16_384
+    """Slowest pace of a frame that takes longer than `frame_timeout_s`."""
+    stalled_peer_timeout_s: float = 60.0
+    """Time after which an accepted connection is cut if its peer takes none of the bytes that wait for it."""
+    idle_timeout_s: float = 600.0
+    """Time after which a client's connection without a request or an answer under way is closed
+    (Kafka's connections.max.idle.ms)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a bound that would stop all traffic."""

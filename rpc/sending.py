@@ -35,7 +35,7 @@ class Together:
     otherwise need another turn of the loop. One for each loop, which may be entered again inside.
     """
 
-    __slots__ = ("depth", "queues")
+    __slots__ = ("depth", "queues", "unsent_bytes")
     _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Together]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
@@ -43,6 +43,8 @@ class Together:
         """How often it is entered. What is on the way of every message raises and lowers it itself, without a call."""
         self.queues: list[SendQueue] = []
         """What waits for the end; for a queue to append itself while `depth` is not zero."""
+        self.unsent_bytes = 0
+        """Bytes that the sockets of this loop did not take yet, as of the last write of each connection."""
 
     @classmethod
     def on(cls, loop: asyncio.AbstractEventLoop) -> Together:
@@ -74,9 +76,9 @@ class SendQueue:
     `on_error` when the socket refuses to take more for good.
     """
 
-    __slots__ = ("_closing", "_fd", "_flush_scheduled", "_linger", "_loop", "_on_error", "_on_low", "_paused",
-                 "_pieces", "_tail", "_together", "_transport", "high_water_bytes", "is_over",
-                 "unsent_bytes")  # fmt: skip
+    __slots__ = ("_closing", "_counted_bytes", "_fd", "_flush_scheduled", "_linger", "_loop", "_on_error", "_on_low",
+                 "_paused", "_pieces", "_tail", "_together", "_transport", "high_water_bytes", "is_over",
+                 "unsent_bytes", "writes")  # fmt: skip
 
     def __init__(
         self,
@@ -101,6 +103,9 @@ class SendQueue:
         self.unsent_bytes = 0
         self.is_over = False
         """The unsent bytes have crossed the high mark and have not yet fallen to half of it."""
+        self.writes = 0
+        """Writes of which the socket took something while bytes waited: it grows as long as the peer reads."""
+        self._counted_bytes = 0  # our share of `Together.unsent_bytes`
 
     def attach(self, transport: asyncio.Transport) -> None:
         """Begin to send through `transport`."""
@@ -121,6 +126,7 @@ class SendQueue:
         self._tail = bytearray()
         self.unsent_bytes = 0
         self.is_over = False
+        self._count()
         if self._linger is not None:
             self._linger.cancel()
 
@@ -140,6 +146,8 @@ class SendQueue:
         self.unsent_bytes += len(header) + payload_bytes
         if self.unsent_bytes > self.high_water_bytes:
             self.is_over = True
+        if self._paused:
+            self._count()
         if not self._flush_scheduled:
             if payload_bytes >= FLUSH_AT_ONCE_BYTES:
                 self._flush()
@@ -202,6 +210,7 @@ class SendQueue:
                 self._write_through(transport, _TLS_HIGH_BYTES)
             elif not self._write_scattered(transport):
                 return
+        self._count()
         if self.is_over and self.unsent_bytes <= self.high_water_bytes // 2:
             self.is_over = False
             self._on_low()
@@ -220,6 +229,7 @@ class SendQueue:
             self._paused = True
             self._loop.call_soon(self._on_error, error)  # not at once, for the reason given in `_flush`
             return False
+        self.writes += written > 0
         if written == sum(map(len, batch)):
             self.unsent_bytes -= written
             if len(batch) == len(self._pieces):
@@ -236,8 +246,14 @@ class SendQueue:
     def _write_through(self, transport: asyncio.Transport, most_bytes: int) -> None:
         piece = memoryview(self._pieces[0])[:most_bytes]
         self.unsent_bytes -= len(piece)
+        self.writes += 1
         self._drop(len(piece))
         transport.write(piece)
+
+    def _count(self) -> None:
+        """Bring our share of the loop's unsent bytes up to date."""
+        self._together.unsent_bytes += self.unsent_bytes - self._counted_bytes
+        self._counted_bytes = self.unsent_bytes
 
     def _drop(self, count: int) -> None:
         """Forget the first `count` bytes of the queue."""

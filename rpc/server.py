@@ -13,10 +13,17 @@ from collections.abc import Callable
 
 from raylog.rpc.auth import NONCE_BYTES, ServerHandshake
 from raylog.rpc.connection import Connection
+from raylog.rpc.descriptors import connections_within, raise_descriptor_limit
 from raylog.rpc.limits import Limits
+from raylog.rpc.occasional import OccasionalWarning
+from raylog.rpc.patience import Patience
 from raylog.rpc.request import Handler
 
 logger = logging.getLogger(__name__)
+
+_SWEEP_SHARE = 4  # sweeps in the shortest of the times that they watch
+_SWEEP_MOST_S = 5.0
+_SHARE_OF_MEMBERS = 10  # a tenth of the connections is kept for brokers, replicas and the controller
 
 
 class _Surplus(asyncio.Protocol):
@@ -55,13 +62,24 @@ class RpcServer:
         self._on_connect = on_connect
         self._server: asyncio.Server | None = None
         self._is_closing = False
-        self._strangers: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}  # oldest first
+        self._patience: dict[Connection, Patience] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        limits = self._limits
+        shortest = min(limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.idle_timeout_s)
+        self._sweep_interval_s = min(shortest / _SWEEP_SHARE, _SWEEP_MOST_S)
+        self._max_connections = self._max_clients = limits.max_connections
+        self._clients = 0
+        self._refused = OccasionalWarning(logger)
+        self._replaced = OccasionalWarning(logger)
         self.connections: set[Connection] = set()
 
     async def start(self) -> tuple[str, int]:
         """Listen; return host and port. Raises OSError (no such address to be had), RuntimeError (second call)."""
         if self._server is not None:
             raise RuntimeError("This server has been started already; make another one.")
+        self._max_connections = connections_within(raise_descriptor_limit(), self._limits.max_connections)
+        self._max_clients = max(1, self._max_connections - self._max_connections // _SHARE_OF_MEMBERS)
         self._server = await asyncio.get_running_loop().create_server(
             self._new_connection,
             self._host,
@@ -81,6 +99,8 @@ class RpcServer:
         if self._server is None:
             return
         self._is_closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
         self._server.close()
         closing = [*self.connections, *self._strangers]
         for connection in closing:
@@ -96,19 +116,38 @@ class RpcServer:
     def _new_connection(self) -> asyncio.BaseProtocol:
         if self._is_closing:
             return _Surplus()
-        if len(self.connections) + len(self._strangers) >= self._limits.max_connections:
-            logger.warning("A connection was refused: there are %d already.", self._limits.max_connections)
+        if len(self.connections) >= self._max_connections:
+            self._refused.warn("A connection was refused: there are %d already.", self._max_connections)
             return _Surplus()
+        if len(self._strangers) >= min(self._limits.max_unauthenticated, self._max_connections):
+            self._replace_oldest_stranger()
         handshake = ServerHandshake(self._secret, secrets.token_bytes(NONCE_BYTES))
         loop = asyncio.get_running_loop()
         connection = Connection(loop, handshake, self._handler, self._limits, self._authenticated)
-        self._strangers.add(connection)
+        self._strangers[connection] = None
         connection.on_close(self._closed)
         return connection
 
+    def _replace_oldest_stranger(self) -> None:
+        """Make room for a connection: a peer that knows the secret proves it in one round trip, others stay."""
+        oldest = next(iter(self._strangers))
+        del self._strangers[oldest]
+        oldest.abort("a newer connection took the place of one that had not authenticated")
+        self._replaced.warn(
+            "%d connections had not authenticated: the oldest was closed to make room.", len(self._strangers) + 1
+        )
+
     def _authenticated(self, connection: Connection) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
+        if not connection.peer_is_member:
+            if self._clients >= self._max_clients:
+                self._refused.warn("A client's connection was refused: there are %d already.", self._clients)
+                connection.close(f"the server has {self._clients} connections of clients, the most it takes")
+                return
+            self._clients += 1
         self.connections.add(connection)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self._sweep_interval_s, self._look_at_connections)
         if self._on_connect is not None:
             try:
                 self._on_connect(connection)
@@ -116,6 +155,22 @@ class RpcServer:
                 logger.exception("The on_connect callback failed for %s.", connection.peer)
                 connection.close("the server could not set the connection up")
 
+    def _look_at_connections(self) -> None:
+        """Close connections that are stuck or idle; runs again as long as there are any."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for connection in list(self.connections):
+            patience = self._patience.setdefault(connection, Patience())
+            reason = patience.verdict(now_s, connection.vitals(), self._limits, may_be_idle=connection.peer_is_member)
+            if reason:
+                logger.info("Connection with %s closed: %s.", connection.peer, reason)
+                connection.close(reason)
+        again = bool(self.connections) and not self._is_closing
+        self._sweep = loop.call_later(self._sweep_interval_s, self._look_at_connections) if again else None
+
     def _closed(self, connection: Connection) -> None:
-        self._strangers.discard(connection)
-        self.connections.discard(connection)
+        self._strangers.pop(connection, None)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._clients -= not connection.peer_is_member
+        self._patience.pop(connection, None)

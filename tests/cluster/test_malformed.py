@@ -3,6 +3,7 @@
 import asyncio
 import random
 import struct
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -221,3 +222,27 @@ async def test_random_frames_of_a_proved_peer_end_nothing_but_its_connection(clu
 
 def _frame(header: bytes) -> bytes:
     return struct.pack(">I", len(header)) + header
+
+
+@in_cluster()
+async def test_a_thousand_silent_connections_neither_stop_a_leader_nor_keep_anyone_out(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    """They took all descriptors, a failed sync ended the leader's process, and its successor met the same."""
+    places = await endpoints(cluster, talk)
+    host, port = places["replica"]
+    leader = (await talk.partition("t")).leader
+    life = cluster.replica("t", 0, leader).status()["incarnation"]
+    async with AsyncExitStack() as stack:
+        for _ in range(1000):
+            _, writer = await asyncio.open_connection(host, port)
+            stack.callback(writer.close)
+        for number in range(20):
+            end = await talk.produce("t", b"%d" % number)
+            assert (await talk.fetch("t", end)).records == [(end, b"%d" % number)]
+        end = await talk.produce("t", b"last")
+        newcomer = await stack.enter_async_context(Talk(cluster))
+        newcomer.topic_ids.update(talk.topic_ids)
+        assert (await newcomer.fetch("t", end)).records == [(end, b"last")]
+        assert cluster.replica("t", 0, leader).status()["incarnation"] == life
+    await all_is_well(cluster, talk)

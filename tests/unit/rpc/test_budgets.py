@@ -1,0 +1,124 @@
+"""What peers can take from a server: unsent answers, unfinished frames, connections. Each has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from raylog.rpc import FrameTooLarge, Together
+from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header
+from tests.unit.rpc.support import is_cut, leave, limits, raw_member, run, serving, stranger, until
+
+
+def test_pipelined_requests_are_handled_only_as_fast_as_their_answers_are_taken() -> None:
+    """A hundred small requests for a megabyte each fit into one read: 96 MiB of answers lay unsent."""
+
+    async def scenario() -> None:
+        mark, answer_bytes = 4_194_304, 1_000_000
+        async with serving() as place, raw_member(place) as (reader, writer):
+            writer.write(b"".join(encode_header(REQUEST, n, "blob", [answer_bytes], 0) for n in range(1, 101)))
+            await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
+            (accepted,) = place.server.connections
+            await until(lambda: accepted.statistics()["unsent_bytes"] > mark, "the socket takes no more")
+            assert accepted.statistics()["unsent_bytes"] <= mark + answer_bytes + 100
+            await place.still_serves()
+            taken, most = 0, 0
+            while taken < 100 * answer_bytes:
+                taken += len(await reader.read(1 << 20))
+                most = max(most, accepted.statistics()["unsent_bytes"])
+            assert len(place.echo.seen) == 101
+            assert most <= mark + answer_bytes + 100
+
+    run(scenario())
+
+
+def test_answers_to_our_own_calls_are_taken_while_requests_of_the_same_peer_wait() -> None:
+    async def scenario() -> None:
+        async with serving(limits=limits(send_high_water_bytes=100_000)) as place, raw_member(place) as (_, writer):
+            writer.write(encode_header(REQUEST, 1, "blob", [50_000_000], 0))
+            await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
+            (accepted,) = place.server.connections
+            await until(lambda: accepted.is_behind, "the socket takes no more")
+            call = accepted.call_nowait("question", timeout_s=10)
+            accepted._dispatch(
+                [((REQUEST, 2, "note", None), memoryview(b"")), ((REPLY, 1, None, "answer"), memoryview(b""))]
+            )
+            assert (await call).args == "answer"
+            assert [method for method, _ in place.echo.seen] == ["blob"]
+
+    run(scenario())
+
+
+def test_above_the_budget_of_the_process_no_request_of_a_peer_with_unsent_bytes_is_handled() -> None:
+    async def scenario() -> None:
+        bounds = limits(max_process_unsent_bytes=20_000_000, send_high_water_bytes=100_000_000)
+        async with serving(limits=bounds) as place, AsyncExitStack() as stack:
+            writers = [(await stack.enter_async_context(raw_member(place)))[1] for _ in range(3)]
+            for writer in writers:  # each stays below its own mark
+                writer.write(encode_header(REQUEST, 1, "blob", [30_000_000], 0))
+            shared = Together.on(asyncio.get_running_loop())
+            await until(lambda: shared.unsent_bytes > 60_000_000, "answers pile up")
+            unsent = sum(connection.statistics()["unsent_bytes"] for connection in place.server.connections)
+            assert shared.unsent_bytes == unsent
+            handled = len(place.echo.seen)
+            writers[0].write(encode_header(REQUEST, 2, "echo", [], 0))
+            await place.still_serves()
+            assert len(place.echo.seen) == handled + 1
+        assert Together.on(asyncio.get_running_loop()).unsent_bytes == 0
+
+    run(scenario())
+
+
+def test_a_header_over_the_limit_is_refused_before_it_is_decoded() -> None:
+    decoder = FrameDecoder(10_000_000, max_header_bytes=1000)
+    sound = encode_header(REQUEST, 1, "echo", [b"x" * 900], 0)
+    decoder.get_buffer()[: len(sound)] = sound
+    assert len(decoder.buffer_updated(len(sound))) == 1
+    large = encode_header(REQUEST, 2, "echo", [b"x" * 1000], 0)
+    decoder.get_buffer()[: len(large)] = large
+    assert not decoder.buffer_updated(len(large))
+    assert isinstance(decoder.failure, FrameTooLarge)
+    assert "ask for less" in str(decoder.failure)
+
+
+def test_a_frame_that_never_becomes_whole_ends_its_connection() -> None:
+    async def scenario() -> None:
+        async with serving(limits=limits(frame_timeout_s=0.2)) as place, raw_member(place) as (reader, writer):
+            writer.write(encode_header(REQUEST, 1, "size", [], 50_000_000) + bytes(1000))
+            await place.still_serves()
+            assert await is_cut(reader)
+
+    run(scenario())
+
+
+def test_a_peer_that_takes_no_answer_is_cut_and_its_memory_given_back() -> None:
+    async def scenario() -> None:
+        async with serving(limits=limits(stalled_peer_timeout_s=0.2, close_linger_s=0.1)) as place:
+            async with raw_member(place) as (_, writer):
+                writer.write(encode_header(REQUEST, 1, "blob", [50_000_000], 0))
+                await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
+                await until(lambda: not place.server.connections, "the server cuts it")
+            await place.still_serves()
+
+    run(scenario())
+
+
+def test_silent_strangers_never_keep_a_member_out_and_cost_one_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        bounds = limits(max_unauthenticated=20, max_connections=24)
+        async with serving(limits=bounds) as place, AsyncExitStack() as stack:
+            members = [await place.connect() for _ in range(3)]
+            for _ in range(100):
+                await stack.enter_async_context(stranger(place))
+            await place.still_serves()
+            await until(lambda: len(place.server._strangers) <= 20, "the oldest strangers are closed")
+            for member in members:
+                assert (await member.call("echo", [1], timeout_s=5)).args == [1]
+                await leave(member)
+
+    run(scenario())
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) <= 2

@@ -35,6 +35,7 @@ from raylog.core.outbox import Outbox
 from raylog.core.replication.events import ProposeIsr, ResignLeadership
 from raylog.core.replication.state import PartitionState
 from tests.simulation.network import Session
+from tests.simulation.pausing import Pausable
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.world import Violation
 
@@ -49,13 +50,13 @@ _IMBALANCE_CHECK_MS = 3000
 _REMOVED_PAUSE_US = 300_000
 
 
-class ControllerNode:
+class ControllerNode(Pausable):
     """Lives of the controller, one after another, on one metadata log."""
 
     def __init__(self, simulation: Simulation) -> None:
         """Prepare a metadata log that knows the topic already; :meth:`start` begins the first life."""
+        super().__init__(simulation.world)
         self.simulation = simulation
-        self.world = simulation.world
         self.life = 0
         self.machine: ControllerMachine | None = None
         self.records: list[MetadataRecord] = []
@@ -64,7 +65,6 @@ class ControllerNode:
         """What was ever durable: the only metadata that anybody outside may act on."""
         self.history: list[tuple[int, PartitionState]] = []
         self.crash_after_effects: int | None = None
-        self.paused_until_us = 0
         self.warned = False
         """Somebody was told that a partition's only in-sync copy is lost."""
         self._links: dict[int, ReplicaLink] = {}
@@ -129,6 +129,7 @@ class ControllerNode:
         self.machine = None
         self.crash_after_effects = None
         self.paused_until_us = 0
+        self.forget_inbox()
         self._waiting.clear()
         self._syncing = False
         self._requests.clear()
@@ -141,14 +142,7 @@ class ControllerNode:
 
     def _asleep(self, call: Callable[..., None], *args: object) -> bool:
         """True when no life runs, or this one is paused: then it takes the call when it wakes up."""
-        if self.machine is not None and self.paused_until_us > self.world.now_us:
-            self.world.at(self.paused_until_us, self._woken, self.life, call, args)
-            return True
-        return self.machine is None
-
-    def _woken(self, life: int, call: Callable[..., None], args: tuple[object, ...]) -> None:
-        if life == self.life:
-            call(*args)
+        return self.machine is None or self.waits(call, *args)
 
     def _tick(self, life: int) -> None:
         if self.life == life and not self._asleep(self._tick, life):
@@ -397,7 +391,7 @@ class ReplicaLink:
         if not process.alive or self._session is not None:
             return
         session = controller.connect(self)
-        if session is None or process.paused_until_us > self.world.now_us:
+        if session is None or process.paused:
             self.world.after(self.world.between_us(*_RECONNECT_MS), self.connect)
             return
         self._session, self.number, self._registered = session, session.number, False
@@ -476,6 +470,6 @@ class ReplicaLink:
     def _heartbeat(self, session: Session) -> None:
         if self._session is not session or not self.process.alive:
             return
-        if self.process.paused_until_us <= self.world.now_us:
+        if not self.process.paused:
             session.send(True, self.simulation.controller.heard, session.number)
         self.world.after(self.simulation.faults.session_timeout_ms * 250, self._heartbeat, session)

@@ -89,10 +89,7 @@ class Hosts:
 
     def _reaches_controller(self, broker: int, question: int) -> None:
         controller = self.simulation.controller
-        if not controller.running:
-            return
-        if controller.paused_until_us > self.world.now_us:
-            self.world.at(controller.paused_until_us, self._reaches_controller, broker, question)
+        if not controller.running or controller.waits(self._reaches_controller, broker, question):
             return
         version = controller.public.version
         self.simulation.network.send(CONTROLLER, broker, self._answered, broker, question, version)

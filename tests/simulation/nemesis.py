@@ -99,7 +99,7 @@ class Nemesis:
 
     def _pause_controller(self) -> None:
         controller = self.simulation.controller
-        if controller.running and controller.paused_until_us <= self.world.now_us:
+        if controller.running and not controller.paused:
             ms = self.world.random.uniform(0.1, 1.5) * self.simulation.faults.controller_pause_ms
             self.world.tell("the controller is paused for {:.0f} ms", ms)
             controller.paused_until_us = self.world.now_us + int(ms * 1000)
@@ -192,7 +192,7 @@ class Nemesis:
     def _pause(self) -> None:
         broker = self._victim()
         process = self.simulation.processes.get(broker)
-        if process is not None and process.alive and process.paused_until_us <= self.world.now_us:
+        if process is not None and process.alive and not process.paused:
             ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.pause_ms
             self.world.tell("r{} is paused for {:.0f} ms", broker, ms)
             process.paused_until_us = self.world.now_us + int(ms * 1000)
@@ -234,7 +234,7 @@ class Nemesis:
         process = self.simulation.processes.get(self.world.random.choice(self.simulation.brokers))
         if process is None or process.machine is None or not process.alive:
             return
-        if process.paused_until_us <= self.world.now_us:
+        if not process.paused:
             to = process.machine.high_watermark - _BATCHES_RETAINED
             self.simulation.checks.deleted.asked(to)
             process.drop_below(to)

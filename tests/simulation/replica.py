@@ -51,6 +51,7 @@ from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.core.replication.state import PartitionState
 from raylog.storage.errors import StorageError
 from tests.simulation.disk import Entry, VirtualLog, chained
+from tests.simulation.pausing import Pausable
 from tests.simulation.requests import DeleteRequest, ProduceRequest, Uplink
 from tests.simulation.ticking import checked_step
 from tests.simulation.world import Violation
@@ -62,18 +63,17 @@ _BATCHES_PER_FETCH = 8
 _TICK_US = 50_000
 
 
-class ReplicaProcess:
+class ReplicaProcess(Pausable):
     """One life of the replica on one broker."""
 
     def __init__(self, simulation: Simulation, broker: int, log: VirtualLog, life: int) -> None:
         """Open the log; the machine comes with the registration."""
+        super().__init__(simulation.world)
         self.simulation = simulation
-        self.world = simulation.world
         self.broker = broker
         self.log = log
         self.life = life
         self.alive = True
-        self.paused_until_us = 0
         self.crash_after_effects: int | None = None
         self.machine: ReplicaMachine | None = None
         self.uplink: Uplink | None = None
@@ -91,10 +91,7 @@ class ReplicaProcess:
 
     def _asleep(self, call: Callable[..., None], *args: object) -> bool:
         """True when this process is dead, or paused: then the call is made when it wakes up."""
-        if self.alive and self.paused_until_us > self.world.now_us:
-            self.world.at(self.paused_until_us, call, *args)
-            return True
-        return not self.alive
+        return not self.alive or self.waits(call, *args)
 
     def registered(self, incarnation: int, state: PartitionState) -> None:
         """Start the machine as this incarnation, or take a state over a renewed session."""
@@ -120,6 +117,8 @@ class ReplicaProcess:
 
     def told(self, incarnation: int, state: PartitionState) -> None:
         """Take a partition state that the controller sent to some incarnation of this replica."""
+        if self._asleep(self.told, incarnation, state):  # before there is a machine, too: it waits behind the answer
+            return
         self.feed(
             lambda now: StateReceived(cause="state", now_ms=now, incarnation=Incarnation(incarnation), state=state)
         )
@@ -134,6 +133,7 @@ class ReplicaProcess:
     def kill(self) -> None:
         """End this life."""
         self.alive = False
+        self.forget_inbox()
 
     def feed(self, make: Callable[[int], Event]) -> None:
         """Put an event into the inbox; a paused process takes it when it wakes up."""
@@ -268,7 +268,7 @@ class ReplicaProcess:
     def read(self, offset: int, leader_epoch: int) -> tuple[int, int, list[Entry]] | None:
         """A consumer reads: (leader epoch, exposed high watermark, entries), or None when refused."""
         machine = self.machine
-        if not self.alive or machine is None or self.paused_until_us > self.world.now_us:
+        if not self.alive or machine is None or self.paused:
             return None
         exposed = machine.exposed_high_watermark
         if machine.consumer_fetch_error(LeaderEpoch(leader_epoch)) is not None or exposed is None:

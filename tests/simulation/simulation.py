@@ -88,7 +88,7 @@ class Simulation:
         self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.refusing_until_us = dict.fromkeys(self.brokers, 0)
         self.controller.crash_after_effects = None
-        self.controller.paused_until_us = 0
+        self.controller.wake()
         self.controller.start()
         self.nemesis.stop()
         for broker in self.brokers:
@@ -96,8 +96,8 @@ class Simulation:
             if process is None or not process.alive:
                 self.start_replica(broker)
             else:
-                process.paused_until_us = 0
                 process.crash_after_effects = None
+                process.wake()
 
     def _converge(self) -> None:
         """L1 and L2: producers finish what they began, the ISR is full again, all logs are equal."""

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from raylog.actors.controller_link import ControllerLink
-from raylog.rpc import Connection, Request, RpcServer
+from raylog.rpc import Connection, Reply, Request, RpcServer
 
 SECRET = b"a secret for tests"
 BEAT_S = 0.02
@@ -150,3 +150,51 @@ def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> None:
             await controller.server.close()
 
     asyncio.run(scenario())
+
+
+def test_states_behind_the_answer_to_a_registration_come_after_it_and_in_order() -> None:
+    """A process that is paused while it registers finds them all in its socket at once, and none may be dropped."""
+    taken: list[object] = []
+    sent: list[asyncio.Future[Reply]] = []
+
+    async def scenario() -> None:
+        def serve(request: Request) -> None:
+            request.reply([])
+            if request.method == "register":
+                sent.extend(
+                    request.connection.call_nowait("partition_state", number, timeout_s=5) for number in range(5)
+                )
+
+        server = RpcServer(serve, secret=SECRET)
+        place = await server.start()
+
+        async def find() -> tuple[str, int]:
+            return place
+
+        async def register(connection: Connection) -> None:
+            await connection.call("register", [], timeout_s=5)
+            await asyncio.sleep(0)  # the rest is there before this goes on
+            taken.append("registered")
+
+        def handle(request: Request) -> None:
+            taken.append(request.args)
+            request.reply()
+
+        link = ControllerLink(
+            find,
+            name="test",
+            secret=SECRET,
+            register=register,
+            handler=handle,
+            heartbeat_s=PATIENT_BEAT_S,
+            on_superseded=lambda reason: None,
+        )
+        link.start()
+        try:
+            await eventually(lambda: len(taken) >= 6)
+        finally:
+            await link.stop()
+            await server.close()
+
+    asyncio.run(scenario())
+    assert taken == ["registered", 0, 1, 2, 3, 4]

@@ -80,7 +80,7 @@ class Accumulator:
         if key is not None:
             size += len(key)
         if headers is not None:
-            size += sum([len(name) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers])
+            size += headers_size(headers)
         named = None
         if key is not None or partition is not None or self._choose is not None:
             named = self.lane_of(router, key, partition)
@@ -375,3 +375,13 @@ class Accumulator:
         if not lane.is_active:
             lane.is_active = True
             self._active.append(lane)
+
+
+def headers_size(headers: list[Header]) -> int:
+    """Bytes of a record's headers as the producer counts them: names in UTF-8, values, and what surrounds them."""
+    return sum(
+        [
+            len(name if name.isascii() else name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES
+            for name, content in headers
+        ]
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable
 from time import time
 
@@ -196,5 +197,5 @@ class Batch:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:  # a callback is the user's code; its bug must not keep other records from being settled
+    except (Exception, CancelledError):  # the user's code; its bug must not keep other records from being settled
         logger.exception("A callback of a sent record raised an error.")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from raylog.client.arguments import as_bytes
 from raylog.client.batch import Batch
 from raylog.client.futures import AsyncSendFuture
 from raylog.client.lanes import Lane, Router
@@ -130,8 +131,6 @@ def _column(name: str, column: Any, convert: Convert | None) -> Column:
     if convert is not None:
         return [convert(entry) for entry in entries]
     if not _PLAIN.issuperset(set(map(type, entries))):
-        from raylog.client.producer import as_bytes  # a cycle at import time, and needed for odd entries only
-
         return [None if entry is None else as_bytes(name.rstrip("s"), entry) for entry in entries]
     return entries
 

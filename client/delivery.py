@@ -19,6 +19,7 @@ Everything here runs on the sender's loop. May touch: the network through `Clust
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from functools import partial
@@ -32,15 +33,19 @@ from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
     InvalidProducerEpoch,
+    InvalidRecord,
     LeaderNotAvailable,
     OutOfOrderSequence,
     RaylogError,
     RequestTimedOut,
+    UnknownServerError,
 )
 from raylog.rpc import Connection, Reply, RpcError
 
 if TYPE_CHECKING:
     from raylog.client.sender import Sender
+
+logger = logging.getLogger(__name__)
 
 _NEVER_S = float("inf")
 SEQUENCE_MASK = 2**31 - 1
@@ -113,12 +118,12 @@ class Delivery:
             taken = sender.accumulator.take(lane, now_s)
             if taken is None:
                 return
-            self._put_in_line(taken)
-            self._send(taken, now_s)
+            if self._put_in_line(taken):
+                self._send(taken, now_s)
 
     def expire(self, now_s: float) -> None:
         """Fail what is late."""
-        late = [batch for batch in self._line if batch.deadline_s <= now_s]
+        late = [batch for batch in self._line if batch.deadline_s <= now_s and batch.state is not STORED]
         for batch in late:
             self._line.remove(batch)
             batch.attempts += 1  # an answer that still comes finds nobody
@@ -148,6 +153,13 @@ class Delivery:
             batch.attempts += 1
             self._fail(batch, error)
 
+    def give_up(self, error: Exception) -> None:
+        """Fail everything of this partition for an error that the rules above do not know: no future may be left."""
+        lane = self._lane
+        reason = as_raylog_error(error)
+        logger.error("The records for %s-%s failed: %s", lane.topic, lane.partition, reason.message, exc_info=error)
+        self._fail_lane(reason)
+
     def close(self) -> None:
         """End the task that looks for the leader."""
         if self._recovery is not None:
@@ -155,16 +167,21 @@ class Delivery:
 
     # Sending
 
-    def _put_in_line(self, batch: Batch) -> None:
+    def _put_in_line(self, batch: Batch) -> bool:
+        """Encode a batch; False when that is not possible. It has failed then, and has used up no sequence."""
         sender = self._sender
-        if sender.config.enable_idempotence:
-            sequence = self._next_sequence
+        is_idempotent = sender.config.enable_idempotence
+        sequence = self._next_sequence if is_idempotent else -1
+        try:
             batch.encode(sender.compression, self._producer_id, self._producer_epoch, sequence)
+        except Exception as error:  # whatever the records or the codec raised, the batch has left its lane already
+            self._fail(batch, _not_encoded(batch, error))
+            return False
+        if is_idempotent:
             self._next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
-        else:
-            batch.encode(sender.compression, -1, -1, -1)
         sender.count_batch(batch)
         self._line.append(batch)
+        return True
 
     def _send(self, batch: Batch, now_s: float) -> None:
         connection, sender = self._connection, self._sender
@@ -178,7 +195,11 @@ class Delivery:
         args = [self._topic_id, lane.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms]
         attempt = batch.attempts
         if sender.wire_acks == 0:
-            connection.notify("produce", args, batch.encoded)
+            try:
+                connection.notify("produce", args, batch.encoded)
+            except RpcError as error:  # too large for a frame
+                asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
+                return
             # The only back-pressure without answers is that of the socket.
             written = asyncio.ensure_future(connection.drain())
             sender.own(written)
@@ -195,10 +216,15 @@ class Delivery:
     def _answered(self, batch: Batch, attempt: int, answer: Reply | RpcError) -> None:
         if batch.attempts != attempt or batch.is_done:
             return
-        if isinstance(answer, Reply):
-            self._stored(batch, answer.args[0])
-        else:
+        if not isinstance(answer, Reply):
             self._refused(batch, as_raylog_error(answer))
+            return
+        try:
+            base_offset = int(answer.args[0])
+        except (TypeError, ValueError, IndexError, KeyError):
+            self._refused(batch, UnknownServerError(f"The answer to produce makes no sense: {answer.args!r:.100}."))
+            return
+        self._stored(batch, base_offset)
 
     def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
         """The socket has taken a batch that will not be answered."""
@@ -289,9 +315,11 @@ class Delivery:
                 try:
                     await self._connect()
                     break
-                except RaylogError as error:
-                    self._last_error = error
+                except Exception as failure:  # whatever ended this task would leave its records waiting for ever
+                    error = self._last_error = as_raylog_error(failure)
                     self._needs_metadata = True
+                    if not isinstance(failure, RaylogError | RpcError):
+                        logger.exception("The search for a leader of %s failed.", self._lane.topic)
                     if not error.retriable:
                         self._fail_lane(error)
                     if not self._line and not self._lane.sealed and self._lane.open is None:
@@ -331,7 +359,12 @@ class Delivery:
         self._producer_id, self._producer_epoch = producer_id, producer_epoch
         self._next_sequence = 0
         for batch in [batch for batch in line if batch.state is IN_LINE]:
-            batch.encode_again(producer_id, producer_epoch, self._next_sequence)
+            try:
+                batch.encode_again(producer_id, producer_epoch, self._next_sequence)
+            except Exception as error:  # out of memory, perhaps; the others go on without it
+                line.remove(batch)
+                self._fail(batch, _not_encoded(batch, error))
+                continue
             batch.is_refused_as_out_of_order = False
             self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
 
@@ -340,3 +373,13 @@ class Delivery:
         self.fail_all(error)
         while (batch := self._sender.accumulator.take(self._lane, float("inf"))) is not None:
             self._fail(batch, error)
+
+
+def _not_encoded(batch: Batch, error: Exception) -> InvalidRecord:
+    """The error of a batch that cannot be made into bytes."""
+    found = InvalidRecord(
+        f"A batch of {batch.record_count} records for {batch.topic}-{batch.partition} could not be encoded and was "
+        f"not sent ({type(error).__name__}: {error}). Send its records one by one to find the one that is wrong."
+    )
+    found.__cause__ = error
+    return found

@@ -38,7 +38,8 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            # Without the trace of earlier raises: all records of a batch share the error, and it would grow with each.
+            raise error.with_traceback(None)
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> RaylogError | None:

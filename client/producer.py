@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import time as now_s
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 
 from raylog.client import runtime
 from raylog.client.accumulator import RECORD_OVERHEAD_BYTES
+from raylog.client.arguments import Headers, as_bytes, checked_headers, checked_timestamp, checked_topic, now_ms
 from raylog.client.batch import Batch
 from raylog.client.bulk import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
 from raylog.client.cluster import ClusterClient
@@ -28,7 +29,7 @@ from raylog.client.futures import AsyncSendFuture, SendFuture
 from raylog.client.lanes import Router
 from raylog.client.sender import Sender, closed_error
 from raylog.client.serializers import serializer
-from raylog.client.types import Header, RecordMetadata
+from raylog.client.types import RecordMetadata
 from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
 
 __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
@@ -100,20 +101,21 @@ class AsyncProducer:
         value: Any = None,
         key: Any = None,
         *,
-        headers: Sequence[Header] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> AsyncSendFuture:
         """Put a record in line; await the returned future for where it was stored.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
-        BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer.
+        BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
+        or ValueError for headers or a timestamp that cannot be stored.
         """
         self._check_usable()
         accumulator = self.sender.accumulator
-        router = accumulator.routers.get(topic) or await self._route(topic)
         key, value = self.checked_key(key), self.checked_value(value)
-        pairs = None if headers is None else checked_headers(headers)
+        pairs, timestamp_ms = checked_headers(headers), checked_timestamp(timestamp_ms)
+        router = accumulator.routers.get(topic) or await self._route(topic)
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
         future = accumulator.append(router, key, value, pairs, partition, timestamp_ms)
@@ -137,6 +139,7 @@ class AsyncProducer:
         keys' partitions; without keys and `partition` all of a batch goes to one. Otherwise as `send`.
         """
         self._check_usable()
+        timestamp_ms = checked_timestamp(timestamp_ms)
         router = self.sender.accumulator.routers.get(topic) or await self._route(topic)
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
@@ -189,7 +192,7 @@ class AsyncProducer:
     async def _route(self, topic: str, at_least: int = 0) -> Router:
         """Learn where a topic's partitions are."""
         self._check_usable()
-        self.cluster.watch((topic,))
+        self.cluster.watch((checked_topic(topic),))
         try:
             info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
             if len(info.partitions) < at_least:  # perhaps it has got more since we looked
@@ -265,7 +268,7 @@ class Producer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Sequence[Header] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> SendFuture:
@@ -273,7 +276,8 @@ class Producer:
 
         Blocks only for a topic's first metadata or a full buffer, up to `max_block_ms`. `timestamp_ms` is the current
         time by default. Raises UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, TypeError for
-        a key or value that is not bytes after its serializer.
+        a key or value that is not bytes after its serializer, TypeError or ValueError for headers or a timestamp that
+        cannot be stored.
         """
         # `_send` does it all. What stands here is what it does with the usual record, bytes that fit into an open
         # batch: without a call of ours, which halves what a record costs.
@@ -324,11 +328,12 @@ class Producer:
         topic: str,
         value: Any,
         key: Any,
-        headers: Sequence[Header] | None,
+        headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> SendFuture:
         checked = self._twin.checked_key(key), self._twin.checked_value(value), checked_headers(headers)
+        timestamp_ms = checked_timestamp(timestamp_ms)
         router = self._routers.get(topic)
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)
@@ -354,6 +359,7 @@ class Producer:
         much less for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records
         may be sent nevertheless.
         """
+        timestamp_ms = checked_timestamp(timestamp_ms)
         router = self._routers.get(topic)
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)
@@ -437,34 +443,6 @@ class Producer:
     def _check_usable(self) -> None:
         if self._is_closed:
             raise closed_error()
-
-
-def as_bytes(what: str, value: object) -> bytes:
-    """Bytes of what is bytes-like; for anything else a TypeError that says which serializer to give."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    choice = {"str": "string", "int": "int"}.get(type(value).__name__, "json")
-    raise TypeError(
-        f"The {what} must be bytes or None, not {type(value).__name__}: "
-        f'give the producer {what}_serializer="{choice}" or a function of your own.'
-    )
-
-
-def checked_headers(headers: Sequence[Header] | None) -> list[Header] | None:
-    """The headers as they are stored; TypeError unless they are pairs of text and bytes."""
-    if headers is None:
-        return None
-    given: Sequence[Any] = headers  # whatever the user gave, also where this is compiled
-    checked: list[Any] = [(name, content) for name, content in given]
-    for name, content in checked:
-        if type(name) is not str or type(content) is not bytes:
-            raise TypeError(f"Headers must be pairs of str and bytes, not ({name!r}, {content!r}).")
-    return checked
-
-
-def now_ms() -> int:
-    """The time of now as records carry it, in milliseconds since 1970."""
-    return int(now_s() * 1000)
 
 
 def late_flush(timeout: float | None) -> RequestTimedOut:

@@ -167,9 +167,12 @@ class Sender:
             delivery = self._deliveries.get(lane)
             if delivery is None:
                 delivery = self._deliveries[lane] = Delivery(self, lane)
-            if is_late:
-                delivery.expire(now_s)
-            delivery.pump(now_s)
+            try:
+                if is_late:
+                    delivery.expire(now_s)
+                delivery.pump(now_s)
+            except Exception as error:  # one partition's trouble must neither hold up the others nor go unseen
+                delivery.give_up(error)
 
     def _look_ahead(self, lanes: list[Lane], now_s: float) -> tuple[float, list[Lane]]:
         """When one of the lanes wants to be looked at again, and which have no work."""

@@ -1,0 +1,104 @@
+"""What users pass for one record, checked in `send()`: wrong arguments raise there, to the caller that passed them.
+
+A batch is encoded later, on the client's loop, together with other callers' records. What cannot be encoded must not
+get that far. Used by `Producer`, `AsyncProducer` and `send_batch`. Pure, but for the time of now.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from time import time
+from typing import Any, Final, TypeAlias
+
+from raylog.client.types import Header
+
+TIMESTAMP_MAX_MS: Final = 2**63 - 1
+"""The header of a batch has eight signed bytes for a timestamp."""
+
+Headers: TypeAlias = Mapping[str, bytes | None] | Sequence[Header]
+"""What `send` takes for headers: a mapping, or pairs where a name may occur more than once."""
+
+
+def as_bytes(what: str, value: object) -> bytes:
+    """Bytes of what is bytes-like; for anything else a TypeError that says which serializer to give."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    choice = {"str": "string", "int": "int"}.get(type(value).__name__, "json")
+    raise TypeError(
+        f"The {what} must be bytes or None, not {type(value).__name__}: "
+        f'give the producer {what}_serializer="{choice}" or a function of your own.'
+    )
+
+
+def checked_headers(headers: Headers | None) -> list[Header] | None:
+    """The headers as they are stored, in order. Raises TypeError, or ValueError for a name that has no UTF-8 bytes."""
+    if headers is None:
+        return None
+    given: Any = headers  # whatever the user gave, also where this is compiled
+    pairs: Iterable[Any] = given.items() if isinstance(given, Mapping) else given
+    checked: list[Any] = []
+    try:
+        for name, content in pairs:
+            checked.append(_checked_header(name, content))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, _BadHeader | UnicodeError):
+            raise
+        raise TypeError(
+            f"Headers must be a mapping of str to bytes or a sequence of (str, bytes) pairs, not {given!r:.100}."
+        ) from None
+    return checked
+
+
+class _BadHeader(TypeError):
+    """A header whose name or value has a wrong type."""
+
+
+def _checked_header(name: object, content: object) -> Header:
+    if type(name) is not str:
+        raise _BadHeader(f"The name of a header must be str, not {type(name).__name__}: {name!r:.100}.")
+    if not name.isascii():
+        name.encode()  # a lone surrogate has no bytes
+    if content is None or type(content) is bytes:
+        return name, content
+    if isinstance(content, bytes | bytearray | memoryview):
+        return name, bytes(content)
+    raise _BadHeader(f"The value of the header {name!r} must be bytes or None, not {type(content).__name__}.")
+
+
+def checked_timestamp(timestamp_ms: int | None) -> int | None:
+    """The timestamp as a plain integer. Raises TypeError for a fraction, ValueError for one that cannot be stored."""
+    if timestamp_ms is None:
+        return None
+    given: Any = timestamp_ms
+    if type(given) is not int:
+        try:
+            if isinstance(given, bool):
+                raise TypeError
+            given = operator.index(given)  # such as an integer of numpy
+        except TypeError:
+            raise TypeError(
+                f"timestamp_ms must be a whole number of milliseconds since 1970, not {type(timestamp_ms).__name__} "
+                f"{timestamp_ms!r:.100}; for the time of now leave it out, or use int(time.time() * 1000)."
+            ) from None
+    if not 0 <= given <= TIMESTAMP_MAX_MS:
+        raise ValueError(
+            f"timestamp_ms must be a time in milliseconds since 1970, from 0 to 2**63 - 1, not {given}; leave it out "
+            "for the time of now."
+        )
+    checked: int = given
+    return checked
+
+
+def checked_topic(topic: object) -> str:
+    """The topic's name. Raises TypeError for what is not text, ValueError for an empty one."""
+    if not isinstance(topic, str):
+        raise TypeError(f"The topic must be its name as str, not {type(topic).__name__}: {topic!r:.100}.")
+    if not topic:
+        raise ValueError("The topic must be its name, not an empty text.")
+    return topic
+
+
+def now_ms() -> int:
+    """The time of now as records carry it, in milliseconds since 1970."""
+    return int(time() * 1000)

@@ -14,7 +14,8 @@ from raylog.core.ids import TopicPartition
 
 __all__ = ["OffsetAndMetadata", "OffsetAndTimestamp", "Record", "RecordMetadata", "TopicPartition"]
 
-Header = tuple[str, bytes]
+Header = tuple[str, bytes | None]
+"""Name and value. A value may be null, as in Kafka."""
 
 
 class Record(msgspec.Struct, gc=False):

@@ -73,7 +73,7 @@ class ArrowBuilder:
         self._values: list[bytes | None] = []
         self._offsets: list[int] = []
         self._timestamps: list[int] = []
-        self._headers: list[list[tuple[str, bytes]] | None] = []
+        self._headers: list[list[tuple[str, bytes | None]] | None] = []
         self._types: list[tuple[int, int]] = []  # (timestamp type, rows) for each batch
         self._bytes = 0
 

@@ -15,7 +15,7 @@ from .errors import CorruptBatch
 from .grids import FOUR_COLUMNS, Grid, Layout, array_at, find_grid, find_layout
 from .grids import NIL as NIL_KIND
 
-Header = tuple[str, bytes]
+Header = tuple[str, bytes | None]
 Column = list[bytes | None]
 HeaderColumn = list[list[Header] | None]
 

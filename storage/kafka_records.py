@@ -101,8 +101,7 @@ class _Reader:
                 name = self.take(self.varint()).decode()
             except UnicodeDecodeError as error:
                 raise CorruptBatch("a header name in its records is not UTF-8") from error
-            # Kafka allows a null header value; our records know only bytes, so it is shown as empty.
-            pairs.append((name, self.nullable() or b""))
+            pairs.append((name, self.nullable()))
         return pairs or None
 
 

@@ -184,7 +184,7 @@ def _constant(data: bytes) -> Formatter:
 
 
 def _headers(record: Record) -> bytes:
-    return b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+    return b",".join(name.encode() + b"=" + (b"null" if value is None else value) for name, value in record.headers)
 
 
 FIELDS: dict[str, Formatter] = {

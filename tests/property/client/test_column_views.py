@@ -21,7 +21,9 @@ from raylog.storage.records import Header, encode_batch, encode_kafka_batch
 
 HERE = TopicPartition("flights", 0)
 TEXTS = st.one_of(st.none(), st.binary(max_size=6))
-HEADERS = st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), min_size=1, max_size=2))
+HEADERS = st.one_of(
+    st.none(), st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), min_size=1, max_size=2)
+)
 
 
 def strings(count: int) -> st.SearchStrategy[list[bytes | None] | None]:

@@ -30,7 +30,7 @@ ROW = st.tuples(
     st.none() | st.binary(max_size=4),
     st.none() | st.binary(max_size=4),
     st.integers(0, 10**12),
-    st.none() | st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2),
+    st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
 )
 
 

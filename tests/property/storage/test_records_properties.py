@@ -8,7 +8,7 @@ from raylog.storage.compression import compress, decompress
 from raylog.storage.errors import CorruptBatch, StorageError
 
 maybe_bytes = st.none() | st.binary(max_size=40)
-header_list = st.none() | st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=8)), min_size=1, max_size=3)
+header_list = st.none() | st.lists(st.tuples(st.text(max_size=5), maybe_bytes), min_size=1, max_size=3)
 timestamp = st.integers(min_value=-(2**40), max_value=2**45)
 row = st.tuples(maybe_bytes, maybe_bytes, timestamp, header_list)
 codecs = st.integers(min_value=0, max_value=4)

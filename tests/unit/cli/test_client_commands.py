@@ -10,6 +10,7 @@ import pytest
 
 from raylog.cli.consume import compile_format
 from raylog.cli.status import condition, judged
+from raylog.client.producer import Producer
 from raylog.client.types import Record
 from tests.unit.cli.support import Outcome, raylog, refusal
 from tests.unit.cli.test_perf_stats import FINAL
@@ -93,9 +94,16 @@ def test_records_are_printed_as_json_lines(cluster: ToyCluster) -> None:
     }
 
 
+def test_a_null_header_is_shown_as_null(cluster: ToyCluster) -> None:
+    with Producer(**cluster.options) as producer:
+        producer.send("flights", b"x", headers={"gone": None, "here": b""}, partition=0)
+    read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--max-messages", "1", "--json")
+    assert json.loads(read.out)["headers"] == [{"name": "gone", "value": None}, {"name": "here", "value": ""}]
+
+
 def test_a_format_gives_every_field() -> None:
-    record = Record("t", 2, 7, 99, b"k", None, (("a", b"1"), ("b", b"2")))
-    assert compile_format(r"%t-%p@%o %T %k=%v [%h] 100%%\n\t\\x")(record) == b"t-2@7 99 k=null [a=1,b=2] 100%\n\t\\x"
+    record = Record("t", 2, 7, 99, b"k", None, (("a", b"1"), ("b", None)))
+    assert compile_format(r"%t-%p@%o %T %k=%v [%h] 100%%\n\t\\x")(record) == b"t-2@7 99 k=null [a=1,b=null] 100%\n\t\\x"
     assert compile_format("é%v")(Record("t", 0, 0, 0, None, b"\xff", ())) == "é".encode() + b"\xff"
 
 

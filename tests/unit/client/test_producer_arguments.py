@@ -79,7 +79,7 @@ def test_headers_that_cannot_be_encoded_are_refused_by_send(
 def test_headers_may_be_a_mapping_or_pairs_with_a_name_twice(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     with Producer(**cluster.options) as producer:
-        producer.send("t", b"x", headers={"a": b"1", "b": bytearray(b"2")})
+        producer.send("t", b"x", headers={"a": b"1", "b": bytearray(b"2")})  # type: ignore[dict-item]
         producer.send("t", b"y", headers=[("a", b"1"), ("a", b"2")])
         producer.send("t", b"z", headers=[["a", b"1"]])  # type: ignore[list-item]
         producer.send("t", b"n", headers={"null": None})
@@ -103,12 +103,12 @@ def test_the_asynchronous_producer_refuses_the_same(cluster: ToyCluster) -> None
     async def check() -> None:
         async with AsyncProducer(**cluster.options) as producer:
             with pytest.raises(TypeError, match="timestamp_ms"):
-                await producer.send("t", b"x", timestamp_ms=1.5)  # type: ignore[arg-type]
+                await producer.send_and_wait("t", b"x", timestamp_ms=1.5)
             with pytest.raises(TypeError, match="Headers"):
-                await producer.send("t", b"x", headers="ab")  # type: ignore[arg-type]
+                await producer.send_and_wait("t", b"x", headers="ab")
             with pytest.raises(ValueError, match="timestamp_ms"):
-                await producer.send_batch("t", [b"x"], timestamp_ms=-5)
+                await (await producer.send_batch("t", [b"x"], timestamp_ms=-5))
             with pytest.raises(TypeError, match="topic"):
-                await producer.send(None, b"x")  # type: ignore[arg-type]
+                await producer.send_and_wait(None, b"x")  # type: ignore[arg-type]
 
     asyncio.run(check())

@@ -10,6 +10,7 @@ from raylog.client.delivery import Delivery
 from raylog.client.futures import SendFuture
 from raylog.client.producer import Producer
 from raylog.core.errors import DeliveryTimedOut, InvalidRecord, UnknownServerError
+from raylog.storage.records import encode_stamped
 from tests.unit.client.toy_server import ToyCluster
 
 
@@ -37,7 +38,7 @@ def test_a_batch_that_cannot_be_encoded_fails_alone_and_frees_its_memory(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("t", partitions=2)
-    trap = Trap(batches.encode_stamped, MemoryError("no memory for a body"))
+    trap = Trap(encode_stamped, MemoryError("no memory for a body"))
     producer = Producer(**cluster.options, linger_ms=20)
     monkeypatch.setattr(batches, "encode_stamped", trap)
     failed = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(10)]

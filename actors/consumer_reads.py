@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms
+from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.tail_reader import Buffer, TailReader
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
@@ -42,13 +44,22 @@ class ParkedFetch:
     deadline_ms: int
     is_near: bool
     """Whether the consumer is on this machine and takes places in files."""
+    began_ns: int
+    """When the request came."""
 
 
 class ConsumerReads:
     """Answers ``fetch`` and ``list_offsets`` of one partition."""
 
-    def __init__(self, log: PartitionLog, tail: TailReader, machine: Callable[[], ReplicaMachine | None]) -> None:
+    def __init__(
+        self,
+        log: PartitionLog,
+        tail: TailReader,
+        machine: Callable[[], ReplicaMachine | None],
+        counters: ReplicaCounters | None = None,
+    ) -> None:
         """``machine`` returns the replica's machine, or None before its first registration."""
+        self._counters = ReplicaCounters() if counters is None else counters
         self._log = log
         self._tail = tail
         self._machine = machine
@@ -76,7 +87,8 @@ class ConsumerReads:
         max_bytes = min(max_bytes, FETCH_BYTES_MAX)
         deadline_ms = monotonic_ms() + max_wait_ms
         is_near = machine is not None and machine == machine_number()
-        waiting = ParkedFetch(request, offset, max_bytes, min(min_bytes, max_bytes), deadline_ms, is_near)
+        least = min(min_bytes, max_bytes)
+        waiting = ParkedFetch(request, offset, max_bytes, least, deadline_ms, is_near, monotonic_ns())
         if not self._try(leading, waiting, expired=max_wait_ms <= 0):
             self.waiting.append(waiting)
 
@@ -172,6 +184,10 @@ class ConsumerReads:
             return True
         if not expired and (not found_bytes or found_bytes < waiting.min_bytes):
             return False
+        counters = self._counters
+        counters.fetches += 1
+        counters.bytes_out += found_bytes
+        counters.fetch.observe_ns(monotonic_ns() - waiting.began_ns)
         mark = -1 if exposed is None else exposed
         answer = [mark, mark, self._log.log_start_offset]
         waiting.request.reply([*answer, places] if waiting.is_near else answer, records)

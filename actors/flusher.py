@@ -10,7 +10,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import monotonic_ns
 
+from raylog.core.metrics.histogram import LatencyHistogram
 from raylog.rpc import Together
 from raylog.storage.log import PartitionLog
 
@@ -25,9 +27,14 @@ class Flusher:
         on_synced: Callable[[int], None],
         on_failed: Callable[[BaseException], None],
         name: str,
+        durations: LatencyHistogram | None = None,
     ) -> None:
-        """``on_synced`` gets the new durable end on the event loop, ``on_failed`` a failed sync; then it stops."""
+        """``on_synced`` gets the new durable end on the event loop, ``on_failed`` a failed sync; then it stops.
+
+        ``durations`` counts how long each sync takes.
+        """
         self._log = log
+        self._durations = LatencyHistogram() if durations is None else durations
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,7 +91,9 @@ class Flusher:
             loop = self._loop
             try:
                 with self.exclusive:
+                    began_ns = monotonic_ns()
                     end = self._log.sync()
+                    self._durations.observe_ns(monotonic_ns() - began_ns)
             except Exception as error:  # any failed sync, whatever its kind, means that nothing more may be promised
                 self._tell(loop, self._failed, error)
             else:

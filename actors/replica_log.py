@@ -5,6 +5,7 @@ Called by a replica's shell at the start of each life.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from dataclasses import dataclass, replace
@@ -104,3 +105,11 @@ def _open(spec: ReplicaSpec, folder: Path, config: LogConfig) -> PartitionLog:
     return PartitionLog.open(
         folder, config, topic_id=spec.topic_id, topic=spec.topic, partition=spec.partition, now_ms=wall_ms()
     )
+
+
+def abandon(opening: asyncio.Future[OpenedLog]) -> None:
+    """Close a log whose replica was given up before it was open."""
+    if not opening.cancelled() and opening.exception() is None:
+        opened = opening.result()
+        opened.log.close()
+        opened.lock.release()

@@ -10,11 +10,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any, Final
 
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.flusher import Flusher
+from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.settings import FlushPolicy
 from raylog.actors.tail_reader import TailReader
 from raylog.core.errors import from_code
@@ -53,8 +55,9 @@ class ReplicaRunner:
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
+        self.counters = ReplicaCounters()
         self._tail = TailReader(log)
-        self.reads = ConsumerReads(log, self._tail, lambda: self.machine)
+        self.reads = ConsumerReads(log, self._tail, lambda: self.machine, self.counters)
         self._flush = flush
         self._syncs_first = flush.before_acknowledging
         self._flush_due_ms = 0
@@ -62,7 +65,13 @@ class ReplicaRunner:
         self._append_failing = False
         self._unflushed = 0
         self._hands = hands
-        self._flusher = Flusher(log, on_synced=self._on_synced, on_failed=self._on_sync_failed, name=str(partition))
+        self._flusher = Flusher(
+            log,
+            on_synced=self._on_synced,
+            on_failed=self._on_sync_failed,
+            name=str(partition),
+            durations=self.counters.flush,
+        )
         self._next_request = 1
         self._now_ms = 0
         """When the last event happened that came from outside; what an append brings about happens then, too."""
@@ -235,6 +244,7 @@ class ReplicaRunner:
         request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply([effect.first_offset, self.log.log_start_offset])
+            self.counters.produce.observe_ns(monotonic_ns() - request.began_ns)
 
     def _high_watermark_advanced(self, _: ev.HighWatermarkAdvanced) -> None:
         if self.reads.waiting:
@@ -265,6 +275,10 @@ class ReplicaRunner:
             self._append_failed(effect.request, error)
             return
         if not done.duplicate:
+            counters = self.counters
+            counters.batches_in += 1
+            counters.records_in += done.end_offset - done.first_offset
+            counters.bytes_in += len(request.payload)
             self._tail.appended(done.first_offset, done.end_offset, request.payload)
         self.feed(
             ev.LeaderAppended(
@@ -281,7 +295,9 @@ class ReplicaRunner:
 
     def _append_fetched(self, effect: ev.AppendFetched) -> None:
         try:
-            done = self.log.append_as_follower(self._fetched.pop(effect.request))
+            fetched = self._fetched.pop(effect.request)
+            done = self.log.append_as_follower(fetched)
+            self.counters.replication_bytes_in += len(fetched)
         except StorageError as error:
             if not self._append_failing:  # it is tried again many times a second, and said once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self.partition, error)
@@ -351,6 +367,7 @@ class ReplicaRunner:
         except StorageError as error:
             request.fail(error)
             return
+        self.counters.replication_bytes_out += len(records)
         request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None], records)
 
     def _answer(self, number: int, result: list[object]) -> None:

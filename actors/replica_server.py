@@ -11,13 +11,15 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from time import monotonic_ns
 from typing import Any, Final
 
 from raylog.actors.arguments import INT64_MAX, INT64_MIN, arguments
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.follower_link import FollowerLink
-from raylog.actors.replica_log import OpenedLog, note_boot, open_replica_log
+from raylog.actors.metrics.replica import replica_metrics
+from raylog.actors.replica_log import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
 from raylog.actors.specs import ReplicaSpec
@@ -100,7 +102,7 @@ class ReplicaServer:
         try:
             opened = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_abandon)
+            opening.add_done_callback(abandon)
             raise
         self._opened = opened
         self._runner = ReplicaRunner(
@@ -166,6 +168,12 @@ class ReplicaServer:
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings)
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """The leader epoch of the state held; None before the controller sent it."""
+        machine = None if self._runner is None else self._runner.machine
+        return None if machine is None or machine.state is None else machine.leader_epoch
+
     def status(self) -> dict[str, object]:
         """Return what an operator wants to know of this replica."""
         runner = self._running()
@@ -221,10 +229,11 @@ class ReplicaServer:
             runner.reads.list_offsets(request)
 
     def _on_other_request(self, request: Request) -> None:
-        if request.method != "replica_status":
+        if request.method not in ("replica_status", "replica_metrics"):
             raise InvalidRequest(f"A replica knows no method {request.method!r}.")
         arguments(request)
-        request.reply(self.status())
+        is_status = request.method == "replica_status"
+        request.reply(self.status() if is_status else replica_metrics(self.spec, self._running(), self._server))
 
     def _on_produce(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
         leader_epoch, acks, timeout_ms = numbers
@@ -232,7 +241,9 @@ class ReplicaServer:
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
         if timeout_ms < LONGEST_MS:
             self._ticks.hasten(timeout_ms)
-        now = monotonic_ms()
+        now_ns = monotonic_ns()
+        request.began_ns = now_ns
+        now = now_ns // 1_000_000
         number = runner.remember(request)
         runner.feed(
             ev.ProduceReceived(
@@ -463,14 +474,6 @@ def _settings_of(spec: ReplicaSpec) -> ReplicationSettings:
     return replication_settings(
         spec.topic_config, spec.cluster_config, spec.replication_factor, spec.catch_up_bytes_per_s
     )
-
-
-def _abandon(opening: asyncio.Future[OpenedLog]) -> None:
-    """Close a log that nobody wants any more by the time it is open."""
-    if not opening.cancelled() and opening.exception() is None:
-        opened = opening.result()
-        opened.log.close()
-        opened.lock.release()
 
 
 _NUMBERS_BEHIND_PARTITION: Final = {

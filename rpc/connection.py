@@ -91,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         self._late_replies = 0
         self._backlog: deque[Frame] = deque()  # requests that wait until the peer has taken our answers
         self._rounds = 0
+        self.refusals: dict[tuple[str, int], int] | None = None
+        """Where refused requests are counted by (method, error code): the server's; None = nowhere."""
         self.peer = "unknown"
         self.stays_here = False
         self.peer_is_member = True

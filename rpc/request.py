@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_REFUSALS = 200
+"""Kinds of refusals that a server counts apart; further methods count as "other"."""
+
 
 class Request:
     """One request or notification. `payload` is writable memory of this request alone and stays valid.
@@ -25,7 +28,7 @@ class Request:
     with an error, so that the caller does not wait for its deadline.
     """
 
-    __slots__ = ("_correlation_id", "_open", "args", "connection", "is_notification", "method", "payload")
+    __slots__ = ("_correlation_id", "_open", "args", "began_ns", "connection", "is_notification", "method", "payload")
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class Request:
         self.args = args
         self.payload = payload
         self.is_notification = is_notification
+        self.began_ns = 0
+        """For the handler's use: when it began with this request."""
         self._open = not is_notification
 
     @property
@@ -70,7 +75,9 @@ class Request:
         if not self._open:
             return
         self._open = False
-        self.connection._send_error(self._correlation_id, describe(error), len(self.payload))
+        description = describe(error)
+        _count_refusal(self.connection.refusals, self.method, description[0])
+        self.connection._send_error(self._correlation_id, description, len(self.payload))
 
     def __del__(self) -> None:
         if self._open:
@@ -82,6 +89,13 @@ class Request:
 
 Handler: TypeAlias = Callable[[Request], None]
 """Called in the order of arrival on the loop of the connection; must not block."""
+
+
+def _count_refusal(refusals: dict[tuple[str, int], int] | None, method: str, code: object) -> None:
+    """Count a request that was answered with an error. Methods are the peer's to name, so there is a limit."""
+    if refusals is not None and isinstance(code, int):
+        key = (method, code) if (method, code) in refusals or len(refusals) < MAX_REFUSALS else ("other", code)
+        refusals[key] = refusals.get(key, 0) + 1
 
 
 def describe(error: BaseException) -> list[object]:

@@ -73,6 +73,8 @@ class RpcServer:
         self._refused = OccasionalWarning(logger)
         self._replaced = OccasionalWarning(logger)
         self.connections: set[Connection] = set()
+        self.refusals: dict[tuple[str, int], int] = {}
+        """Requests that were answered with an error, by (method, error code), since the start."""
 
     async def start(self) -> tuple[str, int]:
         """Listen; return host and port. Raises OSError (no such address to be had), RuntimeError (second call)."""
@@ -125,6 +127,7 @@ class RpcServer:
         loop = asyncio.get_running_loop()
         connection = Connection(loop, handshake, self._handler, self._limits, self._authenticated)
         self._strangers[connection] = None
+        connection.refusals = self.refusals
         connection.on_close(self._closed)
         return connection
 

@@ -1,0 +1,83 @@
+"""Counters of a replica's process: plain integers, raised once a batch and read when there is a scrape."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from raylog.core.metrics.histogram import LatencyHistogram
+from raylog.core.metrics.totals import Reading
+
+FROM_RECORD_APPENDS: Final = ("records_in", "bytes_in", "batches_in")
+
+
+class ReplicaCounters:
+    """What one life of a replica has done. Every figure only grows."""
+
+    __slots__ = (
+        "batches_in",
+        "born_ms",
+        "bytes_in",
+        "bytes_out",
+        "fetch",
+        "fetches",
+        "flush",
+        "produce",
+        "records_in",
+        "replication_bytes_in",
+        "replication_bytes_out",
+    )
+
+    def __init__(self) -> None:
+        self.born_ms = time.monotonic_ns() // 1_000_000
+        self.batches_in = 0
+        """Batches that producers appended; those of a repeated request count once."""
+        self.records_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        """Bytes of answers to consumers, those included that a consumer on this machine reads from the files."""
+        self.fetches = 0
+        """Answers to consumers."""
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.produce = LatencyHistogram()
+        """From the arrival of a produce request until it is acknowledged (acks 1 and all)."""
+        self.fetch = LatencyHistogram()
+        """From the arrival of a consumer's fetch until its answer; waiting for records included, as in Kafka."""
+        self.flush = LatencyHistogram()
+        """Syncs to disk; observed in the thread that syncs."""
+
+    def to_wire(self) -> dict[str, object]:
+        """Return the msgpack form, read by :func:`reading_from_wire`."""
+        return {
+            "born_ms": self.born_ms,
+            "counters": {
+                "batches_in": self.batches_in,
+                "records_in": self.records_in,
+                "bytes_in": self.bytes_in,
+                "bytes_out": self.bytes_out,
+                "fetches": self.fetches,
+                "replication_bytes_in": self.replication_bytes_in,
+                "replication_bytes_out": self.replication_bytes_out,
+            },
+            "latencies": {
+                name: [list(histogram.filled().items()), histogram.sum_us]
+                for name, histogram in (("produce", self.produce), ("fetch", self.fetch), ("flush", self.flush))
+            },
+        }
+
+
+def reading_from_wire(row: object) -> Reading:
+    """Read the counters of a process; unknown names are kept, missing ones count as 0. Raises ValueError."""
+    try:
+        assert isinstance(row, dict)
+        return Reading(
+            born_ms=int(row["born_ms"]),
+            counters={str(name): int(value) for name, value in row["counters"].items()},
+            latencies={
+                str(name): ({int(bucket): int(count) for bucket, count in filled}, int(sum_us))
+                for name, (filled, sum_us) in row["latencies"].items()
+            },
+        )
+    except (AssertionError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no counters: {error!r}") from None

@@ -1,0 +1,69 @@
+"""What this process uses, and how full its disk is. Reads ``/proc`` and the file system."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raylog.rpc import Connection, RpcServer
+
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one process uses at the moment, and its refusals by (method, error code)."""
+
+    figures: Mapping[str, float]
+    refusals: Mapping[tuple[str, int], int]
+
+    def to_wire(self) -> dict[str, object]:
+        """Return the msgpack form, read by :func:`usage_from_wire`."""
+        refusals = [[method, code, count] for (method, code), count in self.refusals.items()]
+        return {"figures": dict(self.figures), "refusals": refusals}
+
+
+def usage_from_wire(row: object) -> Usage:
+    """Read what another process uses. Raises ValueError."""
+    try:
+        assert isinstance(row, dict)
+        return Usage(
+            figures={str(name): float(value) for name, value in row["figures"].items()},
+            refusals={(str(method), int(code)): int(count) for method, code, count in row["refusals"]},
+        )
+    except (AssertionError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no figures of a process: {error!r}") from None
+
+
+def usage_of(server: RpcServer) -> Usage:
+    """Return what this process uses, and the connections and refusals of its server."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    figures: dict[str, float] = {
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "connections": len(server.connections),
+        "unsent_bytes": unsent_bytes(server.connections),
+    }
+    try:
+        figures["resident_memory_bytes"] = int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
+        figures["open_fds"] = len(os.listdir("/proc/self/fd")) - 1  # the listing's own
+    except OSError:  # no /proc on this system: the figures are left out
+        pass
+    return Usage(figures=figures, refusals=dict(server.refusals))
+
+
+def unsent_bytes(connections: Iterable[Connection]) -> int:
+    """Return the bytes that wait in the send queues of some connections."""
+    return sum(one.statistics()["unsent_bytes"] for one in connections)
+
+
+def disk_figures(folder: Path) -> tuple[int, int]:
+    """Return free and total bytes of the file system of a folder, as far as this process may use them; raises OSError.
+
+    Free is what an unprivileged process may still write.
+    """
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize

@@ -1,0 +1,90 @@
+"""Sums over processes that come and go, which never go back: what Prometheus takes for a counter. Pure.
+
+A process counts from 0 when it starts. The sum of what is there now would fall when one ends, and Prometheus would
+take the fall for a restart and count everything anew. So a collector adds what each process did since its last look.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from raylog.core.metrics.histogram import LatencyHistogram
+
+WINDOW_MS: Final = 300_000
+"""Quantiles are those of the last five minutes, as far as somebody looked."""
+MARK_MS: Final = 15_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one life of a process has counted. ``born_ms`` tells lives of one process apart (monotonic clock)."""
+
+    born_ms: int
+    counters: Mapping[str, int]
+    latencies: Mapping[str, tuple[Mapping[int, int], int]]
+    """Filled buckets and sum in microseconds, by name."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums by group (a topic) of what processes have counted while this collector looked.
+
+    Invariant: no figure ever falls. ``born_ms`` is the collector's own start: the first reading of a process that is
+    older is where counting begins, so that a collector that starts again begins at 0.
+    """
+
+    born_ms: int
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By group, then by name."""
+    latencies: dict[str, LatencyHistogram] = field(default_factory=dict)
+    """By name, over all groups."""
+    _last: dict[Hashable, Reading] = field(default_factory=dict)
+    _marks: deque[tuple[int, dict[str, LatencyHistogram]]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        """Begin the window at the collector's start, when nothing had been observed."""
+        self._marks.append((self.born_ms, {}))
+
+    def take(self, group: str, process: Hashable, reading: Reading) -> None:
+        """Add what a process has done since it was read last."""
+        last = self._last.get(process)
+        if last is not None and last.born_ms != reading.born_ms:
+            last = None
+        elif last is None and reading.born_ms < self.born_ms:
+            last = reading
+        self._last[process] = reading
+        sums = self.counters.setdefault(group, {})
+        before = {} if last is None else last.counters
+        for name, value in reading.counters.items():
+            sums[name] = sums.get(name, 0) + max(0, value - before.get(name, 0))
+        for name, (counts, sum_us) in reading.latencies.items():
+            known, known_us = ({}, 0) if last is None else last.latencies.get(name, ({}, 0))
+            grown = {bucket: count - known.get(bucket, 0) for bucket, count in counts.items()}
+            histogram = self.latencies.setdefault(name, LatencyHistogram())
+            histogram.add({bucket: count for bucket, count in grown.items() if count > 0}, max(0, sum_us - known_us))
+
+    def forget(self, present: set[Hashable]) -> None:
+        """Drop the last readings of processes that are no longer there; the sums stay."""
+        for process in [one for one in self._last if one not in present]:
+            del self._last[process]
+
+    def forget_groups(self, present: set[str]) -> None:
+        """Drop the sums of groups that no longer exist (topics that were deleted)."""
+        for group in [one for one in self.counters if one not in present]:
+            del self.counters[group]
+
+    def recent(self, name: str) -> LatencyHistogram:
+        """Return what was observed in the last five minutes, as far back as there were looks."""
+        now = self.latencies.get(name, LatencyHistogram())
+        earlier = self._marks[0][1].get(name)
+        return now if earlier is None else now.since(earlier)
+
+    def mark(self, now_ms: int) -> None:
+        """Remember the histograms as they are now, at most once in 15 seconds."""
+        while len(self._marks) > 1 and self._marks[1][0] <= now_ms - WINDOW_MS:
+            self._marks.popleft()
+        if now_ms - self._marks[-1][0] >= MARK_MS:
+            self._marks.append((now_ms, {name: one.copy() for name, one in self.latencies.items()}))

@@ -19,6 +19,7 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raylog.actors.logs import set_up_logging
 from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
 from raylog.actors.ray_support import (
     FIND_TIMEOUT_S,
@@ -29,10 +30,10 @@ from raylog.actors.ray_support import (
     end_process,
     find_controller,
     keep_arrow_out,
-    log_to_stderr,
     node_address,
 )
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec
+from raylog.actors.titles import wear
 from raylog.core.errors import ConnectionFailed
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Controller:
         from raylog.actors.controller_server import ControllerServer
         from raylog.actors.node_watch import NodeWatch
 
-        log_to_stderr()
+        set_up_logging(CONTROLLER)
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
         self._making: set[asyncio.Task[None]] = set()
@@ -164,7 +165,9 @@ class Broker:
         from raylog.actors.ray_spares import RaySpares
         from raylog.actors.ray_workshop import RayWorkshop
 
-        log_to_stderr()
+        name = node_broker_name(spec.node_id) if spec.broker is None else broker_name(spec.broker)
+        set_up_logging(name)
+        wear(f"ray::Broker {name}", name)
         if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
             spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
         self._spares = RaySpares(spec.folder, node_id=spec.node_id, secret=spec.secret)
@@ -218,7 +221,9 @@ class GroupCoordinator:
         """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
         from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 
-        log_to_stderr()
+        name = coordinator_name(spec.kind, spec.index)
+        set_up_logging(name)
+        wear(f"ray::GroupCoordinator {name}", f"coordinator-{spec.index}")
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
         self._server = GroupCoordinatorServer(spec, find_controller=find_controller, on_fatal=end_process)

@@ -14,11 +14,13 @@ from typing import Any
 
 import ray
 
+from raylog.actors.logs import SPEAKER, set_up_logging
 from raylog.actors.naming import SPARE
-from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out, log_to_stderr
+from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out
 from raylog.actors.replica_roles import name_of, read_role
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import ReplicaSpec, SpareSpec
+from raylog.actors.titles import replica_titles, wear
 from raylog.core.errors import ConnectionFailed, InvalidRequest
 from raylog.rpc.heap import keep_freed_memory
 
@@ -33,7 +35,9 @@ class Replica:
         self, spec: ReplicaSpec | None, spare: SpareSpec | None = None
     ) -> None:
         """Recover the log and begin to serve; a spare does so when it is noted what it has become."""
-        log_to_stderr()
+        set_up_logging(SPARE if spec is None else name_of(spec))
+        if spec is None:
+            wear("ray::Replica spare", SPARE)
         keep_freed_memory(KEPT_BYTES)
         self._server: ReplicaServer | None = None
         self._adopting = asyncio.Lock()
@@ -56,11 +60,18 @@ class Replica:
         async with self._adopting:
             if self._server is None:
                 server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_process)
+                SPEAKER.actor, SPEAKER.topic, SPEAKER.partition = name_of(spec), spec.topic, spec.partition
+                SPEAKER.epoch = lambda: server.leader_epoch
+                wear(*replica_titles(spec.topic, spec.partition, spec.broker))
                 await server.start()
                 self._server = server
             elif name_of(self._server.spec) != name_of(spec):
                 raise InvalidRequest(f"This process is {name_of(self._server.spec)}; it cannot be {name_of(spec)} too.")
             return self._server.endpoint
+
+    def __repr__(self) -> str:
+        """Return what Ray shows beside the class, in its lists and before lines of the log."""
+        return f"Replica({SPEAKER.actor})"
 
     async def role(self) -> str:
         """Return the name of the replica that this is; "" for a spare."""

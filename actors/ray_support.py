@@ -136,11 +136,6 @@ async def wait_until_gone(name: str, timeout_s: float = 10.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def log_to_stderr() -> None:
-    level = os.environ.get("RAYLOG_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-
 def keep_arrow_out() -> None:
     """Spare this process the import of pyarrow and numpy, which nothing here uses: 11 MB and a quarter of a CPU second.
 

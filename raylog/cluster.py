@@ -160,10 +160,14 @@ def start(
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
     own, and what differs is logged and in :attr:`Cluster.ignored_config`. ``address`` is passed to ``ray.init``.
 
-    Raises :class:`InvalidConfig` for unknown keys, :class:`DataDirectoryError` when another cluster uses the directory,
-    :class:`StartFailed` when the cluster does not serve within ``timeout_s`` seconds.
+    Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
+    another cluster uses the directory, :class:`StartFailed` when the cluster does not serve within ``timeout_s``
+    seconds.
     """
+    from raylog.actors.logs import log_format
+
     settings = validate_cluster_config({} if config is None else config)
+    log_format()
     if brokers is not None and brokers < 1:
         raise StartFailed(f"brokers={brokers}: a cluster needs at least one broker.")
     root = Path(data_dir).absolute()

@@ -50,9 +50,11 @@ def start(
             raise click.UsageError("--broker N brings one broker back; it goes with no other setting of a start")
         _start_broker(root, broker, timeout_s, address)
         return
+    from raylog.actors.logs import log_format
     from raylog.core.config import validate_cluster_config
 
     validate_cluster_config(settings)
+    log_format()
     cluster, own = _bring_up(root, brokers, settings, address, timeout_s)
     _tell(cluster, root, own)
     if foreground:

@@ -82,7 +82,9 @@ def test_replicas_are_forked_and_share_what_was_imported(cluster: Cluster, wire:
     made = [psutil.Process(pid) for pid in pids(cluster, "t")]
     assert len(set(made)) == 6
     assert {one.ppid() for one in made} == {server().pid}
-    assert all(one.cmdline()[0].startswith("ray::Replica") for one in made)
+    shown = sorted(one.cmdline()[0] for one in made)
+    assert all(title.startswith("ray::Replica ") for title in shown), shown
+    assert len(set(shown)) == len(shown), "each process shows which replica it is"
     assert max(one.memory_full_info().uss for one in made) < 35e6
     assert wire.produce("t", 0, b"kept") == 0
 

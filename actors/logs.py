@@ -1,0 +1,97 @@
+"""How each process of a cluster writes its log: as text, or as JSON with a fixed set of fields.
+
+``RAYLOG_LOG_LEVEL`` (default INFO) and ``RAYLOG_LOG_FORMAT`` (``text``, the default, or ``json``) are read where Ray
+is started. A JSON line has ``ts`` (UTC, microseconds), ``level``, ``actor``, ``topic``, ``partition``, ``epoch`` (the
+leader epoch), ``event`` (the message) and ``logger``; ``error`` holds a traceback. Fields without a value are null.
+Imported by every actor's process, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.core.errors import InvalidConfig
+
+FORMAT_VARIABLE: Final = "RAYLOG_LOG_FORMAT"
+LEVEL_VARIABLE: Final = "RAYLOG_LOG_LEVEL"
+FORMATS: Final = ("text", "json")
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@dataclass(slots=True)
+class Speaker:
+    """Which actor a process is; what is not known yet, or does not apply, is None."""
+
+    actor: str = ""
+    topic: str | None = None
+    partition: int | None = None
+    epoch: Callable[[], int | None] | None = None
+    """Returns the leader epoch at the moment."""
+
+
+SPEAKER: Final = Speaker()
+"""Of this process: one process is one actor. A spare learns later what it has become."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line. ``extra={"topic": ..., "partition": ..., "epoch": ...}`` goes before the speaker's."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        super().__init__()
+        self._speaker = speaker
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end."""
+        speaker = self._speaker
+        epoch = getattr(record, "epoch", None)
+        if epoch is None and speaker.epoch is not None:
+            epoch = speaker.epoch()
+        seconds, micros = divmod(int(record.created * 1_000_000), 1_000_000)
+        line: dict[str, object] = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{micros:06d}Z",
+            "level": record.levelname,
+            "actor": speaker.actor,
+            "topic": getattr(record, "topic", speaker.topic),
+            "partition": getattr(record, "partition", speaker.partition),
+            "epoch": epoch,
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def log_format() -> str:
+    """Return the format that the environment asks for; raises :class:`InvalidConfig` for an unknown one."""
+    wanted = os.environ.get(FORMAT_VARIABLE, "").strip().lower() or FORMATS[0]
+    if wanted not in FORMATS:
+        raise InvalidConfig(f"{FORMAT_VARIABLE}={wanted}: the log format is one of {', '.join(FORMATS)}.")
+    return wanted
+
+
+def set_up_logging(actor: str) -> None:
+    """Have this process, which is ``actor``, log to stderr as the environment asks for.
+
+    ``raylog.start`` refuses an unknown format; where a node's own environment has one, the log is text and says so: a
+    server does not stay down for the form of its log.
+    """
+    SPEAKER.actor = actor
+    complaint: InvalidConfig | None = None
+    try:
+        wanted = log_format()
+    except InvalidConfig as error:
+        wanted, complaint = FORMATS[0], error
+    level = os.environ.get(LEVEL_VARIABLE, "INFO").upper()
+    logging.basicConfig(level=level, format=TEXT)
+    if wanted == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter(SPEAKER))
+    if complaint is not None:
+        logging.getLogger(__name__).error("%s Logging as text.", complaint)

@@ -1,0 +1,43 @@
+"""What ``ps``, ``top`` and Ray show of a process: which actor it is. Ray alone would show its class.
+
+``ps`` shows ``ray::Replica flights-0 broker 2``, ``top`` the short name ``flights-0@2``; it has 15 characters, so a
+long topic's name is cut in front of the partition.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+SHORT_CHARACTERS: Final = 15
+
+
+def replica_titles(topic: str, partition: int, broker: int) -> tuple[str, str]:
+    """Return title and short name of a replica's process."""
+    tail = f"-{partition}@{broker}"
+    return f"ray::Replica {topic}-{partition} broker {broker}", topic[: max(0, SHORT_CHARACTERS - len(tail))] + tail
+
+
+def wear(title: str, short: str) -> None:
+    """Show this process under that title from now on. Does nothing where Ray or the system cannot.
+
+    Ray names a worker's process after each call that it serves, by looking the function up that is replaced here.
+    """
+    import ray
+
+    raylet = getattr(ray, "_raylet", None)
+    setproctitle = getattr(raylet, "setproctitle", None)
+    if raylet is None or setproctitle is None:
+        return
+    original = getattr(setproctitle, "original", setproctitle)
+    original(title)
+
+    def keep(_: str) -> None:
+        """Leave the title as it is."""
+
+    keep.original = original  # type: ignore[attr-defined]  # to change it again
+    with suppress(AttributeError, TypeError):  # a module that cannot be changed: the title holds until the next call
+        raylet.setproctitle = keep
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(short)

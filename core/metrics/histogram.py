@@ -68,7 +68,7 @@ class LatencyHistogram:
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
         """Return what was observed after ``earlier``, an older copy of this histogram."""
         difference = LatencyHistogram()
-        difference.counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=True)]
+        difference.counts = [mine - old for mine, old in zip(self.counts, earlier.counts, strict=True)]
         difference.sum_us = self.sum_us - earlier.sum_us
         return difference
 

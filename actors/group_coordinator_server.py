@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.group_requests import event_for
 from raylog.actors.naming import OFFSETS_TOPIC
-from raylog.actors.offsets_log import Identity, OffsetsLog, Row
+from raylog.actors.offsets_log import ROW_HEAD_BYTES, EncodedRow, Identity, OffsetsLog, encoded_row
 from raylog.actors.settings import group_settings, session_heartbeat_s
 from raylog.actors.specs import CoordinatorSpec
 from raylog.actors.transport import listen
@@ -30,6 +30,7 @@ from raylog.core.errors import (
 )
 from raylog.core.groups import events as groups
 from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.writing import WriteQueue
 from raylog.core.outbox import Outbox
 from raylog.rpc import Connection, Request
 
@@ -59,9 +60,7 @@ class GroupCoordinatorServer:
         self._machine: CoordinatorMachine | None = None
         self._requests: dict[int, Request] = {}
         self._next_number = 1
-        self._queue: deque[tuple[list[Row], list[groups.Effect]]] = deque()
         self._wanted = asyncio.Event()
-        self._writing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
@@ -75,6 +74,12 @@ class GroupCoordinatorServer:
             on_superseded=on_fatal,
         )
         self._log = OffsetsLog(spec.index, secret=spec.secret, fetch_metadata=self._fetch_metadata)
+        self._queue: WriteQueue[EncodedRow, groups.Effect] = WriteQueue(self._log.rows_bytes_max)
+
+    @property
+    def epoch(self) -> int:
+        """The number of this life as the controller counts them; -1 before it is registered."""
+        return self._epoch
 
     async def start(self) -> None:
         """Open the endpoint and begin to load; returns at once."""
@@ -135,9 +140,12 @@ class GroupCoordinatorServer:
         if identity is None:
             raise NotCoordinator("not registered")
         self._log.become(identity)
-        fence: Row = ([FENCE_KEY, self._epoch], None)
+        fence, _ = encoded_row([FENCE_KEY, self._epoch], None)
         end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
-        machine = CoordinatorMachine(settings=group_settings(self.spec.cluster_config), new_member_id=_new_member_id)
+        settings = replace(
+            group_settings(self.spec.cluster_config), record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES
+        )
+        machine = CoordinatorMachine(settings=settings, new_member_id=_new_member_id)
         rows = 0
         async for key, value in self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S):
             if key[0] != FENCE_KEY:
@@ -151,7 +159,6 @@ class GroupCoordinatorServer:
         self._machine = None
         self._queue.clear()
         self._wanted.clear()
-        self._writing = False
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.fail(NotCoordinator("The coordinator is loading its groups again; find it anew and repeat."))
@@ -160,16 +167,12 @@ class GroupCoordinatorServer:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            while self._queue:
-                self._writing = True
-                taken = list(self._queue)
-                self._queue.clear()
-                rows = [row for step, _ in taken for row in step]
+            while not self._queue.is_idle:
+                self._queue.batch_bytes_max = self._log.rows_bytes_max
+                rows = self._queue.take()
                 if rows:
                     await self._log.append(rows, timeout_s=APPEND_TIMEOUT_S)
-                for _, effects in taken:
-                    self._release(effects)
-            self._writing = False
+                self._release(self._queue.stored())
 
     # ------------------------------------------------------------ events in
 
@@ -214,16 +217,14 @@ class GroupCoordinatorServer:
     # ------------------------------------------------------------ effects out
 
     def _perform(self, outbox: Outbox[groups.Effect]) -> None:
-        rows: list[Row] = []
+        rows: list[tuple[EncodedRow, int]] = []
         for effect in outbox.now:
             if isinstance(effect, groups.AppendRecords):
-                rows.extend((list(key), None if value is None else list(value)) for key, value in effect.records)
+                rows.extend(encoded_row(*row) for row in effect.records)
             else:
                 self._release([effect])
-        if not rows and not self._queue and not self._writing:
-            self._release(outbox.after_sync)
-        elif rows or outbox.after_sync:
-            self._queue.append((rows, outbox.after_sync))
+        self._release(self._queue.add(rows, outbox.after_sync))
+        if not self._queue.is_idle:
             self._wanted.set()
 
     def _release(self, effects: list[groups.Effect]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.transport import dial
+from raylog.core.config import TopicConfig
 from raylog.core.errors import RaylogError, RequestTimedOut, from_code
 from raylog.core.ids import EARLIEST
 from raylog.rpc import Connection, RemoteError, Reply, RpcError
@@ -30,11 +31,24 @@ RETRY_S: Final = 0.03
 READ_BYTES: Final = 4 * 1024 * 1024
 MAX_SEQUENCE: Final = 2**31 - 1
 
+BATCH_HEAD_BYTES: Final = 128
+"""Room for what a batch has besides its rows: header, and the heads of its columns."""
+ROW_HEAD_BYTES: Final = 10
+"""Room for the heads of a row's key and value."""
+
 Row = tuple[list[object], list[object] | None]
 """Key and value of one record; a None value is a tombstone."""
+EncodedRow = tuple[bytes, bytes | None]
+"""The same in msgpack."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
+
+
+def encoded_row(key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
+    """Return a row as it is stored, and the bytes it takes in a batch at most."""
+    packed = _encoder.encode(key), None if value is None else _encoder.encode(value)
+    return packed, len(packed[0]) + len(packed[1] or b"") + ROW_HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +77,25 @@ class OffsetsLog:
         self._leader: _Leader | None = None
         self._identity = Identity(-1, -1)
         self._sequence = 0
+        self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
+        """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
 
     def become(self, identity: Identity) -> None:
         """Use this producer id and epoch from now on; sequences start at 0."""
         self._identity = identity
         self._sequence = 0
 
-    async def append(self, rows: Sequence[Row], *, timeout_s: float) -> int:
+    async def append(self, rows: Sequence[EncodedRow], *, timeout_s: float) -> int:
         """Append rows as one batch on all in-sync replicas; returns the offset behind them.
 
-        Raises :class:`raylog.core.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
+        Several rows may not be larger than ``rows_bytes_max`` together: the leader would refuse them. Raises
+        :class:`raylog.core.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
         :class:`RequestTimedOut` when the outcome is unknown at the deadline.
         """
         now = wall_ms()
         batch = encode_batch(
-            [_encoder.encode(key) for key, _ in rows],
-            [None if value is None else _encoder.encode(value) for _, value in rows],
+            [key for key, _ in rows],
+            [value for _, value in rows],
             [now] * len(rows),
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.producer_epoch,
@@ -138,12 +155,14 @@ class OffsetsLog:
         if standing is not None and not standing.connection.is_closed:
             return standing
         row = await self._fetch_metadata()
-        code, topic_id, _, _, partitions, _ = row
+        code, topic_id, _, _, partitions, config = row[:6]
         if code or not isinstance(partitions, list) or self._partition >= len(partitions):
             raise ConnectionResetError("the offsets topic is not there yet")
         _, _, leader_epoch, host, port, *_ = partitions[self._partition]
         if not port:
             raise ConnectionResetError("the offsets topic's partition has no leader at the moment")
+        if isinstance(config, dict):
+            self.rows_bytes_max = TopicConfig.from_dict(config).max_message_bytes - BATCH_HEAD_BYTES
         connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
         self._leader = _Leader(str(topic_id), leader_epoch, connection)
         return self._leader

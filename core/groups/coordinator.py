@@ -188,7 +188,7 @@ class CoordinatorMachine:
                 self._join(event, decision)
             case SyncReceived():
                 if (group := self._member_group(event, decision)) is not None:
-                    rebalance.sync(group, event, decision)
+                    rebalance.sync(group, event, decision, self._settings)
             case HeartbeatReceived():
                 if (group := self._member_group(event, decision)) is not None:
                     rebalance.heartbeat(group, event, decision)

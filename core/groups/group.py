@@ -9,11 +9,12 @@ through its rounds; this module keeps the facts and checks them. Called by ``reb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raylog.core.errors import FencedInstanceId, IllegalGeneration, RaylogError, UnknownMemberId
 from raylog.core.groups.events import RequestId
 from raylog.core.groups.records import GroupChanged, MemberRecord
+from raylog.core.groups.sizes import row_bytes, wire_bytes
 from raylog.core.groups.states import GroupState, is_legal_move
 from raylog.core.invariants import require
 
@@ -36,6 +37,16 @@ class Member:
     sync_request: RequestId | None = None
     sync_due: bool = False
     """It was told of the current generation and has not asked for its assignment yet."""
+    size_bytes: int = field(init=False)
+    """Bound of the bytes that a generation's record takes for it, its assignment aside; see :meth:`measure`."""
+
+    def __post_init__(self) -> None:
+        """Measure what there is."""
+        self.measure()
+
+    def measure(self) -> None:
+        """Bring ``size_bytes`` up to date, after any change of what is recorded."""
+        self.size_bytes = wire_bytes(self.to_record(b"").to_wire())
 
     @property
     def parked(self) -> bool:
@@ -139,6 +150,23 @@ class Group:
                 generation=self.generation,
             )
         return None
+
+    def bytes_with(self, newcomer: Member, protocol_type: str, *, besides: str | None) -> int:
+        """Return a bound of the next generation's record with this member in it, assignments aside.
+
+        ``besides`` is the member that it replaces or updates.
+        """
+        others = [member for member in self.members.values() if member.member_id != besides]
+        head = GroupChanged(
+            group=self.name,
+            generation=0,
+            protocol_type=protocol_type,
+            protocol=max((name for name, _ in newcomer.protocols), key=len, default=""),
+            leader=max((member.member_id for member in [*others, newcomer]), key=len),
+            state=GroupState.COMPLETING_REBALANCE,
+            changed_ms=0,
+        )
+        return row_bytes(*head.to_wire()) + newcomer.size_bytes + sum(member.size_bytes for member in others)
 
     def supports(self, protocol_type: str, protocols: Protocols, *, besides: str | None) -> bool:
         """Return whether a member with these assignors leaves the group with one that all support.
@@ -251,7 +279,8 @@ class Group:
         """Give a static member its new id; it keeps its place in order, and the leadership if it had it."""
         member = self.members[member_id]
         member.member_id = new_member_id
-        self.members = {each.member_id: each for each in self.members.values()}
+        member.measure()
+        self.members = {held.member_id: held for held in self.members.values()}
         if member.instance_id is not None:
             self.static[member.instance_id] = new_member_id
         if self.leader == member_id:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from raylog.core.errors import NonEmptyGroup, RaylogError, RebalanceInProgress, UnknownMemberId
+from raylog.core.errors import NonEmptyGroup, RaylogError, RebalanceInProgress, RecordTooLarge, UnknownMemberId
 from raylog.core.groups.decision import Decision
 from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.sizes import row_bytes
 from raylog.core.groups.states import GroupState
 
 OFFSET_METADATA_TOO_LARGE: Final = 12
@@ -94,17 +95,26 @@ def commit(group: Group, event: OffsetCommitReceived, decision: Decision, settin
         elif len(metadata.encode()) > settings.offset_metadata_bytes_max:
             code = OFFSET_METADATA_TOO_LARGE
         else:
-            decision.write(
-                OffsetCommitted(
-                    key=OffsetKey(group.name, topic_id, topic, partition),
-                    offset=offset,
-                    leader_epoch=leader_epoch,
-                    metadata=metadata,
-                    committed_ms=decision.wall_ms,
-                )
+            committed = OffsetCommitted(
+                key=OffsetKey(group.name, topic_id, topic, partition),
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=metadata,
+                committed_ms=decision.wall_ms,
             )
+            if _is_too_large(committed, settings):
+                code = RecordTooLarge.code
+            else:
+                decision.write(committed)
         rows.append([topic, partition, code])
     decision.reply(event.request, rows)
+
+
+def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
+    key = committed.key
+    characters = len(key.group) + len(key.topic_id) + len(key.topic) + len(committed.metadata)
+    # Almost all are far below the limit; only the others are measured.
+    return 8 * characters > settings.record_bytes_max and row_bytes(*committed.to_wire()) > settings.record_bytes_max
 
 
 def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> list[object]:

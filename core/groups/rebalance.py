@@ -19,16 +19,21 @@ from raylog.core.errors import (
     MemberIdRequired,
     RaylogError,
     RebalanceInProgress,
+    RecordTooLarge,
     UnknownMemberId,
 )
 from raylog.core.groups.decision import Decision
 from raylog.core.groups.events import HeartbeatReceived, JoinReceived, RequestId, SyncReceived
 from raylog.core.groups.group import Group, Member, Protocols
+from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.sizes import row_bytes
 from raylog.core.groups.states import GroupState
 
 NewMemberId = Callable[[str], str]
 """Makes a member id nobody else has, from a client id. Injected, because chance is not for the core."""
+_ID_SUFFIX = "-" + 36 * "0"
+"""As long as what a shell puts behind a client id, or longer."""
 
 # ---------------------------------------------------------------- join
 
@@ -58,6 +63,8 @@ def join(
                 "the same partition_assignment_strategy."
             ),
         )
+    elif (error := _size_error(group, event, protocols, replaced, settings)) is not None:
+        decision.refuse(event.request, error)
     elif event.member_id != "":
         _join_known(group, event, protocols, decision, settings)
     elif event.instance_id is None:
@@ -82,6 +89,30 @@ def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: 
         joined = sum(1 for member in group.members.values() if member.join_request is not None)
         return joined >= settings.group_max_size
     return len(group.members) >= settings.group_max_size
+
+
+def _size_error(
+    group: Group, event: JoinReceived, protocols: Protocols, replaced: str | None, settings: GroupSettings
+) -> RaylogError | None:
+    """Return why the log could not keep the group with this member, or None when it can.
+
+    A generation is one record: whoever makes it too large is refused, before it becomes everybody's trouble.
+    """
+    member = _new_member(event.member_id or event.client_id + _ID_SUFFIX, event, protocols)
+    size = group.bytes_with(member, event.protocol_type, besides=event.member_id or replaced)
+    if replaced is not None and event.member_id == "" and group.image is not None:
+        size += sum(len(row.assignment) for row in group.image.members)  # it takes over an assigned generation
+    return _too_large(group, size, settings)
+
+
+def _too_large(group: Group, size: int, settings: GroupSettings) -> RaylogError | None:
+    if size <= settings.record_bytes_max:
+        return None
+    return RecordTooLarge(
+        f"Group {group.name!r} would take {size} bytes in __consumer_offsets, where a record has at most "
+        f"{settings.record_bytes_max}; subscribe to fewer topics, spread the members over several groups, or raise "
+        "max.message.bytes of __consumer_offsets."
+    )
 
 
 def _join_known(
@@ -119,7 +150,13 @@ def _add_and_rebalance(
     decision: Decision,
     settings: GroupSettings,
 ) -> None:
-    member = Member(
+    group.add(_new_member(member_id, event, protocols), event.protocol_type)
+    group.newcomers = True
+    _rebalance_or_complete(group, decision, settings)
+
+
+def _new_member(member_id: str, event: JoinReceived, protocols: Protocols) -> Member:
+    return Member(
         member_id=member_id,
         instance_id=event.instance_id,
         client_id=event.client_id,
@@ -129,9 +166,6 @@ def _add_and_rebalance(
         session_deadline_ms=event.now_ms + event.session_timeout_ms,
         join_request=event.request,
     )
-    group.add(member, event.protocol_type)
-    group.newcomers = True
-    _rebalance_or_complete(group, decision, settings)
 
 
 def _replace_static(
@@ -175,6 +209,7 @@ def _update(member: Member, event: JoinReceived, protocols: Protocols) -> None:
     member.session_timeout_ms = event.session_timeout_ms
     member.rebalance_timeout_ms = event.rebalance_timeout_ms
     member.protocols = protocols
+    member.measure()
 
 
 def _join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> list[object]:
@@ -259,7 +294,7 @@ def _end_round(group: Group, decision: Decision) -> None:
 # ---------------------------------------------------------------- sync, heartbeat, leave
 
 
-def sync(group: Group, event: SyncReceived, decision: Decision) -> None:
+def sync(group: Group, event: SyncReceived, decision: Decision, settings: GroupSettings) -> None:
     """Handle SyncGroup. Replies [assignment bytes]."""
     error = group.fence(event.member_id, event.instance_id, event.generation)
     if error is None and group.state is GroupState.PREPARING_REBALANCE:
@@ -268,25 +303,30 @@ def sync(group: Group, event: SyncReceived, decision: Decision) -> None:
         decision.refuse(event.request, error)
         return
     member = group.members[event.member_id]
-    member.sync_due = False
     if group.state is GroupState.STABLE:
+        member.sync_due = False
         member.heard(event.now_ms)
         decision.reply(event.request, [group.assignment(event.member_id)])
         return
+    assigned: GroupChanged | None = None
+    if event.member_id == group.leader:
+        assigned = group.next_image(
+            wall_ms=decision.wall_ms,
+            generation=group.generation,
+            state=GroupState.STABLE,
+            protocol=group.protocol,
+            assignments={member_id: bytes(assignment) for member_id, assignment in event.assignments.items()},
+        )
+        error = _too_large(group, row_bytes(*assigned.to_wire()), settings)
+        if error is not None:
+            decision.refuse(event.request, error)
+            return
+    member.sync_due = False
     if member.sync_request is not None:
         decision.refuse(member.sync_request, RebalanceInProgress("A newer sync of this member is waiting."))
     member.sync_request = event.request
-    if event.member_id == group.leader:
-        assignments = {member_id: bytes(assignment) for member_id, assignment in event.assignments.items()}
-        decision.write(
-            group.next_image(
-                wall_ms=decision.wall_ms,
-                generation=group.generation,
-                state=GroupState.STABLE,
-                protocol=group.protocol,
-                assignments=assignments,
-            )
-        )
+    if assigned is not None:
+        decision.write(assigned)
         for waiting in group.members.values():
             if waiting.sync_request is not None:
                 decision.reply(waiting.sync_request, [group.assignment(waiting.member_id)])

@@ -22,3 +22,5 @@ class GroupSettings:
     """How often forgotten offsets are looked for."""
     offset_metadata_bytes_max: int = 4_096
     """Largest note (UTF-8 bytes) a member may store beside an offset."""
+    record_bytes_max: int = 1_000_000
+    """Largest record that `__consumer_offsets` takes: one generation of a group with all its members, or one offset."""

@@ -8,6 +8,7 @@ from raylog.core.errors import (
     IllegalGeneration,
     MemberIdRequired,
     RebalanceInProgress,
+    RecordTooLarge,
     UnknownMemberId,
     UnsupportedVersion,
 )
@@ -145,6 +146,25 @@ async def test_commits_go_on_through_a_change_of_the_offsets_topic_s_leader(clus
     await cluster.stop_replica("__consumer_offsets", 0, old)
     assert await member.commit(2, topic_id) == [["t", 0, 0]]
     assert await member.committed(topic_id) == 2
+
+
+@in_cluster(config=QUICK)
+async def test_what_is_too_large_for_a_batch_is_split_and_what_cannot_be_split_is_refused(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    member, topic_id = await joined(talk)
+    await member.call("offset_commit", "other", -1, "", [[topic_id, "t", 0, 7, 1, ""]])
+    epoch = cluster.coordinators[("group", 0)].epoch
+    rows = [[topic_id, "t", number, number, 1, "note"] for number in range(20_000)]
+    answer = await member.call("offset_commit", "g", member.generation, member.id, rows)
+    assert answer == [["t", number, 0] for number in range(20_000)]
+    large: list[object] = ["h", "", "i", "test", 10_000, 10_000, "consumer", [["range", bytes(1_200_000)]]]
+    await refused(member.call("join_group", *large), RecordTooLarge)
+    assert cluster.coordinators[("group", 0)].epoch == epoch, "the coordinator did not load its groups again"
+    await cluster.restart_coordinator("group", 0)
+    member.endpoint = await talk.coordinator("g")
+    stored = await member.call("offset_fetch", "g", None)
+    assert [row[3] for row in stored] == list(range(20_000))
 
 
 @in_cluster(config=QUICK)

@@ -234,7 +234,7 @@ def test_a_commit_that_comes_behind_a_later_one_of_its_sender(history: History) 
 
 def test_a_commit_that_is_acknowledged_before_it_is_stored(history: History) -> None:
     with anomaly():
-        history.books.commit_answered(LIFE, 7)
+        history.books.commit_answered(LIFE, 7, 1)
 
 
 @pytest.mark.parametrize("told", [-1, 4, 6])

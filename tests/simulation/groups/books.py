@@ -6,6 +6,7 @@ see; test_group_checkers.py tells it hand-made histories. None of it looks into 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -62,7 +63,8 @@ class GroupBooks:
         self._synced: set[tuple[str, str, int]] = set()
         self._claims: dict[int, Claim] = {}
         self._offsets: dict[Place, _Offset] = {}
-        self._stored_requests: set[tuple[int, int]] = set()
+        self._stored_rows: Counter[tuple[int, int]] = Counter()
+        """Rows in the log by life and request."""
         self._heard_ms: dict[tuple[int, str, str], int] = {}
         self._loaded_ms: dict[int, int] = {}
         self._gone: set[tuple[str, str]] = set()
@@ -75,7 +77,7 @@ class GroupBooks:
         """A row is in the log for good."""
         if row.key[0] == "fence":
             return
-        self._stored_requests.add((row.life, row.request))
+        self._stored_rows[row.life, row.request] += 1
         match record_from_wire(row.key, row.value):
             case GroupChanged() as image:
                 self._group_changed(image, row)
@@ -212,9 +214,9 @@ class GroupBooks:
         if known != process:
             raise Violation(RULE, f"member id {member_id!r} was given to two processes")
 
-    def commit_answered(self, life: int, request: int) -> None:
-        """A coordinator tells a client that its commit is stored."""
-        if (life, request) not in self._stored_requests:
+    def commit_answered(self, life: int, request: int, offsets: int) -> None:
+        """A coordinator tells a client that its commit of so many offsets is stored."""
+        if self._stored_rows[life, request] < offsets:
             raise Violation(RULE, "a commit was acknowledged before it was stored")
         self.acknowledged += 1
 

@@ -7,7 +7,6 @@ superseded life may go on for a while.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +15,8 @@ from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, Raylog
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.sizes import row_bytes
+from raylog.core.groups.writing import WriteQueue
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.rpc import Request
@@ -76,8 +77,7 @@ class Coordinator:
         self._requests: dict[int, Asked] = {}
         self._last_number = 0
         self._last_member = 0
-        self._queue: deque[tuple[list[Row], list[ev.Effect]]] = deque()
-        self._writing = False
+        self._queue: WriteQueue[Row, ev.Effect] = WriteQueue(simulation.faults.batch_bytes_max)
         self._event_request: Asked | None = None
 
     # ------------------------------------------------------------ life
@@ -148,7 +148,8 @@ class Coordinator:
             return
         faults = self.simulation.faults
         settings = GroupSettings(
-            initial_rebalance_delay_ms=faults.initial_rebalance_delay_ms, min_session_timeout_ms=100
+            initial_rebalance_delay_ms=faults.initial_rebalance_delay_ms,
+            min_session_timeout_ms=100,
         )
         machine = CoordinatorMachine(settings=settings, new_member_id=self._new_member_id)
         for row in rows:
@@ -169,7 +170,6 @@ class Coordinator:
     def _forget(self) -> None:
         self.machine = None
         self._queue.clear()
-        self._writing = False
         requests, self._requests = self._requests, {}
         for asked in requests.values():
             asked.wire.answer(asked.number, None, NotCoordinator("loading again"))
@@ -235,31 +235,20 @@ class Coordinator:
                 return
         for effect in out.after_sync:
             self._heard(effect)
-        if not rows and not self._queue and not self._writing:
-            self._release(out.after_sync)
-        elif rows or out.after_sync:
-            self._queue.append((rows, out.after_sync))
-            if not self._writing:
-                self._write()
+        self._release(self._queue.add([(row, row_bytes(row.key, row.value)) for row in rows], out.after_sync))
+        self._write()
 
     def _write(self) -> None:
-        taken = list(self._queue)
-        self._queue.clear()
-        rows = [row for step, _ in taken for row in step]
-        if not rows:
-            self._written(taken)
-            return
-        self._writing = True
-        self.simulation.topic.append(self.epoch, rows, self._guard(lambda end: self._written(taken)))
-
-    def _written(self, taken: list[tuple[list[Row], list[ev.Effect]]]) -> None:
-        for _, effects in taken:
-            self._release(effects)
-            if not self.alive:
+        while self.alive and not self._queue.is_idle and not self._queue.is_under_way:
+            rows = self._queue.take()
+            if rows:
+                self.simulation.topic.append(self.epoch, rows, self._guard(lambda end: self._written()))
                 return
-        self._writing = False
-        if self._queue:
-            self._write()
+            self._release(self._queue.stored())
+
+    def _written(self) -> None:
+        self._release(self._queue.stored())
+        self._write()
 
     def _heard(self, effect: ev.Effect) -> None:
         """The machine takes what it answers well for a sign of life, when it decides to, not when the answer goes."""
@@ -288,7 +277,7 @@ class Coordinator:
         if isinstance(error, UnknownMemberId) and instance is not None and asked.method != "leave_group":
             books.taken_for_a_stranger(self._number, asked.group, asked.member_id, instance, self.world.now_ms)
         if error is None and asked.method == "offset_commit":
-            books.commit_answered(self._number, request)
+            books.commit_answered(self._number, request, len(cast("list[object]", asked.args[3])))
         if error is None and asked.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:
             # A superseded coordinator may tell old offsets for the moment until it notices; Kafka's can too.
             books.offsets_answered(asked.group, asked.at_end, cast("list[list[object]]", result))

@@ -58,6 +58,8 @@ class GroupFaults:
     append_ms: float = 5
     append_timeout: float = 0
     """Share of appends whose outcome the coordinator does not learn."""
+    batch_bytes_max: int = 1_000_000
+    """Most bytes of rows that the log takes at once, if there are several."""
     compact: float = 0.05
     """How often an append is followed by compaction of the log."""
 
@@ -98,4 +100,5 @@ def draw(seed: int) -> GroupFaults:
         zombie_ms=source.choice((50, 1500)),
         append_ms=source.choice((1, 5, 40)),
         append_timeout=sometimes(0.02),
+        batch_bytes_max=source.choice((300, 1_000_000)),
     )

@@ -6,6 +6,7 @@ from raylog.core.groups import offsets
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import Decision
 from raylog.core.groups.group import Group
+from raylog.core.groups.writing import WriteQueue
 from tests.simulation.bugs import Planted
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
@@ -95,6 +96,24 @@ GROUP_BUGS = (
         Decision,
         "outbox",
         sabotage.answer_at_once(Decision.outbox),
+    ),
+    Planted(
+        "batches are not split by the log's limit",
+        STORM,
+        SEEDS,
+        ("B1",),
+        WriteQueue,
+        "take",
+        sabotage.batches_of_any_size(WriteQueue.take),
+    ),
+    Planted(
+        "a split step is answered with its first batch",
+        STORM,
+        SEEDS,
+        ("I15",),
+        WriteQueue,
+        "take",
+        sabotage.answers_of_half_steps(WriteQueue.take),
     ),
     Planted(
         "an older coordinator goes on writing",

@@ -12,6 +12,7 @@ from raylog.core.groups.events import Effect, OffsetCommitReceived
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.writing import WriteQueue
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.topic import OffsetsTopic, Row
 
@@ -50,6 +51,32 @@ def commits_without_instance(original: Callable[..., RaylogError | None]) -> Cal
         return original(group, replace(event, instance_id=None))
 
     return commit_error
+
+
+def batches_of_any_size(original: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    """Everything that waits goes into one batch."""
+
+    def take(self: WriteQueue[Row, Effect]) -> list[Row]:
+        limit, self.batch_bytes_max = self.batch_bytes_max, 10**9
+        try:
+            return original(self)
+        finally:
+            self.batch_bytes_max = limit
+
+    return take
+
+
+def answers_of_half_steps(original: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    """A step that is split into batches is answered when the first of them is stored."""
+
+    def take(self: WriteQueue[Row, Effect]) -> list[Row]:
+        batch = original(self)
+        if self._steps and batch and self._under_way is not None:
+            self._under_way += self._steps[0][1]
+            self._steps[0][1].clear()
+        return batch
+
+    return take
 
 
 def somebody_joined(self: Group) -> bool:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from raylog.core.groups.sizes import row_bytes
+from tests.simulation.world import Violation
+
 if TYPE_CHECKING:
     from tests.simulation.groups.simulation import GroupSimulation
 
@@ -50,6 +53,12 @@ class OffsetsTopic:
 
     def append(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None]) -> None:
         """Append after a while; ``done`` gets "ok" and the end, "fenced", or "timeout" with the outcome unknown."""
+        size = sum(row_bytes(row.key, row.value) for row in rows)
+        if len(rows) > 1 and size > self.simulation.faults.batch_bytes_max:
+            # In life every batch with these rows is refused, so the coordinator loads all its groups again for ever.
+            raise Violation(
+                "B1", f"a batch of {size} bytes is appended, the log takes {self.simulation.faults.batch_bytes_max}"
+            )
         world, faults = self.world, self.simulation.faults
         delay = world.between_us(0.2, faults.append_ms)
         if not self.simulation.healed and world.chance(faults.append_timeout):

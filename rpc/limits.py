@@ -34,8 +34,9 @@ class Limits:
     """Time after which a peer that acknowledges nothing (or no keepalive probe) counts as gone."""
     max_connections: int = 10_000
     """Most connections of one server, authenticated or not; the descriptor limit of the process may allow fewer."""
-    max_unauthenticated: int = 256
-    """Most connections of one server that have not authenticated; another one replaces the oldest of them."""
+    max_unauthenticated: int = 2048
+    """Most connections of one server that have not authenticated, at most a quarter of all that it accepts; another
+    one replaces the oldest of them."""
     max_header_bytes: int = 1_048_576
     """Largest header of a request that an accepted connection takes from a client."""
     max_process_unsent_bytes: int = 268_435_456

@@ -69,6 +69,7 @@ class RpcServer:
         shortest = min(limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.idle_timeout_s)
         self._sweep_interval_s = min(shortest / _SWEEP_SHARE, _SWEEP_MOST_S)
         self._max_connections = self._max_clients = limits.max_connections
+        self._max_strangers = limits.max_unauthenticated
         self._clients = 0
         self._refused = OccasionalWarning(logger)
         self._replaced = OccasionalWarning(logger)
@@ -81,6 +82,7 @@ class RpcServer:
         if self._server is not None:
             raise RuntimeError("This server has been started already; make another one.")
         self._max_connections = connections_within(raise_descriptor_limit(), self._limits.max_connections)
+        self._max_strangers = max(1, min(self._limits.max_unauthenticated, self._max_connections // 4))
         self._max_clients = max(1, self._max_connections - self._max_connections // _SHARE_OF_MEMBERS)
         self._server = await asyncio.get_running_loop().create_server(
             self._new_connection,
@@ -121,7 +123,7 @@ class RpcServer:
         if len(self.connections) >= self._max_connections:
             self._refused.warn("A connection was refused: there are %d already.", self._max_connections)
             return _Surplus()
-        if len(self._strangers) >= min(self._limits.max_unauthenticated, self._max_connections):
+        if len(self._strangers) >= self._max_strangers:
             self._replace_oldest_stranger()
         handshake = ServerHandshake(self._secret, secrets.token_bytes(NONCE_BYTES))
         loop = asyncio.get_running_loop()

@@ -20,6 +20,7 @@ from raylog.actors.naming import CONTROLLER
 from raylog.core.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
+from tests.chaos.crowd import CROWD, Crowd
 
 TARGET_WITHIN_S: Final = 10.0
 PAUSE_S: Final = (1.0, 5.0)
@@ -228,6 +229,23 @@ class RayActors:
         hold_s = rng.uniform(*STRANDED_S)
         return Injected(leader, _replaced((leader, pid)), hold_s, heal, f"alone for {hold_s:.1f} s")
 
+    def crowd_leader(self, rng: random.Random) -> Injected:
+        """Open a thousand connections to a leader that never authenticate, and another one for each that it closes."""
+        name, pid = self._replica(rng, "leader")
+        endpoint = sight.ask(name, "endpoint")
+        if endpoint is None:
+            raise NoTarget(name)
+        crowd = Crowd(*endpoint)
+        crowd.start()
+        hold_s = rng.uniform(*PAUSE_S)
+
+        def heal() -> None:
+            crowd.end()
+            if sight.pid_of(name) not in (None, pid):
+                self.remarks.append(f"{name} was another process after its crowd had gone")
+
+        return Injected(name, hold_s=hold_s, heal=heal, note=f"{CROWD} silent connections for {hold_s:.1f} s")
+
     def pause_follower(self, rng: random.Random) -> Injected:
         """SIGSTOP a follower for 1 to 5 s."""
         return self._pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
@@ -273,6 +291,7 @@ ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] =
     "pause-leader": RayActors.pause_leader,
     "hang-leader": RayActors.hang_leader,
     "strand-leader": RayActors.strand_leader,
+    "crowd-leader": RayActors.crowd_leader,
     "pause-follower": RayActors.pause_follower,
     "pause-controller": RayActors.pause_controller,
     "ray-kill": RayActors.ray_kill,

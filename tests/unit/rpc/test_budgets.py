@@ -109,7 +109,7 @@ def test_silent_strangers_never_keep_a_member_out_and_cost_one_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
-        bounds = limits(max_unauthenticated=20, max_connections=24)
+        bounds = limits(max_unauthenticated=20, max_connections=80)
         async with serving(limits=bounds) as place, AsyncExitStack() as stack:
             members = [await place.connect() for _ in range(3)]
             for _ in range(100):

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.rpc import ReadToken
 from raylog.storage.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
@@ -30,9 +31,17 @@ _ALIASES = {
 }
 
 
-def key(default: Any, doc: str, *, low: int | None = None, high: int | None = None, one_of: Iterable[Any] = ()) -> Any:
+def key(
+    default: Any,
+    doc: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    one_of: Iterable[Any] = (),
+    shown: bool = True,
+) -> Any:
     """One configuration key: its default, its meaning with the unit, and what values are legal."""
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "one_of": tuple(one_of)})
+    return field(default=default, repr=shown, metadata={"doc": doc, "low": low, "high": high, "one_of": tuple(one_of)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +49,9 @@ class ClientConfig:
     """Keys that all clients share."""
 
     bootstrap: str | list[str] | None = key(None, "Brokers to begin with, `host:port[,host:port]`; none: found by Ray.")
-    secret: bytes | str | None = key(None, "The cluster's secret; text is its hexadecimal form.")
+    secret: bytes | str | ReadToken | None = key(
+        None, "A secret of the cluster; text is its hexadecimal form.", shown=False
+    )
     client_id: str = key("raylog", "A name for this client in logs and group descriptions.")
     request_timeout_ms: int = key(30_000, "How long to wait for the answer to one request.", low=1)
     retry_backoff_ms: int = key(

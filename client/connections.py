@@ -10,7 +10,7 @@ import asyncio
 from raylog.client.discovery import Endpoint
 from raylog.client.failures import as_raylog_error
 from raylog.core.errors import ClientClosed
-from raylog.rpc import Connection, RpcError, client_context, connect
+from raylog.rpc import Connection, RpcError, Secret, client_context, connect
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -18,7 +18,7 @@ CONNECT_TIMEOUT_S = 5.0
 class ConnectionPool:
     """Live connections by endpoint. Everything here belongs to one event loop."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: Secret) -> None:
         self.secret = secret
         self._tls = client_context()
         self._open: dict[Endpoint, Connection] = {}

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 from raylog.client.ray_session import running_ray_address
 from raylog.core.errors import InvalidConfig, NoClusterFound
+from raylog.rpc import ReadToken
+from raylog.rpc.credentials import check_secret
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
@@ -25,9 +27,9 @@ Endpoint: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """How to reach a cluster: the secret, brokers to begin with, and where this was learnt."""
+    """How to reach a cluster: a secret or a token, brokers to begin with, and where this was learnt."""
 
-    secret: bytes
+    secret: bytes | ReadToken
     endpoints: tuple[Endpoint, ...]
     through_ray: bool = False
 
@@ -49,7 +51,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
 
 
 def parse_secret(secret: bytes | str) -> bytes:
-    """The cluster's secret in bytes; text is its hexadecimal form. Raises InvalidConfig."""
+    """A secret in bytes; text is its hexadecimal form. Raises InvalidConfig, without the secret in it."""
     if isinstance(secret, str):
         try:
             secret = bytes.fromhex(secret)
@@ -57,12 +59,15 @@ def parse_secret(secret: bytes | str) -> bytes:
             raise InvalidConfig("A secret given as text must be hexadecimal (secret.hex()); or give bytes.") from None
     if not secret:
         raise InvalidConfig("The secret is empty; give the cluster's.")
-    return bytes(secret)
+    try:
+        return check_secret(bytes(secret))
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from None
 
 
 async def find_cluster(
     bootstrap: str | Sequence[str] | None,
-    secret: bytes | str | None,
+    secret: bytes | str | ReadToken | None,
     *,
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
@@ -79,7 +84,7 @@ async def find_cluster(
         raise InvalidConfig(
             f"bootstrap= needs the cluster's secret: give secret=, or set {ENV_SECRET} to its hex form."
         )
-    return ClusterAddress(parse_secret(secret), parse_bootstrap(bootstrap))
+    return ClusterAddress(secret if isinstance(secret, ReadToken) else parse_secret(secret), parse_bootstrap(bootstrap))
 
 
 async def _through_ray(timeout_s: float) -> ClusterAddress:

@@ -32,7 +32,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, TopicPartition
-from raylog.rpc import Connection, RpcError
+from raylog.rpc import Connection, ReadToken, RpcError
 from raylog.storage.errors import StorageError
 from raylog.storage.records import check_crc, iter_headers
 
@@ -63,7 +63,8 @@ class PartitionRange:
     start: int
     end: int
     brokers: tuple[Endpoint, ...]
-    secret: bytes = field(repr=False)
+    secret: bytes | ReadToken = field(repr=False)
+    """What the leader and the brokers accept; for work that is handed out, a token that can read this partition."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -2,12 +2,14 @@
 
 from raylog.rpc.client import connect
 from raylog.rpc.connection import Connection
+from raylog.rpc.credentials import Credentials, Role, Secret
 from raylog.rpc.errors import (
     AuthenticationFailed,
     BadFrame,
     ConnectFailed,
     ConnectionLost,
     FrameTooLarge,
+    NotPermitted,
     RemoteError,
     RpcError,
     RpcTimeout,
@@ -16,11 +18,13 @@ from raylog.rpc.errors import (
 from raylog.rpc.framing import Buffer, Buffers
 from raylog.rpc.limits import Limits
 from raylog.rpc.machine import machine_number
+from raylog.rpc.permissions import Permissions
 from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request
 from raylog.rpc.sending import Together
 from raylog.rpc.server import RpcServer
-from raylog.rpc.tls import client_context, server_context
+from raylog.rpc.tls import client_context, server_context, tls_is_on
+from raylog.rpc.tokens import ReadGrant, ReadToken, TopicGrant, mint
 
 __all__ = [
     "AuthenticationFailed",
@@ -30,19 +34,29 @@ __all__ = [
     "ConnectFailed",
     "Connection",
     "ConnectionLost",
+    "Credentials",
     "FrameTooLarge",
     "Handler",
     "Limits",
+    "NotPermitted",
+    "Permissions",
+    "ReadGrant",
+    "ReadToken",
     "RemoteError",
     "Reply",
     "Request",
+    "Role",
     "RpcError",
     "RpcServer",
     "RpcTimeout",
+    "Secret",
     "Together",
     "TooManyPendingCalls",
+    "TopicGrant",
     "client_context",
     "connect",
     "machine_number",
+    "mint",
     "server_context",
+    "tls_is_on",
 ]

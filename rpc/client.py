@@ -11,6 +11,7 @@ import ssl
 
 from raylog.rpc.auth import NONCE_BYTES, ClientHandshake
 from raylog.rpc.connection import Connection
+from raylog.rpc.credentials import Secret, to_dial
 from raylog.rpc.errors import ConnectFailed, ConnectionLost
 from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler
@@ -20,7 +21,7 @@ async def connect(
     host: str,
     port: int,
     *,
-    secret: bytes,
+    secret: Secret,
     handler: Handler | None = None,
     timeout_s: float = 5.0,
     limits: Limits | None = None,
@@ -28,11 +29,14 @@ async def connect(
 ) -> Connection:
     """Connect and authenticate within `timeout_s`; `handler` gets what the server asks of us.
 
-    Raises ConnectFailed (nobody there, or too slow: try again), AuthenticationFailed (the secrets differ).
+    `secret` is what the server shall accept: bytes, a token, or a source of credentials. Raises ConnectFailed (nobody
+    there, or too slow: try again), AuthenticationFailed (the secrets differ, or the connection is relayed), ValueError
+    (no secret at all).
     """
     loop = asyncio.get_running_loop()
     limits = limits or Limits()
-    connection = Connection(loop, ClientHandshake(secret, secrets.token_bytes(NONCE_BYTES)), handler, limits)
+    handshake = ClientHandshake(to_dial(secret), secrets.token_bytes(NONCE_BYTES))
+    connection = Connection(loop, handshake, handler, limits)
     try:
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: connection, host, port, ssl=tls)

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from raylog.rpc.auth import ClientHandshake, ServerHandshake
+from raylog.rpc.auth import ClientHandshake, Peer, ServerHandshake
 from raylog.rpc.calls import PendingCalls, Told, Waiting, fail
+from raylog.rpc.credentials import Role
+from raylog.rpc.ends import ends_of
 from raylog.rpc.errors import (
     AuthenticationFailed,
-    BadFrame,
     ConnectionLost,
     FrameTooLarge,
     RemoteError,
@@ -40,8 +41,9 @@ from raylog.rpc.framing import (
 from raylog.rpc.limits import Limits
 from raylog.rpc.occasional import OccasionalWarning
 from raylog.rpc.patience import Vitals
+from raylog.rpc.permissions import Permissions
 from raylog.rpc.reply import Reply
-from raylog.rpc.request import Handler, Request, describe
+from raylog.rpc.request import Handler, Request, describe, refuse_requests
 from raylog.rpc.sending import SendQueue, Together
 from raylog.rpc.socket_options import configure_socket
 
@@ -54,8 +56,8 @@ class Connection(asyncio.BufferedProtocol):
 
     `peer` is the other end's host and port, `stays_here` says that both ends have one address, so that the peer is
     probably on this machine; `peer_is_member` is False for a client of ours; `is_closed` says that no call can succeed
-    any more, `close_reason` why.
-    The methods of asyncio's protocol (`connection_made`, `get_buffer`, ...) are for the event loop only.
+    any more, `close_reason` why. Once `ready`, `role` is what the connecting end may call; `peer_feature_level` and
+    `peer_software` tell what the peer is. The methods of asyncio's protocol are for the event loop only.
     """
 
     def __init__(
@@ -65,13 +67,16 @@ class Connection(asyncio.BufferedProtocol):
         handler: Handler | None,
         limits: Limits,
         on_ready: Callable[[Connection], None] | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         self._loop = loop
         self._handshake: ClientHandshake | ServerHandshake | None = handshake
         self._accepted = isinstance(handshake, ServerHandshake)
-        self._handler = handler or _refuse_requests
+        self._handler = handler or refuse_requests
         self._limits = limits
         self._on_ready = on_ready
+        self._permissions = permissions
+        self._allowed: frozenset[str] | None = None  # methods that the peer may call; None = all of the handler's
         self.ready: asyncio.Future[None] = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
@@ -83,8 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending = PendingCalls(loop)
         self._together = Together.on(loop)
         self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
-        self._unanswered = 0
-        self._unanswered_bytes = 0
+        self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
         self._drainers: list[asyncio.Future[None]] = []
         self._close_callbacks: list[Callable[[Connection], None]] = []
@@ -96,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "unknown"
         self.stays_here = False
         self.peer_is_member = True
+        self.role, self.peer_feature_level, self.peer_software = Role.READER, 0, ""
         self.is_closed = False
         self.close_reason = ""
 
@@ -219,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         self._auth_timer.cancel()
         self._auth_timer = self._loop.call_later(self._limits.auth_timeout_s, self._authentication_late)
         if self._handshake is not None:
+            self._handshake.bind(ends_of(transport, accepted=self._accepted))
             self._queue.put(self._handshake.opening, (), 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -290,11 +296,10 @@ class Connection(asyncio.BufferedProtocol):
             self._queue.put(handshake.farewell, (), 0)
             self._refuse(error)
             return
-        if handshake.is_done:
+        if handshake.peer is not None:
+            self._admit(handshake.peer)
             self._handshake = None
             limits = self._limits
-            if isinstance(handshake, ServerHandshake):
-                self.peer_is_member = handshake.peer_is_member
             most = limits.max_frame_bytes if self.peer_is_member else limits.max_header_bytes
             self._decoder = FrameDecoder(limits.max_frame_bytes, max_header_bytes=min(most, limits.max_frame_bytes))
             self._auth_timer.cancel()
@@ -302,6 +307,12 @@ class Connection(asyncio.BufferedProtocol):
                 self.ready.set_result(None)
             if self._on_ready is not None:
                 self._on_ready(self)
+
+    def _admit(self, peer: Peer) -> None:
+        self.role, self.peer_feature_level, self.peer_software = peer.role, peer.feature_level, peer.software
+        self.peer_is_member = not self._accepted or peer.role == Role.CLUSTER
+        if self._permissions is not None:
+            self._allowed, self._handler = self._permissions.admit(peer.role, peer.grant, self._handler)
 
     def _authentication_late(self) -> None:
         if self._handshake is not None:
@@ -332,10 +343,13 @@ class Connection(asyncio.BufferedProtocol):
             self._unanswered += 1
             self._unanswered_bytes += len(payload)
         request = Request(self, correlation_id, method, args, payload, kind == NOTIFICATION)
+        if self._allowed is not None and method not in self._allowed and self._permissions is not None:
+            request.fail(self._permissions.refusal(method, self.role))
+            return
         try:
             self._handler(request)
         except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
-            if self._handler is not _refuse_requests:
+            if self._handler is not refuse_requests:
                 logger.exception("The handler of %s, called by %s, raised an error.", method, self.peer)
             request.fail(error)
 
@@ -483,8 +497,3 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             self._loop.call_soon(callback, self)
-
-
-def _refuse_requests(request: Request) -> None:
-    """The handler of an end that has none."""
-    raise BadFrame(f"This end takes no requests; {request.method} was refused.")

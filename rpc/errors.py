@@ -52,6 +52,12 @@ class AuthenticationFailed(RpcError):
     code = 58
 
 
+class NotPermitted(RpcError):
+    """What the peer has proved does not entitle it to this call. Use a secret that does."""
+
+    code = 31
+
+
 class FrameTooLarge(RpcError):
     """A frame is over `Limits.max_frame_bytes`. Send less at once, or raise the limit at both ends."""
 

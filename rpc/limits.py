@@ -56,5 +56,5 @@ class Limits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"Limits.{name} must be above zero, not {getattr(self, name)}.")
-        if self.max_preauth_bytes < 128:
-            raise ValueError("Limits.max_preauth_bytes must be at least 128, the handshake's messages need it.")
+        if self.max_preauth_bytes < 1024:
+            raise ValueError("Limits.max_preauth_bytes must be at least 1024, the handshake's messages need it.")

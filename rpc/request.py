@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from raylog.rpc.errors import UNKNOWN_SERVER_ERROR
+from raylog.rpc.errors import UNKNOWN_SERVER_ERROR, BadFrame
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ def _count_refusal(refusals: dict[tuple[str, int], int] | None, method: str, cod
     if refusals is not None and isinstance(code, int):
         key = (method, code) if (method, code) in refusals or len(refusals) < MAX_REFUSALS else ("other", code)
         refusals[key] = refusals.get(key, 0) + 1
+
+
+def refuse_requests(request: Request) -> None:
+    """The handler of an end that has none."""
+    raise BadFrame(f"This end takes no requests; {request.method} was refused.")
 
 
 def describe(error: BaseException) -> list[object]:

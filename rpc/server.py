@@ -9,14 +9,18 @@ import asyncio
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import Callable
 
+from raylog.rpc.addresses import Advertised
 from raylog.rpc.auth import NONCE_BYTES, ServerHandshake
 from raylog.rpc.connection import Connection
+from raylog.rpc.credentials import Secret, to_listen
 from raylog.rpc.descriptors import connections_within, raise_descriptor_limit
 from raylog.rpc.limits import Limits
 from raylog.rpc.occasional import OccasionalWarning
 from raylog.rpc.patience import Patience
+from raylog.rpc.permissions import Permissions
 from raylog.rpc.request import Handler
 
 logger = logging.getLogger(__name__)
@@ -38,21 +42,25 @@ class RpcServer:
     """Listens on one address. `connections` holds the authenticated connections that are not closed.
 
     `on_connect` is called for each of them before their first request is read. Port 0 lets the system choose.
+    `permissions` say what a peer may call by what it has proved; without, everything. A secret in bytes is the
+    cluster's; a source of credentials is asked anew for each connection. Raises ValueError for a secret that is none.
     """
 
     def __init__(
         self,
         handler: Handler,
         *,
-        secret: bytes,
+        secret: Secret,
+        permissions: Permissions | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         on_connect: Callable[[Connection], None] | None = None,
     ) -> None:
-        if not secret:
-            raise ValueError("The cluster's secret is empty: anybody could connect. Give at least one byte.")
+        to_listen(secret)  # raises for a secret that keeps nobody out
+        self._advertised = Advertised.read()
+        self._permissions = permissions
         self._handler = handler
         self._secret = secret
         self._host = host
@@ -125,9 +133,14 @@ class RpcServer:
             return _Surplus()
         if len(self._strangers) >= self._max_strangers:
             self._replace_oldest_stranger()
-        handshake = ServerHandshake(self._secret, secrets.token_bytes(NONCE_BYTES))
+        handshake = ServerHandshake(
+            to_listen(self._secret),
+            secrets.token_bytes(NONCE_BYTES),
+            now_s=time.time,
+            accepts=self._advertised.accepts,
+        )
         loop = asyncio.get_running_loop()
-        connection = Connection(loop, handshake, self._handler, self._limits, self._authenticated)
+        connection = Connection(loop, handshake, self._handler, self._limits, self._authenticated, self._permissions)
         self._strangers[connection] = None
         connection.refusals = self.refusals
         connection.on_close(self._closed)

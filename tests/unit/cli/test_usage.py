@@ -109,9 +109,9 @@ def test_a_secret_file_without_a_secret_is_refused(tmp_path: Path) -> None:
 
 
 def test_debug_shows_where_an_error_came_from() -> None:
-    plain = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", RAYLOG_SECRET="00ff")
+    plain = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", RAYLOG_SECRET="00ff" * 8)
     assert "raylog status" in refusal(plain, 1)
-    shown = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", "--debug", RAYLOG_SECRET="00ff")
+    shown = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", "--debug", RAYLOG_SECRET="00ff" * 8)
     assert shown.code == 1
     assert "Traceback" in shown.err
 

@@ -165,7 +165,7 @@ def test_the_group_coordinator_is_looked_up_once(cluster: ToyCluster) -> None:
 
 def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
     async def scenario() -> None:
-        client = ClusterClient(load(AdminConfig, None, cluster.options | {"secret": b"wrong"}))
+        client = ClusterClient(load(AdminConfig, None, cluster.options | {"secret": b"a wrong secret that is"}))
         with pytest.raises(AuthenticationFailed):
             await client.start(5)
         await client.close()
@@ -175,7 +175,7 @@ def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
 
 def test_nobody_there_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
     async def scenario() -> None:
-        client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x"}))
+        client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x" * 16}))
         with pytest.raises(ConnectionFailed):
             await client.start(0.2)
         await client.close()

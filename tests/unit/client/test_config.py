@@ -63,3 +63,9 @@ def test_every_key_says_what_it_means_and_survives_kafkas_spelling(kind: type[Pr
     for name, key in keys_of(kind).items():
         assert key.metadata["doc"].endswith((".", "...")), name
         load(kind, {kafka_name(name): key.default}, {})
+
+
+def test_a_configuration_does_not_show_its_secret() -> None:
+    shown = repr(load(ConsumerConfig, None, {"secret": "c0ffee" * 8, "client_id": "c"}))
+    assert "client_id='c'" in shown
+    assert "c0ffee" not in shown

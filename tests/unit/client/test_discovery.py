@@ -20,23 +20,25 @@ def test_a_wrong_address_is_named(wrong: str) -> None:
 
 
 def test_a_secret_as_text_is_hexadecimal() -> None:
-    assert parse_secret("0aff") == b"\x0a\xff"
+    assert parse_secret("0aff" * 8) == b"\x0a\xff" * 8
     with pytest.raises(InvalidConfig, match="hexadecimal"):
         parse_secret("secret")
     with pytest.raises(InvalidConfig, match="empty"):
         parse_secret(b"")
+    with pytest.raises(InvalidConfig, match="at least 16 bytes"):
+        parse_secret("c0ffee")
 
 
 def test_the_environment_names_the_cluster() -> None:
-    environ = {"RAYLOG_BOOTSTRAP": "a:1", "RAYLOG_SECRET": "00ff"}
+    environ = {"RAYLOG_BOOTSTRAP": "a:1", "RAYLOG_SECRET": "00ff" * 8}
     found = asyncio.run(find_cluster(None, None, timeout_s=1, environ=environ))
-    assert (found.endpoints, found.secret) == ((("a", 1),), b"\x00\xff")
+    assert (found.endpoints, found.secret) == ((("a", 1),), b"\x00\xff" * 8)
 
 
 def test_arguments_win_over_the_environment() -> None:
-    environ = {"RAYLOG_BOOTSTRAP": "a:1", "RAYLOG_SECRET": "00ff"}
-    found = asyncio.run(find_cluster("b:2", b"x", timeout_s=1, environ=environ))
-    assert (found.endpoints, found.secret) == ((("b", 2),), b"x")
+    environ = {"RAYLOG_BOOTSTRAP": "a:1", "RAYLOG_SECRET": "00ff" * 8}
+    found = asyncio.run(find_cluster("b:2", b"another secret x", timeout_s=1, environ=environ))
+    assert (found.endpoints, found.secret) == ((("b", 2),), b"another secret x")
 
 
 def test_an_address_without_secret_says_what_is_missing() -> None:
@@ -45,5 +47,5 @@ def test_an_address_without_secret_says_what_is_missing() -> None:
 
 
 def test_the_secret_is_never_shown() -> None:
-    found = asyncio.run(find_cluster("b:2", b"hush", timeout_s=1, environ={}))
+    found = asyncio.run(find_cluster("b:2", b"hush hush hush hush", timeout_s=1, environ={}))
     assert "hush" not in repr(found)

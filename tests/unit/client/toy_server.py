@@ -19,7 +19,7 @@ from raylog.rpc import Connection, Request, RpcServer
 from raylog.storage.errors import StorageError
 from tests.unit.client.toy_partition import Fault, ToyPartition
 
-SECRET = b"toy secret"
+SECRET = b"toy secret of the tests"
 Result = TypeVar("Result")
 
 

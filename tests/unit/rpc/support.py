@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylog.rpc import Connection, Handler, Limits, Request, RpcServer, connect
-from raylog.rpc.auth import HELLO_BYTES, VERDICT_BYTES, ClientHandshake
+from raylog.rpc.addresses import canonical
+from raylog.rpc.auth import ClientHandshake, Endpoints
+from raylog.rpc.credentials import to_dial
 
 SECRET = b"the cluster's secret"
 DEADLINE_S = 20.0
@@ -120,9 +122,10 @@ async def stranger(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, as
 async def raw_member(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A raw TCP connection that has authenticated, and may now send any bytes it likes."""
     async with stranger(place) as (reader, writer):
-        handshake = ClientHandshake(SECRET, bytes(range(32)))
-        writer.write(handshake.receive(await reader.readexactly(HELLO_BYTES)))
-        handshake.receive(await reader.readexactly(VERDICT_BYTES))
+        handshake = ClientHandshake(to_dial(SECRET), bytes(range(32)))
+        handshake.bind(Endpoints(address=canonical(writer.get_extra_info("peername"))))
+        while handshake.wanted_bytes:
+            writer.write(handshake.receive(await reader.readexactly(handshake.wanted_bytes)))
         yield reader, writer
 
 

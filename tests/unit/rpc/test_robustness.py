@@ -20,7 +20,6 @@ from raylog.rpc import (
     RpcTimeout,
     connect,
 )
-from raylog.rpc.auth import HELLO_BYTES
 from raylog.rpc.framing import REQUEST, encode_header
 from tests.unit.rpc.support import (
     SECRET,
@@ -118,9 +117,9 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
         gone = asyncio.Event()
 
         async def accept_anybody(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"RAYLOG\x01" + bytes(32))
+            writer.write(b"RAYLOG\x02" + bytes(32) + b"\x00\x01\x02")
             await reader.readexactly(65)
-            writer.write(b"\x01" + bytes(32))
+            writer.write(b"\x01\x00\x04\x03\x00\x01\x00" + bytes(32))
             await reader.read()
             writer.close()
             await writer.wait_closed()
@@ -140,7 +139,7 @@ def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
 def test_a_peer_that_is_slow_to_authenticate_is_dropped(said_bytes: int) -> None:
     async def scenario() -> None:
         async with serving(limits=limits(auth_timeout_s=0.2)) as place, stranger(place) as (reader, writer):
-            await reader.readexactly(HELLO_BYTES)
+            await reader.readexactly(39)
             writer.write(b"\x01" * said_bytes)
             await place.still_serves()
             assert await is_cut(reader)

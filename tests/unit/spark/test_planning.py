@@ -120,4 +120,4 @@ def test_what_the_query_cannot_match_is_not_planned(cluster: ToyCluster) -> None
 
 def test_a_wrong_secret_is_said_at_once(cluster: ToyCluster) -> None:
     with pytest.raises(AuthenticationFailed):
-        plan(options(cluster, subscribe="orders", **{"raylog.secret": "00"}))
+        plan(options(cluster, subscribe="orders", **{"raylog.secret": "00" * 16}))

@@ -1,0 +1,70 @@
+"""The addresses at which a server may be reached, as the handshake compares them.
+
+A client puts the address and port that its socket is connected to into its proof; the server accepts those of its own
+end of the same connection. Names play no part, so a host may have several, and a server that listens on 0.0.0.0 knows
+each address by which it is reached. Whatever stands between and forwards the bytes has another address, and is refused.
+A NAT or a tunnel that is wanted is named in `RAYLOG_ADVERTISED_ADDRESSES`. Used by `connection.py` and `server.py`.
+May touch: the environment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ENV_ADVERTISED = "RAYLOG_ADVERTISED_ADDRESSES"
+
+
+def canonical(name: object) -> str:
+    """`host:port` of a socket's address, the same at both ends of a connection; "" for what is no IP address."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return ""
+    host, port = str(name[0]), int(name[1])
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return _text(mapped or address, port)
+
+
+def _text(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> str:
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """Addresses of forwarders that are this server's own: with one port, or with the port that it listens on."""
+
+    hosts: frozenset[str] = frozenset()
+    places: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> Advertised:
+        """Read `ADDRESS[:PORT],...` from the environment; raises ValueError for what is no IP address."""
+        hosts, places = set(), set()
+        for part in (part.strip() for part in environ.get(ENV_ADVERTISED, "").split(",")):
+            if not part:
+                continue
+            try:
+                hosts.add(str(ipaddress.ip_address(part.strip("[]"))))
+                continue
+            except ValueError:
+                host, _, port = part.rpartition(":")
+            place = canonical((host.strip("[]"), int(port))) if port.isdecimal() else ""
+            if not place:
+                raise ValueError(
+                    f"{ENV_ADVERTISED} takes IP addresses with or without a port, such as 203.0.113.7 or "
+                    f"203.0.113.7:9092, separated by commas; {part!r} is none."
+                )
+            places.add(place)
+        return cls(frozenset(hosts), frozenset(places))
+
+    def accepts(self, dialled: str, local: str) -> bool:
+        """Whether a client that is connected to `dialled` meant the server whose end of the connection is `local`."""
+        if dialled == local or dialled in self.places:
+            return True
+        host, _, port = dialled.rpartition(":")
+        return host.strip("[]") in self.hosts and port == local.rpartition(":")[2]

@@ -1,0 +1,80 @@
+"""Tokens that let their holder read some partitions for a while, made by a process that knows a secret.
+
+A token has two parts. The claims say what may be read and until when; the key is an HMAC of the claims under the
+clients' (or the cluster's) secret. In the handshake the holder sends the claims and proves that it knows the key, which
+never travels on that connection: a server that knows the secret computes the same key. The secret cannot be found from
+either part. Used by `auth.py` and by those who hand out work, such as Spark's planner. Pure.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+_LABEL = b"raylog read token\x00"
+MAX_CLAIMS_BYTES = 640
+"""Bytes that the claims may have, so that they fit into a handshake message: about 20 partitions of one topic."""
+
+
+class TokenError(ValueError):
+    """Claims that are none, or too long."""
+
+
+class TopicGrant(msgspec.Struct, frozen=True, array_like=True):
+    """Partitions of one topic. Unknown trailing fields are ignored."""
+
+    topic_id: str
+    topic: str
+    partitions: list[int]
+
+
+class ReadGrant(msgspec.Struct, frozen=True, array_like=True):
+    """What a token allows: fetching and looking up offsets in these partitions, and metadata of their topics."""
+
+    expires_s: int
+    """Seconds since 1970 from which on the token is refused."""
+    topics: list[TopicGrant]
+
+    def covers(self, topic_id: object, partition: object) -> bool:
+        """Whether this partition may be read."""
+        return any(one.topic_id == topic_id and partition in one.partitions for one in self.topics)
+
+    def names(self, topics: Iterable[object]) -> bool:
+        """Whether metadata of all these topics may be read."""
+        known = {one.topic for one in self.topics}
+        return all(topic in known for topic in topics)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadToken:
+    """A token; may be pickled, as it travels to the tasks. The key is never shown."""
+
+    claims: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+
+
+_decode = msgspec.msgpack.Decoder(ReadGrant).decode
+
+
+def mint(secret: bytes, grant: ReadGrant) -> ReadToken:
+    """Make the token of a grant. Raises TokenError when the grant names more than fits."""
+    claims = msgspec.msgpack.encode(grant)
+    if len(claims) > MAX_CLAIMS_BYTES:
+        raise TokenError(f"A token of {len(claims)} bytes is over the limit of {MAX_CLAIMS_BYTES}: grant less at once.")
+    return ReadToken(claims, key_of(secret, claims))
+
+
+def key_of(secret: bytes, claims: bytes) -> bytes:
+    """The key of these claims under one value of a secret."""
+    return hmac.digest(secret, _LABEL + claims, "sha256")
+
+
+def read_claims(claims: bytes) -> ReadGrant:
+    """What the claims say; only after the holder has proved the key. Raises TokenError."""
+    try:
+        return _decode(claims)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TokenError(f"The claims of a token cannot be read: {error}") from error

@@ -92,9 +92,9 @@ def test_a_document_names_no_private_path_and_does_not_boast(document: Path) -> 
     assert not BOASTS.findall(prose(text))
 
 
-def test_decision_records_are_numbered_without_gaps_and_all_are_listed() -> None:
+def test_decision_records_have_numbers_of_their_own_and_all_are_listed() -> None:
     records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
-    assert [int(record.name[:4]) for record in records] == list(range(1, len(records) + 1))
+    assert len({record.name[:4] for record in records}) == len(records)
     listed = set(links((ROOT / "docs" / "adr" / "README.md").read_text(encoding="utf-8")))
     assert listed == {record.name for record in records}
 

@@ -7,14 +7,22 @@ one queue there, one callback on the loop back.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic_ns
+from typing import Final
 
 from raylog.core.metrics.histogram import LatencyHistogram
 from raylog.rpc import Together
+from raylog.storage.errors import DescriptorsExhausted
 from raylog.storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+POSTPONED_S: Final = 0.2
+"""Pause before a sync is tried again for which the process had no descriptor left."""
 
 
 class Flusher:
@@ -43,6 +51,7 @@ class Flusher:
         self._thread = threading.Thread(target=self._serve, name=f"sync-{name}", daemon=True)
         self._is_wanted = False
         self._is_busy = False
+        self._is_postponed = False
         self.exclusive = threading.Lock()
         """Held while a sync runs; whoever truncates the log takes it, so that no sync spans a truncation."""
 
@@ -74,10 +83,22 @@ class Flusher:
 
     def _synced(self, end: int) -> None:
         if self._loop is not None:
-            self._is_busy = False
+            self._is_busy = self._is_postponed = False
             self._order()
             with Together.on(self._loop):  # what waited for the disk leaves at once
                 self._on_synced(end)
+
+    def _postponed(self, error: DescriptorsExhausted) -> None:
+        """Try again in a moment: what waits for the disk waits on, and nothing is lost."""
+        if self._loop is not None:
+            if not self._is_postponed:
+                logger.warning("%s Syncing waits until there is one again.", error)
+            self._is_postponed = True
+            self._loop.call_later(POSTPONED_S, self._order_again)
+
+    def _order_again(self) -> None:
+        self._is_busy, self._is_wanted = False, True
+        self._order()
 
     def _failed(self, error: Exception) -> None:
         """Nothing is synced any more: it stays busy."""
@@ -94,6 +115,8 @@ class Flusher:
                     began_ns = monotonic_ns()
                     end = self._log.sync()
                     self._durations.observe_ns(monotonic_ns() - began_ns)
+            except DescriptorsExhausted as error:
+                self._tell(loop, self._postponed, error)
             except Exception as error:  # any failed sync, whatever its kind, means that nothing more may be promised
                 self._tell(loop, self._failed, error)
             else:

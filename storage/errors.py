@@ -131,6 +131,19 @@ class DiskFull(StorageError):
         self.errno = error.errno
 
 
+class DescriptorsExhausted(StorageError):
+    """The process has no file descriptor left. Nothing was lost; the same call succeeds when there is one again."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, action: str, error: OSError) -> None:
+        super().__init__(
+            f"Could not {action}: {error}. The disk is not at fault: raise the descriptor limit (ulimit -n), "
+            "or close connections."
+        )
+        self.errno = error.errno
+
+
 class LogDamaged(StorageError):
     """Bytes that had been synced are wrong. They are never cut silently: rebuild this replica from its peers."""
 
@@ -199,4 +212,6 @@ def from_os_error(action: str, error: OSError) -> StorageError:
     """The storage error that stands for `error`; `action` completes the sentence "Could not ..."."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(action, error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return DescriptorsExhausted(action, error)
     return StorageIoError(action, error)

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from .compression import Buffer
+from .descriptors import open_file
 from .errors import from_os_error
 
 TEMPORARY = ".tmp"
@@ -18,7 +19,7 @@ TEMPORARY = ".tmp"
 def sync_folder(folder: Path) -> None:
     """Make names created, renamed or removed in `folder` durable."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fd = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -34,7 +35,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             write_at(fd, data, 0)
             if durable:

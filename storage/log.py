@@ -10,7 +10,6 @@ as it was. Time comes in as `now_ms`, the wall clock in milliseconds.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -21,19 +20,21 @@ from . import reading
 from .checkpoints import Checkpoints, CleanMark
 from .compression import Buffer
 from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
+from .descriptors import keep_reserve
 from .epochs import LeaderEpochHistory
-from .errors import DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
+from .errors import DescriptorsExhausted, DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
 from .files import sync_folder
 from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from .recovery import Recovered, Recovery, replay
 from .retention import DeletedFiles, removable
 from .segment import RELATIVE_OFFSET_MAX, Segment
+from .syncing import SyncRound
 from .validation import check_offsets, check_produced, check_producers, inspect
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
 CHECKPOINT_SECONDS = 5.0
-CHECKPOINT_BYTES = 32 << 20
+CHECKPOINT_BYTES = 16 << 20
 
 
 class PartitionLog:
@@ -80,6 +81,7 @@ class PartitionLog:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise from_os_error(f"create {folder}", error) from error
+        keep_reserve()
         checkpoints = Checkpoints(folder)
         created = checkpoints.claim(topic_id, topic, partition)
         if created:
@@ -294,33 +296,28 @@ class PartitionLog:
 
         May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
         synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
-        have dropped the bytes, so the log then refuses every call until it is opened, and thereby scanned, again.
+        have dropped the bytes, so the log then refuses every call until it is opened, and thereby read from the disk,
+        again. DescriptorsExhausted says nothing about the disk: the call may be repeated.
         """
         with self._lock:
             self._require_open()
             end, generation = self.log_end_offset, self._generation
             if end == self.synced_end_offset and not self._folder_dirty:
                 return end
-            pending = [*self._unsynced, self._active]
-            folder_dirty, self._folder_dirty = self._folder_dirty, False
-            files = [(segment, segment.size, os.dup(segment.fd)) for segment in pending]
+            folder_dirty = self._folder_dirty
+            synced = SyncRound((*self._unsynced, self._active), self.folder if folder_dirty else None)
+            self._folder_dirty = False
         try:
-            for _, _, fd in files:
-                os.fdatasync(fd)
-            if folder_dirty:
-                sync_folder(self.folder)
-        except OSError as error:
-            self._closed_because = "a sync failed, so bytes may be lost"
-            raise from_os_error(f"sync {self.folder}", error) from error
+            synced.run()
+        except DescriptorsExhausted:  # no fault of the disk: nothing that was written is in doubt
+            self._folder_dirty = folder_dirty or self._folder_dirty
+            raise
         except StorageError:
             self._closed_because = "a sync failed, so bytes may be lost"
             raise
-        finally:
-            for _, _, fd in files:
-                os.close(fd)
         with self._lock:
             if generation == self._generation and self._closed_because is None:
-                for segment, size, _ in files:
+                for segment, size in synced.sizes:
                     segment.synced_size = max(segment.synced_size, size)
                 self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
                 self.synced_end_offset = max(self.synced_end_offset, end)

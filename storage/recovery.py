@@ -168,6 +168,7 @@ class Recovery:
                 before = self.segments[place - 1]
                 return _Damage(place - 1, before.size, before.next_offset, "the next segment does not follow")
             believed = self._resume(segment)
+            segment.drop_cached()  # an earlier life may have failed to sync what lies from here on
             reason = self._scan(segment)
             self.report.segments_scanned += 1
             self.report.bytes_scanned += segment.size - believed

@@ -8,9 +8,11 @@ offsets are record offsets, every end is exclusive.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from .descriptors import open_file
 from .errors import CorruptBatch, LogDamaged, from_os_error
 from .files import read_at, remove, write_at, write_atomically
 from .index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
@@ -22,8 +24,13 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096
 HINT_BYTES = 64 << 20
 """A growing segment writes its indexes each time it has grown by so much: a recovery then need not read it all."""
+_FOLIO_BYTES = 2 << 20
+"""Largest page that the page cache commonly uses, aligned to its size."""
 RECENT_BATCHES_MAX = 256
 """How many of the last appended batches a segment finds without a look at its index or file."""
+
+_DESCRIPTORS = threading.RLock()
+"""Guards each segment's descriptor, which the thread that syncs uses while the owner may close it."""
 
 PlacedHeader = tuple[int, BatchHeader]
 
@@ -41,6 +48,7 @@ class Segment:
         "_indexes",
         "_recent",
         "_since_index",
+        "_syncing",
         "base_offset",
         "created_ms",
         "hints_at_size",
@@ -64,6 +72,8 @@ class Segment:
         self.index_interval = index_interval
         self.sealed = False
         self._fd = -1
+        self._syncing = -1
+        """The descriptor that a sync uses now, in its own thread; -1 = none."""
         self.hints_at_size = HINT_BYTES
         """How large it is to be, while it grows, when its indexes are written next."""
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
@@ -78,7 +88,7 @@ class Segment:
         segment = cls(path, base_offset, index_interval=index_interval, created_ms=created_ms)
         segment._indexes = (OffsetIndex(), TimeIndex())
         try:
-            segment._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            segment._fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         except OSError as error:
             raise from_os_error(f"create {path}", error) from error
         return segment
@@ -89,19 +99,25 @@ class Segment:
     def fd(self) -> int:
         """The open file, opened now if it was not."""
         if self._fd < 0:
+            with _DESCRIPTORS:
+                self._open()
+        return self._fd
+
+    def _open(self) -> None:
+        if self._fd < 0:
             try:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+                self._fd = open_file(self.path, os.O_RDWR)
             except FileNotFoundError as error:
                 raise LogDamaged(self.path, 0, self.base_offset, "the file is gone") from error
             except OSError as error:
                 raise from_os_error(f"open {self.path}", error) from error
-        return self._fd
 
     def release(self) -> None:
         """Close the file and drop the indexes from memory; both come back when they are needed."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with _DESCRIPTORS:
+            fd, self._fd = self._fd, -1
+            if fd >= 0 and fd != self._syncing:  # otherwise the sync closes it when it has ended
+                os.close(fd)
         if self.sealed:
             self._indexes = None
             self._recent.clear()
@@ -187,11 +203,47 @@ class Segment:
 
     def sync(self) -> None:
         """Bring the file to disk, in the thread of the owner."""
+        self.sync_data()
+        self.synced_size = self.size
+
+    def sync_data(self) -> None:
+        """Write the file's dirty pages to disk. Raises StorageIoError, DiskFull."""
         try:
             os.fdatasync(self.fd)
         except OSError as error:
             raise from_os_error(f"sync {self.path}", error) from error
-        self.synced_size = self.size
+
+    def begin_sync(self) -> int:
+        """Return the descriptor to sync by. It stays open until `end_sync`, even if the owner releases the segment.
+
+        No descriptor is made for it unless the file was closed. Raises LogDamaged, DescriptorsExhausted,
+        StorageIoError.
+        """
+        with _DESCRIPTORS:
+            self._open()
+            self._syncing = self._fd
+            return self._syncing
+
+    def end_sync(self) -> None:
+        """The sync has ended: close the descriptor if the owner has released it meanwhile."""
+        with _DESCRIPTORS:
+            fd, self._syncing = self._syncing, -1
+            if fd >= 0 and fd != self._fd:
+                os.close(fd)
+
+    def drop_cached(self) -> None:
+        """Let what lies behind the end (`size`) be read from the disk, not from the page cache.
+
+        A failed sync leaves pages in the cache that look clean and never reached the disk; the kernel reports that
+        once, perhaps to a process that is gone. Dirty pages are written first, because only clean ones can be dropped.
+        Raises StorageIoError or DiskFull when they cannot be written.
+        """
+        self.sync_data()
+        start = self.size // _FOLIO_BYTES * _FOLIO_BYTES  # a page larger than 4 KiB is dropped as a whole or not at all
+        try:
+            os.posix_fadvise(self.fd, start, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise from_os_error(f"drop cached pages of {self.path}", error) from error
 
     def reset(self) -> None:
         """Forget everything known of the content, before recovery notes it again."""

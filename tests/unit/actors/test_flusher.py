@@ -1,12 +1,14 @@
 """Group commit: what is appended gets synced, soon, once for all that wait, and never after a failure."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
 from raylog.actors.flusher import Flusher
+from raylog.storage.errors import DescriptorsExhausted
 from raylog.storage.log import PartitionLog
 
 
@@ -16,7 +18,7 @@ class Disk:
     def __init__(self) -> None:
         self.end = 0
         self.syncs = 0
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.open = threading.Event()
         self.open.set()
 
@@ -125,3 +127,16 @@ def test_a_kick_before_the_start_is_not_forgotten() -> None:
         await flusher.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_sync_without_a_descriptor_is_tried_again_and_fails_nothing() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], errors: list[BaseException]) -> None:
+        disk.end, disk.error = 3, DescriptorsExhausted("sync", OSError(errno.EMFILE, "Too many open files"))
+        flusher.kick()
+        await until(lambda: disk.syncs == 2)
+        assert (ends, errors) == ([], [])
+        disk.error = None
+        await until(lambda: ends == [3])
+        assert errors == []
+
+    run(scenario)

@@ -2,15 +2,22 @@
 
 import errno
 import os
+import resource
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from raylog.storage.errors import DiskFull, LogClosed, LogDamaged, StorageIoError
-from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
+from raylog.storage import descriptors
+from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, LogDamaged, StorageIoError
+from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole
+from tests.unit.storage.page_cache import PageCache
 
 
 @pytest.fixture
@@ -120,28 +127,164 @@ def _raise_disk_full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_after_a_failed_sync_the_log_refuses_to_go_on_and_is_scanned_when_opened(
+def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cache = PageCache(monkeypatch)
     log = open_log(tmp_path / "t-0")
     log.append_as_leader(batch(b"a"), 1, NOW)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", _raise_io_error)
-        with pytest.raises(StorageIoError):
-            log.sync()
-    assert log.synced_end_offset == 0
-    for call in (log.sync, lambda: log.append_as_leader(batch(b"b"), 1, NOW)):
+    log.sync()
+    log.append_as_leader(batch(b"b"), 1, NOW)
+    cache.failing_syncs = 1
+    with pytest.raises(StorageIoError):
+        log.sync()
+    assert log.synced_end_offset == 1
+    for call in (log.sync, lambda: log.append_as_leader(batch(b"c"), 1, NOW), lambda: log.read(0, 1, 1)):
         with pytest.raises(LogClosed, match="sync failed"):
             call()
     log.close()
     again = open_log(tmp_path / "t-0")
     assert not again.recovered.clean
-    assert values_of(whole(again)) == [(0, b"a")]
+    assert values_of(whole(again)) == [(0, b"a")], "record b is in the page cache and not on the disk"
+    again.append_as_leader(batch(b"c"), 1, NOW)
+    assert again.sync() == 2
+    again.close()
+    cache.lose_power()
+    last = open_log(tmp_path / "t-0")
+    assert values_of(whole(last)) == [(0, b"a"), (1, b"c")], "what was reported as synced survives"
+    last.close()
+
+
+def test_an_open_that_cannot_write_what_is_dirty_fails_and_the_next_finds_the_truth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = PageCache(monkeypatch)
+    log = open_log(tmp_path / "t-0")
+    log.append_as_leader(batch(b"a"), 1, NOW)
+    for segment in log.segments:  # as a kill does: nothing is synced, nothing is said
+        segment.release()
+    cache.failing_syncs = 1
+    with pytest.raises(StorageIoError):
+        open_log(tmp_path / "t-0")
+    again = open_log(tmp_path / "t-0")
+    assert (again.log_end_offset, open_files_below(tmp_path) != []) == (0, True)
+    again.close()
+    assert open_files_below(tmp_path) == []
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["append", "append", "sync", "failing sync", "kill", "power"]), max_size=25))
+def test_what_was_reported_as_synced_survives_failed_syncs_kills_and_power_cuts(steps: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
+        patch.setattr("raylog.storage.log.CHECKPOINT_SECONDS", 0.0)
+        cache, folder = PageCache(patch), Path(name) / "t-0"
+        log = open_log(folder, segment_bytes=6000)
+        promised: list[tuple[int, bytes | None]] = []
+        for number, step in enumerate([*steps, "power"]):
+            cache.failing_syncs = int(step == "failing sync")
+            if step == "append":
+                log.append_as_leader(batch(b"%d" % number * 700), 1, NOW)
+                continue
+            if "sync" in step:
+                try:
+                    end = log.sync()
+                    promised = values_of(log.read(0, 1 << 20, end)) if end else []
+                    continue
+                except StorageIoError:
+                    pass  # the process ends now
+            for segment in log.segments:
+                segment.release()
+            if step == "power":
+                cache.lose_power()
+            cache.failing_syncs = 0
+            log = open_log(folder, segment_bytes=6000)
+            promised_before, promised = promised, values_of(whole(log))
+            assert promised[: len(promised_before)] == promised_before
+        log.close()
+
+
+@pytest.fixture
+def no_descriptors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """A context in which this process has no descriptor left, not even in reserve."""
+
+    @contextmanager
+    def exhausted() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        taken = []
+        try:
+            with suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            yield
+        finally:
+            for fd in taken:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    yield exhausted
+    descriptors.keep_reserve()
+
+
+def test_a_sync_and_a_roll_succeed_when_connections_have_taken_every_descriptor(
+    tmp_path: Path, no_descriptors: Callable[[], AbstractContextManager[None]]
+) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=200)
+    log.append_as_leader(batch(b"a"), 1, NOW)
+    with no_descriptors():
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        assert log.sync() == 1
+        for number in range(3):
+            log.append_as_leader(batch(b"%d" % number * 100), 1, NOW)
+        assert log.sync() == 4
+    log.close()
+    again = open_log(tmp_path / "t-0", segment_bytes=200)
+    assert (again.recovered.clean, again.log_end_offset) == (True, 4)
     again.close()
 
 
-def _raise_io_error(_: int) -> None:
-    raise OSError(errno.EIO, "Input/output error")
+def test_a_sync_without_a_descriptor_says_nothing_about_the_disk_and_is_repeated(
+    tmp_path: Path, no_descriptors: Callable[[], AbstractContextManager[None]]
+) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=200)
+    for number in range(2):
+        log.append_as_leader(batch(b"%d" % number * 100), 1, NOW)
+    descriptors._reserve.release()
+    with no_descriptors():
+        with pytest.raises(DescriptorsExhausted, match="ulimit"):
+            log.sync()  # the folder has to be opened
+        with pytest.raises(DescriptorsExhausted):
+            log.append_as_leader(batch(b"roll" * 50), 1, NOW)
+    assert log.sync() == 2
+    log.append_as_leader(batch(b"roll" * 50), 1, NOW)
+    assert log.sync() == 3
+    log.close()
+    assert open_files_below(tmp_path) == []
+
+
+def test_a_sync_uses_no_descriptor_of_its_own_and_survives_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append_as_leader(batch(b"a"), 1, NOW)
+    log.sync()
+    log.append_as_leader(batch(b"b"), 1, NOW)
+    before, during, real = len(os.listdir("/proc/self/fd")), [0], os.fdatasync
+
+    def released_meanwhile(fd: int) -> None:
+        log.segments[0].release()
+        real(fd)
+        during[0] = len(os.listdir("/proc/self/fd"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", released_meanwhile)
+        assert log.sync() == 2
+    assert during == [before]
+    assert open_files_below(tmp_path) == []
+    assert values_of(whole(log)) == [(0, b"a"), (1, b"b")]
+    log.close()
 
 
 def test_a_missing_segment_is_damage_and_nothing_is_changed(tmp_path: Path) -> None:

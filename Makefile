@@ -29,6 +29,8 @@ MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
+# Processes that run tests side by side: cluster tests wait more than they compute. 0 runs all in one process.
+WORKERS ?= 2
 QUICK ?=
 BENCH_ARGS ?=
 export QUICK
@@ -44,7 +46,7 @@ demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
 
 test: lint compiled
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: ruff types imports
 

@@ -7,9 +7,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from raylog.rpc import FrameTooLarge, Together
+from raylog.rpc import ConnectionLost, FrameTooLarge, Together
+from raylog.rpc.credentials import derived_client_secret
 from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header
-from tests.unit.rpc.support import is_cut, leave, limits, raw_member, run, serving, stranger, until
+from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, run, serving, stranger, until
+
+CLIENTS = derived_client_secret(SECRET)
 
 
 def test_pipelined_requests_are_handled_only_as_fast_as_their_answers_are_taken() -> None:
@@ -122,3 +125,65 @@ def test_silent_strangers_never_keep_a_member_out_and_cost_one_line_in_the_log(
 
     run(scenario())
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) <= 2
+
+
+def test_an_idle_client_is_closed_and_an_idle_member_stays() -> None:
+    async def scenario() -> None:
+        async with serving(limits=limits(idle_timeout_s=0.2)) as place:
+            member, client = await place.connect(), await place.connect(secret=CLIENTS)
+            await until(lambda: client.is_closed, "the idle client is closed")
+            assert not member.is_closed
+            assert (await member.call("echo", [1], timeout_s=5)).args == [1]
+            await leave(member)
+
+    run(scenario())
+
+
+def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
+    async def scenario() -> None:
+        async with serving(limits=limits(idle_timeout_s=0.1)) as place:
+            waiting, idle = await place.connect(secret=CLIENTS), await place.connect(secret=CLIENTS)
+            answer = waiting.call_nowait("keep", ["parked"], timeout_s=10)
+            await until(lambda: idle.is_closed, "the idle client is closed")
+            place.echo.kept[0].reply("here")
+            assert (await answer).args == "here"
+            await leave(waiting)
+
+    run(scenario())
+
+
+def test_clients_leave_room_for_members() -> None:
+    async def scenario() -> None:
+        async with serving(limits=limits(max_connections=20)) as place:
+            clients = [await place.connect(secret=CLIENTS) for _ in range(18)]
+            late = await place.connect(secret=CLIENTS)
+            await until(lambda: late.is_closed, "the client beyond the clients' share is closed")
+            members = [await place.connect() for _ in range(2)]
+            for connection in [*clients, *members]:
+                assert (await connection.call("echo", [1], timeout_s=5)).args == [1]
+            await leave(clients.pop())
+            await until(lambda: len(place.server.connections) == 19, "the server notices that a client has left")
+            clients.append(await place.connect(secret=CLIENTS))
+            assert (await clients[-1].call("echo", [1], timeout_s=5)).args == [1]
+            for connection in [*clients, *members]:
+                await leave(connection)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("secret", "is_taken"), [(SECRET, True), (CLIENTS, False)])
+def test_large_arguments_are_taken_from_members_only(secret: bytes, is_taken: bool) -> None:
+    async def scenario() -> None:
+        async with serving() as place:
+            connection = await place.connect(secret=secret)
+            call = connection.call_nowait("note", [b"x" * 1_100_000], timeout_s=5)
+            if is_taken:
+                await until(lambda: bool(place.echo.seen), "the request is handled")
+            else:
+                with pytest.raises(ConnectionLost):
+                    await call
+                assert not place.echo.seen
+            call.cancel()
+            await leave(connection)
+
+    run(scenario())

@@ -236,7 +236,7 @@ class AsyncConsumer:
         callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None = None,
     ) -> None:
         """As `commit`, without waiting; `callback(offsets, error)` is called when it is done."""
-        self._engine.commit_later(self._offsets(offsets), callback)
+        self._engine.commit_later(self._offsets(offsets), callback)  # type: ignore[unused-awaitable]  # the engine's own
 
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:

@@ -13,8 +13,8 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, cast
 
 from raylog.client.cluster import ClusterClient
 from raylog.client.columns import ColumnBatch
@@ -24,14 +24,22 @@ from raylog.client.consuming.fetcher import Fetcher
 from raylog.client.consuming.group import LEAVE_TIMEOUT_S, GroupSession, ListenerCall
 from raylog.client.consuming.membership import Membership
 from raylog.client.consuming.near import NearReadFailed
-from raylog.client.consuming.offsets import CommittedOffsets
+from raylog.client.consuming.offsets import CommitCallback, CommittedOffsets
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.consuming.positions import PositionFinder
 from raylog.client.consuming.signal import Signal
+from raylog.client.failures import as_raylog_error
 from raylog.client.serializers import deserializer
 from raylog.client.types import OffsetAndMetadata, Record
-from raylog.core.errors import ClientClosed, CorruptMessage, InvalidRequest, OffsetOutOfRange, RaylogError
+from raylog.core.errors import (
+    ClientClosed,
+    CorruptMessage,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
 from raylog.core.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -82,8 +90,7 @@ class Engine:
         self._next_commit_s = math.inf
         self._finding: asyncio.Task[None] | None = None
         self._learning: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._abandoned: asyncio.Task[None] | None = None
+        self._following = self._committing = self._abandoned = cast("asyncio.Task[None] | None", None)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Life
@@ -145,8 +152,10 @@ class Engine:
             raise error
 
     def _keep_error(self, error: RaylogError) -> None:
-        self._error = error
-        self.notify()
+        # A group goes on without a topic that was deleted: the next rebalance leaves it out, or says that none is left.
+        if self.group is None or not isinstance(error, UnknownTopicOrPartition):
+            self._error = error
+            self.notify()
 
     # What to read
 
@@ -417,11 +426,12 @@ class Engine:
     # Positions
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit without arguments stores: the position of every partition that has one."""
+        """What a commit without arguments stores: the position of every partition that has one, and a topic."""
+        known = self.cluster.metadata.topics
         return {
             state.partition: OffsetAndMetadata(state.position, "", state.last_epoch)
             for state in self.assignment.states.values()
-            if state.position is not None
+            if state.position is not None and state.partition.topic in known
         }
 
     def _find_positions(self) -> None:
@@ -452,22 +462,11 @@ class Engine:
         await self.committed.commit(offsets, timeout_s=timeout_s)
 
     def commit_later(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None,
-    ) -> None:
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> asyncio.Task[None]:
         """Store offsets without waiting; `callback(offsets, error or None)` is called on the loop's thread."""
-
-        async def store() -> None:
-            error: RaylogError | None = None
-            try:
-                await self.commit(offsets, timeout_s=self.config.request_timeout_ms / 1000)
-            except RaylogError as failure:
-                error = failure
-            if callback is not None:
-                callback(offsets, error)
-
-        self._own(store())  # type: ignore[unused-awaitable]  # kept, and ended, by `_own`
+        timeout_s, speaker = self.config.request_timeout_ms / 1000, self.committed.speaker()
+        return self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
 
     async def _commit_positions(self) -> None:
         await self.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
@@ -476,12 +475,25 @@ class Engine:
         """What earlier polls returned has been processed, because the user has come back for more."""
         self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
         positions = self.positions()
-        if positions and (self.group is None or self.group.membership.is_stable):
-            # A refused one is followed by a rebalance, a failed one by the next: nothing for the user to do.
-            self.commit_later(positions, None)
+        may_commit = self._committing is None or self._committing.done()  # a slow coordinator gets no queue of them
+        if positions and may_commit and (self.group is None or self.group.membership.is_stable):
+            self._committing = self.commit_later(positions, self._committed_in_background)
+
+    def _committed_in_background(self, _: object, error: RaylogError | None) -> None:
+        # A refused one is followed by a rebalance, a failed one by the next: there is nothing for poll() to raise.
+        if error is not None:
+            logger.warning("Positions were not committed; the next automatic commit tries again: %s", error)
+            self.notify()
 
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("A task of the consumer failed.", exc_info=error)
+            self._keep_error(as_raylog_error(error))

@@ -7,6 +7,7 @@ partition holds up nobody. A task sleeps while its partition has enough buffered
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from raylog.client.cluster import SUSPECT_S, ClusterClient
@@ -26,6 +27,8 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import TopicPartition
 from raylog.rpc import RpcError
+
+logger = logging.getLogger(__name__)
 
 NEAR_AHEAD_BYTES = 16 << 20
 """Places in files are asked for again when so much is left of them: early enough, and nothing that costs memory."""
@@ -101,7 +104,9 @@ class Fetcher:
             session = state.session
             try:
                 await self._fetch(state, backoff)
-            except (RpcError, RaylogError) as failure:
+            except Exception as failure:  # an unknown one, too: the end of this task would end the partition unseen
+                if not isinstance(failure, RpcError | RaylogError):
+                    logger.exception("Fetching %s failed.", state.partition)
                 await self._failed(state, session, as_raylog_error(failure), backoff)
 
     async def _failed(self, state: PartitionState, session: int, error: RaylogError, backoff: Backoff) -> None:

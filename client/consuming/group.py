@@ -9,7 +9,8 @@ May touch: the network, the loop's clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -21,10 +22,13 @@ from raylog.client.consuming.assignment import Assignment
 from raylog.client.consuming.membership import Call, Membership
 from raylog.client.consuming.partition import Start
 from raylog.client.failures import Backoff, as_raylog_error
-from raylog.core.errors import MemberIdRequired, RaylogError
+from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
 from raylog.core.groups.assignors import Subscription
+from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
 from raylog.rpc import RpcError
+
+logger = logging.getLogger(__name__)
 
 JOIN_EXTRA_S = 5.0
 """A join is parked for as long as the slowest member may take; its answer needs some time on top."""
@@ -79,7 +83,7 @@ class GroupSession:
         self._call: ListenerCall | None = None
         self._error: RaylogError | None = None
         self._counts: dict[str, int] = {}
-        """Partitions by topic at the last assignment this member made as a leader."""
+        """Partitions by topic at the last assignment under this member's lead; 0 for one that does not exist."""
         self.last_poll_s = 0.0
         self.is_polling = False
         self._heart: asyncio.Task[None] | None = None
@@ -94,7 +98,9 @@ class GroupSession:
     @property
     def needs_turn(self) -> bool:
         """Whether `turn` has something to do, or is waiting to have."""
-        return self._step is not Step.STEADY or self.membership.rejoin_reason is not None or self._error is not None
+        member = self.membership
+        is_steady = self._step is Step.STEADY and member.rejoin_reason is None
+        return not is_steady or self._error is not None or member.fenced is not None
 
     # Called inside poll()
 
@@ -107,6 +113,8 @@ class GroupSession:
         if self._heart is None:
             self._heart = asyncio.get_running_loop().create_task(self._beat(), name="raylog-heartbeat")
         while self._call is None:
+            if self.membership.fenced is not None:
+                raise self.membership.fenced
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -142,12 +150,16 @@ class GroupSession:
             return False
         work, self._work = self._work, None
         if self._step is Step.COMMITTING:
-            self._tell_revoked()
+            if member.fenced is not None:
+                self._step = Step.STEADY  # `turn` raises it; joining again would fence the process that has the id now
+            else:
+                self._tell_revoked()
             return True
         self._step = Step.STEADY  # where a failed join begins anew
         try:
             partitions = work.result()
-        except RpcError as failure:
+        except Exception as failure:  # whatever it was: without another join the member would wait for ever
+            member.need_rejoin("its last join failed")
             raise as_raylog_error(failure) from failure
         self._assignment.set_partitions(partitions or (), Start.COMMITTED)
         self._on_assignment()
@@ -188,21 +200,23 @@ class GroupSession:
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:
             topics = sorted(self._assignment.topics)
-            for topic in topics:
-                await self._cluster.topic(topic, timeout_s=self._request_s)
+            await self._look_up(topics)
             call = Call.JOIN
             try:
                 timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
                 answer = await self._ask(call, member.join_args(topics, _pack), timeout_s)
                 rows = member.joined(answer)
                 subscriptions = member.subscriptions(rows, _unpack)
-                counts = await self._partition_counts(subscriptions)
+                watched = subscriptions or member.subscriptions(member.unassigned_rows, _unpack)
+                counts = await self._partition_counts(watched)
                 call = Call.SYNC
                 assignments = member.sync_args(subscriptions, counts, _pack)
                 answer = await self._ask(call, assignments, max(self._request_s, JOIN_EXTRA_S))
                 partitions = member.synced(bytes(answer[0]), _unpack)
                 if topics != sorted(self._assignment.topics):
                     member.need_rejoin("its subscription was changed while it joined")
+                if member.unassigned_rows:
+                    await self._check_assignment(watched, counts)
                 return partitions
             except RaylogError as error:
                 reaction = member.failed(call, error, generation=member.generation)
@@ -221,6 +235,38 @@ class GroupSession:
             raise as_raylog_error(failure) from failure
         return reply.args
 
+    async def _look_up(self, topics: Sequence[str]) -> None:
+        """Learn of the topics. Raises UnknownTopicOrPartition when none exists; the others go on without one that does
+        not, and get it when it is created.
+        """
+        answers = await asyncio.gather(
+            *(self._cluster.topic(topic, timeout_s=self._request_s) for topic in topics), return_exceptions=True
+        )
+        missing = [answer for answer in answers if isinstance(answer, UnknownTopicOrPartition)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and (len(missing) == len(topics) or answer not in missing):
+                raise answer
+        for error in missing:
+            logger.warning("Group %s goes on without a topic: %s", self.membership.group, error.message)
+
+    async def _check_assignment(self, subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> None:
+        """Whether the assignment that a static leader came back to leaves partitions out: added while it was away."""
+        member = self.membership
+        wanted = {topic for each in subscriptions.values() for topic in each.topics}
+        try:
+            group = await self._ask(Call.DESCRIBE, [member.group], self._request_s)
+            given = {
+                each
+                for row in group["members"]
+                if row["assignment"]
+                for each in decode_assignment(_unpack(bytes(row["assignment"])))
+            }
+        except (RaylogError, ValueError, TypeError, LookupError) as error:
+            member.need_rejoin(f"the group's assignment is not known ({error})")
+            return
+        if given != {TopicPartition(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}:
+            member.need_rejoin("partitions were added or removed while it was away")
+
     async def _partition_counts(self, subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
         """Partitions of every topic that any member wants, as the cluster has them now; unknown topics are left out."""
         topics = {topic for each in subscriptions.values() for topic in each.topics}
@@ -229,8 +275,8 @@ class GroupSession:
         self._cluster.watch(topics)
         await self._cluster.refresh(topics, timeout_s=self._request_s)
         found = {topic: self._cluster.metadata.topic(topic) for topic in sorted(topics)}
-        self._counts = {topic: len(info.partitions) for topic, info in found.items() if info is not None}
-        return self._counts
+        self._counts = {topic: 0 if info is None else len(info.partitions) for topic, info in found.items()}
+        return {topic: count for topic, count in self._counts.items() if count}
 
     def _topics_changed(self, changed: set[str]) -> None:
         """Partitions were added, or a topic has come or gone: the leader has everybody join again."""

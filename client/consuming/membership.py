@@ -7,6 +7,7 @@ leads. Touches nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,7 @@ from typing import Any, Final
 from raylog.core.errors import (
     FencedInstanceId,
     IllegalGeneration,
+    InconsistentGroupProtocol,
     MemberIdRequired,
     RaylogError,
     RebalanceInProgress,
@@ -25,9 +27,13 @@ from raylog.core.groups.assignors import Subscription, assign
 from raylog.core.groups.protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from raylog.core.ids import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 PROTOCOL_TYPE: Final = "consumer"
 NO_GENERATION: Final = -1
 
+Row = tuple[str, str | None, bytes]
+"""A member as the leader sees it: member id, instance id, metadata."""
 Pack = Callable[[object], bytes]
 Unpack = Callable[[bytes], Any]
 
@@ -39,6 +45,7 @@ class Call(Enum):
     SYNC = "sync_group"
     HEARTBEAT = "heartbeat"
     COMMIT = "offset_commit"
+    DESCRIBE = "describe_group"
 
 
 class Forget(Enum):
@@ -134,11 +141,15 @@ class Membership:
         self.owned: tuple[TopicPartition, ...] = ()
         """What the last successful sync gave, in ``owned_generation``; sticky assignors look at it."""
         self.owned_generation = NO_GENERATION
+        self.unassigned_rows: list[Row] = []
+        """Of all members, where this one leads and the coordinator goes on with the old assignment; else empty."""
+        self.fenced: FencedInstanceId | None = None
+        """Another process has this member's instance id: it must never join again (KIP-345)."""
 
     @property
     def commit_identity(self) -> tuple[int, str]:
-        """Generation and member id for an offset commit; (-1, "") speaks for nobody."""
-        return self.generation, self.member_id
+        """Generation and member id for an offset commit, of the last assignment; generation -1: none is held."""
+        return self.owned_generation, self.member_id
 
     # Joining
 
@@ -163,8 +174,12 @@ class Membership:
             [[name, wire] for name in self.assignors],
         ]
 
-    def joined(self, reply: Sequence[Any]) -> list[tuple[str, str | None, bytes]]:
-        """Take JoinGroup's answer in; the rows of all members if this one leads and has to assign, else none."""
+    def joined(self, reply: Sequence[Any]) -> list[Row]:
+        """Take JoinGroup's answer in; the rows of all members if this one leads and has to assign, else none.
+
+        A static leader that comes back need not assign, but has to watch the topics for all members (KIP-814): their
+        rows are in `unassigned_rows` then.
+        """
         generation, protocol, leader, member_id, members, skip_assignment = reply[:6]
         self.generation = generation
         self.protocol = protocol
@@ -172,18 +187,29 @@ class Membership:
         self.is_leader = leader == member_id
         self.rejoin_reason = None
         self.lost = False
-        if not self.is_leader or skip_assignment:
-            return []
-        return [(row[0], row[1], bytes(row[2])) for row in members]
+        rows = [(row[0], row[1], bytes(row[2])) for row in members] if self.is_leader else []
+        self.unassigned_rows = rows if skip_assignment else []
+        return [] if skip_assignment else rows
 
-    def subscriptions(
-        self, members: Sequence[tuple[str, str | None, bytes]], unpack: Unpack
-    ) -> dict[str, Subscription]:
-        """What each member of the round asks for, as the leader has to know."""
-        return {
-            member_id: decode_subscription(unpack(metadata), instance_id)
-            for member_id, instance_id, metadata in members
-        }
+    def subscriptions(self, members: Sequence[Row], unpack: Unpack) -> dict[str, Subscription]:
+        """What each member of the round asks for, as the leader has to know.
+
+        A member whose metadata are of another client and make no sense here gets nothing; the group goes on without it.
+        """
+        found: dict[str, Subscription] = {}
+        for member_id, instance_id, metadata in members:
+            try:
+                found[member_id] = decode_subscription(unpack(metadata), instance_id)
+            except (ValueError, TypeError) as error:  # msgspec's errors are ValueErrors
+                found[member_id] = Subscription(topics=(), instance_id=instance_id)
+                logger.warning(
+                    "Member %s of group %s gets no partitions, because its metadata cannot be read (%s): make it use "
+                    "this client's embedded protocol, or another group.",
+                    member_id,
+                    self.group,
+                    error,
+                )
+        return found
 
     def sync_args(
         self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int], pack: Pack
@@ -199,8 +225,17 @@ class Membership:
         return [self.group, self.generation, self.member_id, self.instance_id, rows]
 
     def synced(self, assignment: bytes, unpack: Unpack) -> tuple[TopicPartition, ...]:
-        """Take SyncGroup's answer in: the partitions of this member."""
-        self.owned = decode_assignment(unpack(assignment)) if assignment else ()
+        """Take SyncGroup's answer in: the partitions of this member.
+
+        Raises InconsistentGroupProtocol for an assignment that cannot be read, of a leader of another kind.
+        """
+        try:
+            self.owned = decode_assignment(unpack(assignment)) if assignment else ()
+        except (ValueError, TypeError) as error:
+            raise InconsistentGroupProtocol(
+                f"The leader of group {self.group!r} gave an assignment that cannot be read ({error}): it is another "
+                "kind of client; use another group."
+            ) from error
         self.owned_generation = self.generation
         self.is_stable = True
         return self.owned
@@ -214,6 +249,8 @@ class Membership:
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
         """Take an error in. `generation` is the one the request was sent in; answers to an older one change nothing."""
         reaction = reaction_to(call, error)
+        if isinstance(error, FencedInstanceId) and generation in (self.generation, self.owned_generation):
+            self.fenced = error
         if call in (Call.HEARTBEAT, Call.COMMIT) and generation != self.generation:
             return reaction if reaction.fatal else _NOTHING
         given = error.details.get("member_id")

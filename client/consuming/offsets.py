@@ -6,16 +6,26 @@ Used by `engine.py` and `group.py`. May touch: the network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from raylog.client.cluster import ClusterClient
 from raylog.client.consuming.membership import Call, Membership
 from raylog.client.failures import as_raylog_error
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
-from raylog.core.errors import CommitFailed, InvalidGroupId, RaylogError, RequestTimedOut, from_code
+from raylog.core.errors import (
+    CommitFailed,
+    InvalidGroupId,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    from_code,
+)
 from raylog.core.ids import TopicPartition
 from raylog.rpc import RpcError
+
+logger = logging.getLogger(__name__)
 
 
 async def list_offsets(
@@ -45,6 +55,17 @@ async def list_offsets(
     return found
 
 
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object]
+
+
+class Speaker(NamedTuple):
+    """For which member and generation a commit speaks; generation -1 without a member: a commit by hand."""
+
+    member: Membership | None
+    generation: int
+    member_id: str
+
+
 class CommittedOffsets:
     """The offsets that a group has committed. Commits are made one by one, in the order they were asked for."""
 
@@ -60,35 +81,78 @@ class CommittedOffsets:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offset of each partition; None = none. Raises RaylogError."""
         group = self._known_group()
-        ids = await self._with_ids(partitions, timeout_s)
+        wanted = [TopicPartition(*each) for each in partitions]
+        ids, missing = await self._with_ids(wanted, timeout_s)
+        if missing is not None and not ids:
+            raise missing
         reply = await self._call("offset_fetch", [group, [[ids[each], *each] for each in ids]], timeout_s)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(ids)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for _, topic, partition, offset, leader_epoch, metadata in reply:
             if offset >= 0:
                 found[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, metadata, leader_epoch)
         return found
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_s: float) -> None:
-        """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are."""
+    def speaker(self) -> Speaker:
+        """For which member and generation a commit speaks that is asked for now."""
+        member = self.membership
+        return Speaker(None, -1, "") if member is None else Speaker(member, *member.commit_identity)
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_s: float,
+        speaker: Speaker | None = None,
+    ) -> None:
+        """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are.
+
+        `speaker` is of the moment when the commit was asked for: it may wait behind others, and what it says of a
+        generation that has ended by then must not count in the next, where its partitions belong to others. Offsets of
+        topics that do not exist fail with UnknownTopicOrPartition, after all others were stored.
+        """
         group = self._known_group()
         if not offsets:
             return
+        speaker = speaker or self.speaker()
         try:
             async with asyncio.timeout(timeout_s), self._one_at_a_time:
-                ids = await self._with_ids(offsets, timeout_s)
+                ids, missing = await self._with_ids(offsets, timeout_s)
                 rows = [
                     [ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata]
                     for each in ids
                 ]
-                await self._commit_rows(group, rows, timeout_s)
+                if rows:
+                    await self._commit_rows(group, speaker, rows, timeout_s)
         except TimeoutError:
             raise RequestTimedOut(
                 f"The offsets of group {group!r} were not committed within {timeout_s:g} seconds; try again."
             ) from None
+        if missing is not None:
+            raise missing
 
-    async def _commit_rows(self, group: str, rows: list[list[object]], timeout_s: float) -> None:
-        member = self.membership
-        generation, member_id = (-1, "") if member is None else member.commit_identity
+    async def commit_and_report(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback | None,
+        speaker: Speaker,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """As `commit`; the outcome goes to `callback(offsets, error or None)`."""
+        error: RaylogError | None = None
+        try:
+            await self.commit(offsets, timeout_s=timeout_s, speaker=speaker)
+        except RaylogError as failure:
+            error = failure
+        if callback is not None:
+            try:
+                callback(offsets, error)
+            except Exception:  # the user's code; its bug is no failure of this consumer
+                logger.exception("The callback of a commit raised an error.")
+
+    async def _commit_rows(self, group: str, speaker: Speaker, rows: list[list[object]], timeout_s: float) -> None:
+        member, generation, member_id = speaker
+        instance_id = None if member is None else member.instance_id
         if member is not None and generation < 0:
             # Sent without a generation, it would pass for a commit by hand and might be accepted.
             raise CommitFailed(
@@ -96,7 +160,7 @@ class CommittedOffsets:
                 "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
             )
         try:
-            reply = await self._call("offset_commit", [group, generation, member_id, rows], timeout_s)
+            reply = await self._call("offset_commit", [group, generation, member_id, rows, instance_id], timeout_s)
         except RaylogError as error:
             if member is None:
                 raise
@@ -122,12 +186,25 @@ class CommittedOffsets:
             raise as_raylog_error(error) from error
         return reply.args
 
-    async def _with_ids(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, str]:
-        found: dict[TopicPartition, str] = {}
-        for each in partitions:
-            partition = TopicPartition(*each)
-            found[partition] = (await self._cluster.topic(partition.topic, timeout_s=timeout_s)).topic_id
-        return found
+    async def _with_ids(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> tuple[dict[TopicPartition, str], UnknownTopicOrPartition | None]:
+        """The topic id of each partition whose topic exists, and the error for a topic that does not."""
+        wanted = [TopicPartition(*each) for each in partitions]
+        topics = sorted({each.topic for each in wanted})
+        answers = await asyncio.gather(
+            *(self._cluster.topic(topic, timeout_s=timeout_s) for topic in topics), return_exceptions=True
+        )
+        ids: dict[str, str] = {}
+        missing: UnknownTopicOrPartition | None = None
+        for topic, answer in zip(topics, answers, strict=True):
+            if isinstance(answer, UnknownTopicOrPartition):
+                missing = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                ids[topic] = answer.topic_id
+        return {each: ids[each.topic] for each in wanted if each.topic in ids}, missing
 
     def _known_group(self) -> str:
         if not self._group:

@@ -56,6 +56,7 @@ class PositionFinder:
             except RaylogError as error:
                 if not error.retriable or "topic" in error.details:
                     self._on_error(error)
+                if not error.retriable:
                     break
             if any(state.position is None for state in lacking):
                 await asyncio.sleep(backoff.next_s())
@@ -91,12 +92,16 @@ class PositionFinder:
         answers = await list_offsets(
             self._cluster, {each: time for each, time in wanted.items() if time is not None}, timeout_s=timeout_s
         )
+        failure: RaylogError | None = None
         for state in lacking:
             answer = answers.get(state.partition)
-            if isinstance(answer, RaylogError) and (not answer.retriable or "topic" in answer.details):
-                raise answer
-            if answer is not None and not isinstance(answer, RaylogError) and current(state):
+            if isinstance(answer, RaylogError):
+                if not answer.retriable or (failure is None and "topic" in answer.details):
+                    failure = answer
+            elif answer is not None and current(state):
                 self._set_position(state, answer.offset)
+        if failure is not None:
+            raise failure  # after the others have their positions: it is about one topic
 
     def _set_position(self, state: PartitionState, offset: int) -> None:
         state.move_to(offset)

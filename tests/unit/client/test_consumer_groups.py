@@ -276,7 +276,8 @@ def test_a_commit_after_the_group_went_on_is_refused(group: Group) -> None:
         )
         # The round waits for this one, which does not poll; a commit in it is still its right.
         consumer.commit()
-        consumer._do(lambda: setattr(member.membership, "generation", generation - 1))
+        for name in ("generation", "owned_generation"):
+            consumer._do(lambda name=name: setattr(member.membership, name, generation - 1))  # type: ignore[misc]
         with pytest.raises(CommitFailed, match="max_poll_interval_ms"):
             consumer.commit()
         told: list[object] = []

@@ -224,7 +224,9 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
         ),
         "heartbeat": lambda: HeartbeatReceived(**common, generation=args[1], member_id=args[2], instance_id=args[3]),
         "leave_group": lambda: LeaveReceived(**common, members=args[1]),
-        "offset_commit": lambda: OffsetCommitReceived(**common, generation=args[1], member_id=args[2], offsets=args[3]),
+        "offset_commit": lambda: OffsetCommitReceived(
+            **common, generation=args[1], member_id=args[2], offsets=args[3], instance_id=(args[4:] or [None])[0]
+        ),
         "offset_fetch": lambda: OffsetFetchReceived(**common, partitions=args[1]),
         "describe_group": lambda: DescribeGroupReceived(**common),
     }

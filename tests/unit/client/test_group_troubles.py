@@ -203,14 +203,14 @@ async def _join_as_foreigner(cluster: ToyCluster, coordinator: ToyCoordinator, m
     assert coordinator._endpoint is not None
     connection = await connect(coordinator._endpoint.host, coordinator._endpoint.port, secret=SECRET)
     try:
-        member_id, args = "", []
-        for _ in range(2):
-            args = ["board", member_id, None, "foreigner", 5_000, 5_000, "consumer", [["range", metadata]]]
-            try:
-                joined = await connection.call("join_group", args, timeout_s=10)
-                break
-            except RemoteError as error:  # the first answer is the id to join with
-                member_id = str((error.details or {})["member_id"])
+
+        def args(member_id: str) -> list[Any]:
+            return ["board", member_id, None, "foreigner", 5_000, 5_000, "consumer", [["range", metadata]]]
+
+        with pytest.raises(RemoteError) as refusal:  # with the id to join with
+            await connection.call("join_group", args(""), timeout_s=10)
+        member_id = str((refusal.value.details or {})["member_id"])
+        joined = await connection.call("join_group", args(member_id), timeout_s=10)
         generation, member_id = joined.args[0], joined.args[3]
         synced = await connection.call("sync_group", ["board", generation, member_id, None, []], timeout_s=10)
         return [bytes(synced.args[0])]

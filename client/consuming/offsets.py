@@ -59,7 +59,7 @@ CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogErr
 
 
 class Speaker(NamedTuple):
-    """For which member and generation a commit speaks; generation -1 without a member: a commit by hand."""
+    """The member and the generation that a commit comes from; -1 without a member: a commit by hand."""
 
     member: Membership | None
     generation: int
@@ -93,7 +93,7 @@ class CommittedOffsets:
         return found
 
     def speaker(self) -> Speaker:
-        """For which member and generation a commit speaks that is asked for now."""
+        """The member and the generation of a commit that begins here."""
         member = self.membership
         return Speaker(None, -1, "") if member is None else Speaker(member, *member.commit_identity)
 

@@ -27,6 +27,7 @@ from raylog.client.descriptions import (
     describe_cluster,
     describe_topic,
 )
+from raylog.client.lag import AsyncGroupLag, GroupLag
 from raylog.client.moving import AsyncMoving, Moving
 from raylog.core.errors import (
     ClientClosed,
@@ -50,7 +51,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving):
+class AsyncAdmin(AsyncMoving, AsyncGroupLag):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -338,7 +339,7 @@ class AsyncAdmin(AsyncMoving):
             await asyncio.sleep(POLL_S)
 
 
-class Admin(Moving):
+class Admin(Moving, GroupLag):
     """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
 
     _twin: AsyncAdmin
@@ -484,5 +485,8 @@ def keys_of_each_coordinator(partitions: int) -> list[str]:
 
 def _member(row: Mapping[str, Any]) -> MemberDescription:
     raw = row["assignment"]
-    assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
+    try:
+        assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
+    except (ValueError, TypeError):
+        assigned = ()  # of another kind of client, and known to its members only
     return MemberDescription(row["member_id"], row["instance_id"], row["client_id"], tuple(assigned))

@@ -297,6 +297,17 @@ class Consumer:
         """The high watermark that came with the last fetch of an assigned partition; None before the first."""
         return self._inner.highwater(partition)
 
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """Records between the position and the high watermark of the last fetch (KIP-695); None before both are known.
+
+        Raises InvalidRequest for a partition that is not assigned.
+        """
+        return self._inner.current_lag(partition)
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of now, by Kafka's names: `records-lag-max`, `records-lead-min` and others."""
+        return self._inner.metrics()
+
     # Inside
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -21,6 +21,7 @@ from raylog.client.config import ConsumerConfig, load
 from raylog.client.consuming.engine import Engine
 from raylog.client.consuming.group import ListenerCall
 from raylog.client.consuming.listener import ListenerCalls, RebalanceListener, Told
+from raylog.client.consuming.metrics import lag_of, metrics_of
 from raylog.client.consuming.offsets import list_offsets
 from raylog.client.consuming.partition import Start
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
@@ -318,6 +319,17 @@ class AsyncConsumer:
         """The high watermark that came with the last fetch of an assigned partition; None before the first."""
         found = self._engine.assignment.state(partition).high_watermark
         return None if found < 0 else found
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """Records between the position and the high watermark of the last fetch (KIP-695); None before both are known.
+
+        Raises InvalidRequest for a partition that is not assigned.
+        """
+        return lag_of(self._engine.assignment.state(partition))
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of now, by Kafka's names: see `client/consuming/metrics.py`."""
+        return metrics_of(self._engine.assignment)
 
     # Inside
 

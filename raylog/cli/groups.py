@@ -10,8 +10,11 @@ from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import show_json, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from raylog.client.admin import Admin
     from raylog.client.descriptions import GroupDescription
+    from raylog.client.lag import PartitionLag
     from raylog.core.ids import TopicPartition
 
 
@@ -46,14 +49,14 @@ def list_(target: Target, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @cluster_options
 def describe(target: Target, name: str, as_json: bool) -> None:
-    """Show members, committed offsets and lag of a group."""
-    arguments = target.client_arguments()
-    with _admin(arguments) as admin:
+    """Show members, committed offsets and lag of a group.
+
+    The lag is shown in records, and in seconds since the oldest record that the group has not read was made.
+    """
+    with _admin(target.client_arguments()) as admin:
         found = admin.describe_group(name)
-        existing = set(admin.list_topics(internal=True))
-    wanted = {*found.offsets, *(one for member in found.members for one in member.assignment)}
-    ends = _ends(arguments, [one for one in wanted if one.topic in existing])
-    rows = progress(found, ends)
+        lags = admin.group_lag(found)
+    rows = progress(found, lags)
     if as_json:
         show_json(
             {
@@ -79,31 +82,32 @@ def describe(target: Target, name: str, as_json: bool) -> None:
         f"Group {found.group_id}: {found.state}, generation {found.generation}, "
         f"{count} {'member' if count == 1 else 'members'}"
     )
-    columns = ["topic", "partition", "committed", "end", "lag", "member"]
     if rows:
-        show_table("", columns, [["-" if row[name] is None else row[name] for name in columns] for row in rows])
+        show_table("", COLUMNS, [[_cell(row[name]) for name in row] for row in rows])
 
 
-def _ends(arguments: dict[str, Any], partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The end offset of each partition, for the lag."""
-    if not partitions:
-        return {}
-    from raylog.client.consumer import Consumer
-
-    with Consumer(**arguments) as consumer:
-        return consumer.end_offsets(partitions)
+COLUMNS = ["topic", "partition", "committed", "end", "lag", "lag (s)", "member"]
 
 
-def progress(found: GroupDescription, ends: dict[TopicPartition, int]) -> list[dict[str, Any]]:
-    """A row for each partition the group has read or is reading: committed offset, end, lag, who reads it."""
+def _cell(value: object) -> object:
+    return "-" if value is None else value
+
+
+def progress(found: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]) -> list[dict[str, Any]]:
+    """A row for each partition that the group has read or is reading; `lag_seconds`: see `PartitionLag`."""
     owners = {one: member.client_id for member in found.members for one in member.assignment}
-    rows: list[dict[str, Any]] = []
-    for partition in sorted({*found.offsets, *owners}):
-        committed, end = found.offsets.get(partition), ends.get(partition)
-        lag = None if committed is None or end is None else max(end - committed, 0)
-        row = {"topic": partition.topic, "partition": partition.partition, "committed": committed}
-        rows.append({**row, "end": end, "lag": lag, "member": owners.get(partition)})
-    return rows
+    return [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "committed": lag.committed,
+            "end": lag.end,
+            "lag": lag.records,
+            "lag_seconds": lag.seconds,
+            "member": owners.get(partition),
+        }
+        for partition, lag in sorted(lags.items())
+    ]
 
 
 @group.command()

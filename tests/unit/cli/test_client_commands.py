@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 
 from raylog.cli.consume import compile_format
 from raylog.cli.status import condition, judged
+from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.types import Record
+from raylog.core.ids import TopicPartition
 from tests.unit.cli.support import Outcome, raylog, refusal
 from tests.unit.cli.test_perf_stats import FINAL
+from tests.unit.client.consumer_support import with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
 
 
@@ -239,3 +243,17 @@ def test_a_stopped_broker_is_no_offline_one_and_unclean_elections_are_named() ->
     found = judged({"brokers": brokers, "topics": {"t": [{**healthy, "unclean_leader_epoch": 3}]}})
     assert (found["offline_brokers"], found["stopped_brokers"]) == ([], [2])
     assert found["unclean_partitions"] == [["t-0", 3]]
+
+
+def test_a_group_is_described_with_its_lag_in_records_and_seconds(cluster: ToyCluster) -> None:
+    with_coordinator(cluster)
+    with Producer(**cluster.options) as producer:
+        for _ in range(3):
+            producer.send("flights", b"x", partition=0, timestamp_ms=int(time.time() * 1000) - 90_000)
+    with Consumer(**cluster.options, group_id="board", enable_auto_commit=False) as consumer:
+        consumer.commit({TopicPartition("flights", 0): 1})
+    (row,) = json.loads(at(cluster, "group", "describe", "board", "--json").out)["partitions"]
+    assert 90 <= row.pop("lag_seconds") < 150
+    assert row == {"topic": "flights", "partition": 0, "committed": 1, "end": 3, "lag": 2, "member": None}
+    shown = at(cluster, "group", "describe", "board").out
+    assert "lag (s)" in shown

@@ -1,0 +1,165 @@
+"""How far behind a group is: in records, and in seconds since the oldest record that it has not read was made.
+
+Behind `Admin.group_lag` and `raylog group describe`. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from raylog.client.cluster import ClusterClient
+from raylog.client.descriptions import GroupDescription
+from raylog.client.failures import as_raylog_error
+from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
+from raylog.core.ids import LATEST, TopicPartition
+from raylog.rpc import Reply, RpcError
+from raylog.rpc.framing import Buffer
+from raylog.storage.errors import StorageError
+from raylog.storage.records import TIMESTAMP_TYPE_BIT, iter_headers, open_batch
+
+Result = TypeVar("Result")
+
+AT_ONCE: Final = 64
+"""So many partitions are asked at the same time: each answer with a time may hold a whole batch."""
+READ_UNCOMMITTED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition.
+
+    `records` = max(0, `end` - `committed`). `seconds` is the age of the record at the committed offset, or of the first
+    that is left where retention has removed it: 0 without a lag, never negative. Where something is not known it is
+    None, and `error` says why; `records` is None, too, where nothing was committed.
+    """
+
+    committed: int | None
+    end: int | None = None
+    records: int | None = None
+    seconds: float | None = None
+    error: RaylogError | None = None
+
+
+async def partition_lags(
+    cluster: ClusterClient, committed: Mapping[TopicPartition, int | None], *, now_ms: int, timeout_s: float
+) -> dict[TopicPartition, PartitionLag]:
+    """The lag in each partition behind its committed offset (None: nothing was committed).
+
+    Asks each leader for its high watermark, and for one batch where there is a lag. A partition that cannot be asked
+    within `timeout_s` has its error in the answer; nothing is raised.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(partition: TopicPartition, offset: int | None) -> PartitionLag:
+        try:
+            async with asyncio.timeout(timeout_s), gate:
+                return await _lag(cluster, partition, offset, now_ms, timeout_s)
+        except (RpcError, RaylogError, TimeoutError) as failure:
+            return PartitionLag(offset, error=as_raylog_error(failure))
+
+    partitions = list(committed)
+    found = await asyncio.gather(*(ask(each, committed[each]) for each in partitions))
+    return dict(zip(partitions, found, strict=True))
+
+
+async def _lag(
+    cluster: ClusterClient, partition: TopicPartition, offset: int | None, now_ms: int, timeout_s: float
+) -> PartitionLag:
+    reply = await cluster.call_leader(*partition, "list_offsets", LATEST, timeout_s=timeout_s)
+    end = int(reply.args[0])
+    if offset is None:
+        return PartitionLag(None, end)
+    records = max(0, end - offset)
+    if not records:
+        return PartitionLag(offset, end, 0, 0.0)
+    try:
+        made_ms = await _made_ms(cluster, partition, offset, timeout_s)
+    except (RpcError, RaylogError) as failure:
+        return PartitionLag(offset, end, records, error=as_raylog_error(failure))
+    return PartitionLag(offset, end, records, None if made_ms is None else max(0, now_ms - made_ms) / 1000)
+
+
+async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> int | None:
+    """The timestamp of the first record at or behind an offset; None when there is none, or only markers."""
+    try:
+        reply = await _one_batch(cluster, partition, offset, timeout_s)
+    except (RpcError, RaylogError) as failure:
+        error = as_raylog_error(failure)
+        start = error.details.get("start")
+        if not isinstance(error, OffsetOutOfRange) or not isinstance(start, int) or start <= offset:
+            raise
+        offset = start  # retention was faster than the group
+        reply = await _one_batch(cluster, partition, offset, timeout_s)
+    try:
+        return timestamp_at(reply.payload, offset)
+    except StorageError as error:
+        raise UnknownServerError(f"The batch at offset {offset} of {partition} cannot be read: {error}") from error
+
+
+async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> Reply:
+    """A fetch of at least one batch, which is as much as a leader gives for one byte, and without waiting."""
+    return await cluster.call_leader(*partition, "fetch", offset, 1, 0, 0, READ_UNCOMMITTED, timeout_s=timeout_s)
+
+
+def timestamp_at(batches: Buffer, offset: int) -> int | None:
+    """The timestamp (ms) of the first record at or behind an offset, opening a batch only if it has several times.
+
+    None when no record is there. Raises StorageError for a batch that cannot be read. Pure.
+    """
+    for place, header in iter_headers(batches):
+        if header.is_control or header.next_offset <= offset:
+            continue
+        if header.attributes & TIMESTAMP_TYPE_BIT:
+            return header.max_timestamp
+        is_first = offset <= header.base_offset and header.record_count == header.last_offset_delta + 1
+        if is_first or header.record_count == 1:
+            return header.base_timestamp
+        opened = open_batch(batches, place, header)
+        at = bisect_left(opened.offsets, offset)
+        if at < opened.rows:
+            return opened.timestamps()[at]
+    return None
+
+
+class AsyncGroupLag:
+    """What `AsyncAdmin` knows about lag."""
+
+    cluster: ClusterClient
+
+    async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
+        """See `AsyncAdmin.describe_group`."""
+        raise NotImplementedError  # the admin's own
+
+    async def group_lag(
+        self, group: str | GroupDescription, *, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, PartitionLag]:
+        """How far a group is behind in each partition that it has committed or is reading, in records and in seconds.
+
+        A partition that cannot be asked has its error in the answer. Raises GroupIdNotFound.
+        """
+        found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
+        committed: dict[TopicPartition, int | None] = dict.fromkeys(
+            each for member in found.members for each in member.assignment
+        )
+        committed.update(found.offsets)
+        return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=timeout_s)
+
+
+class GroupLag:
+    """What `Admin` knows about lag."""
+
+    _twin: AsyncGroupLag
+
+    def group_lag(
+        self, group: str | GroupDescription, *, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, PartitionLag]:
+        """See `AsyncAdmin.group_lag`."""
+        return self._run(lambda: self._twin.group_lag(group, timeout_s=timeout_s))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        raise NotImplementedError  # the admin's own

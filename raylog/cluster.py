@@ -19,6 +19,7 @@ from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
+from raylog.ray_note import leave_note
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.serving import Serving
 from raylog.stopping import actor_names, stop_actors
@@ -181,6 +182,7 @@ def start(
         stopped = [one["broker"] for one in _status(max(0.1, deadline - time.monotonic()))["brokers"] if one["stopped"]]
         resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
         _wait_until_serving(seats, deadline, timeout_s)
+        leave_note(root)
     except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
         if not ran_before:
             stop_actors(STOP_TIMEOUT_S)

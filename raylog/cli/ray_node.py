@@ -25,6 +25,7 @@ from typing import Final
 
 from raylog.cli.complaints import NO_CLUSTER
 from raylog.core.errors import NoClusterFound, StartFailed
+from raylog.ray_note import noted_address, process_began
 
 STATE_FILE: Final = "ray.json"
 LOG_FILE: Final = "ray.out"
@@ -49,17 +50,7 @@ class OwnRay:
 
     def is_running(self) -> bool:
         """Whether the process lives, and is the one that was started."""
-        return _began(self.pid) == self.began
-
-
-def _began(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None when it is gone (a zombie is gone)."""
-    try:
-        # The command's name, in parentheses, may hold spaces; what is wanted comes after it.
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return process_began(self.pid) == self.began
 
 
 def recorded(data_dir: Path) -> OwnRay | None:
@@ -89,7 +80,7 @@ def start_node(data_dir: Path) -> OwnRay:
     _children.append(process)
     try:
         address = _wait_for_address(process, log_path)
-        own = OwnRay(process.pid, _began(process.pid) or 0, address)
+        own = OwnRay(process.pid, process_began(process.pid) or 0, address)
         _write(data_dir / STATE_FILE, json.dumps(asdict(own)))
     except BaseException:  # also an interrupt: a node that nobody has recorded must not stay
         process.terminate()
@@ -157,7 +148,7 @@ def _forget_address(address: str) -> None:
 
 
 def find(address: str | None, data_dir: Path) -> str | None:
-    """Address of the Ray cluster that is meant: the given one, our own for this directory, one that runs here."""
+    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here."""
     if address not in (None, "", "auto", "local"):
         return address
     own = recorded(data_dir)
@@ -165,6 +156,9 @@ def find(address: str | None, data_dir: Path) -> str | None:
         return own.address
     if address == "local":
         return None
+    noted = noted_address(data_dir)
+    if noted is not None and _answers(noted):
+        return noted
     from raylog.client.ray_session import running_ray_address
 
     return running_ray_address()
@@ -193,9 +187,9 @@ def join(address: str | None, data_dir: Path) -> str:
 
 
 def _is_of_this_machine(address: str, data_dir: Path) -> bool:
-    """Whether this is our own Ray, or the one noted on this machine: only these may see the user's token unasked."""
+    """Whether this is our own Ray, or one noted on this machine: only these may see the user's token unasked."""
     own = recorded(data_dir)
-    if own is not None and own.address == address:
+    if (own is not None and own.address == address) or noted_address(data_dir) == address:
         return True
     try:
         return _address_note().read_text(encoding="utf-8").strip() == address

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -136,6 +137,30 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     back = shell.run("consume", "--topic", "flights", "--from-beginning", "--max-messages", "21000", "--format", "%o ")
     assert len(back.split()) == 21000
     shell.run("stop")
+
+
+def test_a_cluster_that_a_python_process_started_is_found(shell: Shell) -> None:
+    """As in a notebook: `ray.init()` leaves no address for other processes, the data directory does."""
+    program = "import raylog\nwith raylog.start('here', address='local'): print('ready', flush=True); input()"
+    with tempfile.TemporaryDirectory(prefix="rl", dir="/tmp") as home:  # no other Ray is noted there
+        apart = {"RAY_TMPDIR": home}
+        notebook = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=shell.folder,
+            env=shell.environment(**apart),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert notebook.stdout is not None
+        try:
+            assert notebook.stdout.readline() == "ready\n"
+            shell.run("topic", "create", "flights", "--data-dir", "here", env=apart)
+            assert "flights" in shell.run("status", "--data-dir", "here", env=apart)
+        finally:
+            notebook.communicate("\n", timeout=COMMAND_TIMEOUT_S)
+        assert notebook.returncode == 0
+        assert "raylog start" in shell.run("status", "--data-dir", "here", expect=1, env=apart)
 
 
 def test_in_the_foreground_a_signal_stops_cluster_and_ray(shell: Shell) -> None:

@@ -1,0 +1,93 @@
+"""The note in a data directory that says in which Ray its cluster runs: written by `start`, read by the command line.
+
+Ray notes an address for other processes only when it was started by `ray start`, not by ``ray.init()``, so a cluster
+that a notebook started could not be found otherwise. May touch: that file and ``/proc``. Reading it imports no Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+NOTE: Final = "ray-address.json"
+_STORE: Final = "gcs_server"
+"""Ray's control store, a child of the process that started Ray by ``ray.init()``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayNote:
+    """Where Ray answers, and the process with which that Ray ends."""
+
+    address: str
+    pid: int | None = None
+    """None where Ray was started by `ray start` and outlives the process that wrote the note."""
+    began: int | None = None
+    """Start of that process in clock ticks since boot, so that a reused id is not mistaken for it."""
+
+
+def process_began(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; None when it is gone (a zombie is gone)."""
+    try:
+        # The command's name, in parentheses, may hold spaces; what is wanted comes after it.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def leave_note(data_dir: Path) -> None:
+    """Note the Ray that this process uses; a directory that takes no file is logged and changes nothing else."""
+    import ray
+
+    try:
+        write_note(data_dir, ray.get_runtime_context().gcs_address, os.getpid() if _holds_ray() else None)
+    except OSError as error:
+        logger.warning("commands on %s will need --address: %s", data_dir, error)
+
+
+def write_note(data_dir: Path, address: str, holder: int | None) -> None:
+    """Note an address, and the process with which the Ray there ends. Raises OSError."""
+    note = RayNote(address, holder, None if holder is None else process_began(holder))
+    fresh = data_dir / f"{NOTE}.{os.getpid()}"
+    fresh.write_text(json.dumps(asdict(note)), encoding="utf-8")
+    fresh.replace(data_dir / NOTE)
+
+
+def noted_address(data_dir: Path) -> str | None:
+    """Address of the Ray that was noted; None without a note, and when the process that held that Ray has ended.
+
+    That Ray may have been shut down since. A note of another user counts as none, because the address that is noted is
+    shown this user's token.
+    """
+    path = data_dir / NOTE
+    try:
+        if path.stat().st_uid not in (0, os.geteuid()):
+            return None
+        note = RayNote(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None  # there is none, or not of this version
+    ended = note.pid is not None and process_began(note.pid) != note.began
+    return None if ended else note.address
+
+
+def _holds_ray() -> bool:
+    """Whether Ray's control store is a child of this process, hence ends with it."""
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue  # a thread that has ended, or a kernel without this file
+        for child in children:
+            try:
+                command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
+            except OSError:
+                continue
+            if Path(os.fsdecode(command)).name == _STORE:
+                return True
+    return False

@@ -6,8 +6,6 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,21 +13,35 @@ from rich.console import Console
 import raylog
 from examples.flights import analytics, board, data, feed
 from examples.flights.checks import Checks
+from examples.flights.screen import own_lines_only, step
 
 TOPIC = "flights"
 GROUP = "board"
 BROKERS = 3
 MARKER = ".raylog-demo"
+LOG = "ray-and-spark.log"
+KEEP_FOR_EVER = {"retention.ms": -1}
+"""The flights have timestamps of 2013, which the seven days of the default would have deleted within minutes."""
 
 
 def main() -> int:
     """Run every step; returns the process's exit code."""
     arguments = _arguments()
-    console = Console()
+    root = _fresh_directory(arguments.data_dir)
+    log = root / LOG
+    try:
+        with own_lines_only(log) as console:
+            console.print(f"What Ray and Spark have to say goes to {log}.")
+            return _run(console, root, arguments)
+    except BaseException:
+        print(f"The demo ended early; {log} may say why.", file=sys.stderr)
+        raise
+
+
+def _run(console: Console, root: Path, arguments: argparse.Namespace) -> int:
     checks = Checks(console)
     started = time.monotonic()
-    root = _fresh_directory(arguments.data_dir)
-    with _step(console, "Reading the flights"):
+    with step(console, "Reading the flights"):
         flights = data.load(arguments.limit)
     console.print(f"  {len(flights):,} flights, {len(set(flights.keys))} carriers")
     _first_life(console, checks, root, flights, with_spark=not arguments.no_spark)
@@ -40,11 +52,11 @@ def main() -> int:
 
 
 def _first_life(console: Console, checks: Checks, root: Path, flights: data.Flights, *, with_spark: bool) -> None:
-    with _step(console, f"Starting Ray and {BROKERS} brokers"):
+    with step(console, f"Starting Ray and {BROKERS} brokers"):
         cluster = raylog.start(root, brokers=BROKERS)
     try:
-        with _step(console, f"Creating topic {TOPIC}: 3 partitions, replication factor 3"), raylog.Admin() as admin:
-            admin.create_topic(TOPIC, partitions=3, replication_factor=3)
+        with step(console, f"Creating topic {TOPIC}: 3 partitions, replication factor 3"), raylog.Admin() as admin:
+            admin.create_topic(TOPIC, partitions=3, replication_factor=3, config=KEEP_FOR_EVER)
             replicas = sum(len(one.replicas) for one in admin.describe_topic(TOPIC).partitions)
             checks.equal("replica actors", replicas, 9)
         feed.produce(console, checks, cluster, TOPIC, flights)
@@ -53,12 +65,12 @@ def _first_life(console: Console, checks: Checks, root: Path, flights: data.Flig
             analytics.compare(console, checks, TOPIC, flights)
         checks.remember("offsets", board.committed(TOPIC, GROUP))
     finally:
-        with _step(console, "Stopping everything"):
+        with step(console, "Stopping everything"):
             cluster.stop()
 
 
 def _second_life(console: Console, checks: Checks, root: Path, flights: data.Flights) -> None:
-    with _step(console, "Starting again on the same directories"):
+    with step(console, "Starting again on the same directories"):
         cluster = raylog.start(root)
     try:
         board.reread(console, checks, TOPIC, flights)
@@ -86,14 +98,6 @@ def _fresh_directory(path: Path) -> Path:
     path.mkdir(parents=True)
     (path / MARKER).touch()
     return path
-
-
-@contextmanager
-def _step(console: Console, what: str) -> Iterator[None]:
-    began = time.monotonic()
-    with console.status(f"{what} ..."):
-        yield
-    console.print(f"[bold]{what}[/bold]: {time.monotonic() - began:.1f} s")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.table import Table
 import raylog
 from examples.flights.checks import Checks
 from examples.flights.data import Flights
+from examples.flights.screen import step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,17 +32,13 @@ Answer = list[tuple[str, int, float]]
 
 def compare(console: Console, checks: Checks, topic: str, flights: Flights) -> None:
     """Ask both, show the answers as tables, and check that they agree."""
-    began = time.monotonic()
-    with console.status("Starting Spark on Ray ..."):
+    with step(console, "Starting Spark on Ray"):
         spark = raylog.spark.session("flights", num_executors=1, executor_memory="1g", config=QUIET)
-    console.print(f"[bold]Starting Spark on Ray[/bold]: {time.monotonic() - began:.1f} s")
-    began = time.monotonic()
     try:
-        with console.status("Asking Spark ..."):
+        with step(console, "Two SQL questions"):
             by_carrier, worst_days = _ask_spark(spark, topic)
     finally:
         raylog.spark.stop()
-    console.print(f"[bold]Two SQL questions[/bold]: {time.monotonic() - began:.1f} s")
     console.print(_table("Flights and mean departure delay by carrier", "carrier", by_carrier))
     console.print(_table("The ten worst days", "day", worst_days))
     checks.equal("by carrier: Spark agrees with pandas", by_carrier == _by_carrier(flights), True)

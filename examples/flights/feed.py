@@ -61,9 +61,6 @@ def produce(console: Console, checks: Checks, cluster: raylog.Cluster, topic: st
             f"  killed process {failover.pid} (leader of {topic}-{VICTIM} on broker {failover.old_leader}); broker "
             f"{failover.new_leader} led {failover.leaderless_ms:.0f} ms later; nothing was lost"
         )
-        console.print(
-            "  (what Ray says of a worker that died is about that process; Ray has restarted it)", style="dim"
-        )
 
 
 def _kill_leader(cluster: raylog.Cluster, topic: str) -> tuple[Failover, threading.Thread]:

@@ -1,0 +1,1 @@
+"""What the examples show on the terminal."""

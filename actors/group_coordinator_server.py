@@ -32,7 +32,7 @@ from raylog.core.groups import events as groups
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.writing import WriteQueue
 from raylog.core.outbox import Outbox
-from raylog.rpc import Connection, Request
+from raylog.rpc import Connection, Request, RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class GroupCoordinatorServer:
         self._next_number = 1
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._trimming: asyncio.Task[None] | None = None
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -92,9 +93,10 @@ class GroupCoordinatorServer:
 
     async def stop(self) -> None:
         """Stop answering; what was acknowledged is in the log."""
-        for task in self._tasks:
+        tasks = self._tasks if self._trimming is None else [*self._tasks, self._trimming]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._link.stop()
         self._log.close()
         await self._server.close()
@@ -198,7 +200,8 @@ class GroupCoordinatorServer:
             await asyncio.sleep(TICK_S)
             if self._machine is not None:
                 self._drop_deserted()
-                tick = groups.Tick(cause="tick", now_ms=monotonic_ms(), wall_ms=wall_ms())
+                log = groups.LogExtent(end_offset=self._log.end_offset, size_bytes=self._log.size_bytes)
+                tick = groups.Tick(cause="tick", now_ms=monotonic_ms(), wall_ms=wall_ms(), log=log)
                 self._step(self._machine, tick)
 
     def _drop_deserted(self) -> None:
@@ -238,8 +241,26 @@ class GroupCoordinatorServer:
                     request = self._requests.pop(effect.request, None)
                     if request is not None:
                         request.fail(effect.error)
+                case groups.ReportStored():
+                    if self._machine is not None:
+                        self._step(self._machine, groups.RowsStored(cause=effect.cause, now_ms=monotonic_ms()))
+                case groups.TrimLog():
+                    if self._trimming is None or self._trimming.done():
+                        self._trimming = asyncio.create_task(self._trim(effect), name=f"{self._name} trim")
                 case groups.AppendRecords():
                     raise TypeError("records are appended before the effects that wait for them")
+
+    async def _trim(self, effect: groups.TrimLog) -> None:
+        machine = self._machine
+        try:
+            await self._log.trim(effect.before_offset)
+        except (RpcError, RaylogError, OSError) as trouble:
+            logger.warning("%s: its log is not shortened yet, trying again later: %s", self._name, trouble)
+            return
+        logger.info("%s: its log starts at offset %d now", self._name, effect.before_offset)
+        if machine is not None and machine is self._machine:
+            trimmed = groups.LogTrimmed(cause="trim", now_ms=monotonic_ms(), before_offset=effect.before_offset)
+            self._step(machine, trimmed)
 
 
 def _new_member_id(client_id: str) -> str:

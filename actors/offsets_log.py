@@ -79,6 +79,11 @@ class OffsetsLog:
         self._sequence = 0
         self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
         """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
+        self.end_offset = 0
+        """Everything below was stored, as far as this process knows."""
+        self.size_bytes = 0
+        """Bytes of the batches from where the log started when it was last read up to ``end_offset``."""
+        self._looking = asyncio.Lock()
 
     def become(self, identity: Identity) -> None:
         """Use this producer id and epoch from now on; sequences start at 0."""
@@ -103,22 +108,44 @@ class OffsetsLog:
         )
         reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
         self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
-        return int(reply.args[0]) + len(rows)
+        self.end_offset = int(reply.args[0]) + len(rows)
+        self.size_bytes += len(batch)
+        return self.end_offset
 
     async def read_to(self, end: int, *, timeout_s: float) -> AsyncIterator[Row]:
         """Yield every row from the log's start up to ``end``."""
         reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
         offset = int(reply.args[0])
+        self.size_bytes = 0
         while offset < end:
             reply = await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=timeout_s)
             for position, header in iter_headers(reply.payload):
                 columns = decode_batch(reply.payload, position, header)
                 offset = header.next_offset
+                self.size_bytes += header.size
                 if columns.keys is None or columns.values is None:
                     continue
                 for at, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
                     if key is not None and at < end:
                         yield _decoder.decode(key), None if value is None else _decoder.decode(value)
+
+    async def trim(self, before_offset: int) -> None:
+        """Have the records below an offset deleted; raises RaylogError, RpcError or OSError when it is not known to be.
+
+        Tried once, and without disturbing an append: it may be repeated at any time.
+        """
+        leader = await self._find_leader()
+        head: list[object] = [leader.topic_id, self._partition, leader.leader_epoch]
+        timeout_s = REQUEST_TIMEOUT_MS / 1000 + 1
+        try:
+            await leader.connection.call(
+                "delete_records", [*head, before_offset, REQUEST_TIMEOUT_MS], timeout_s=timeout_s
+            )
+        except RemoteError as refusal:
+            error = from_code(refusal.code, refusal.message, refusal.details)
+            if not isinstance(error, RequestTimedOut):
+                raise error from None
+            # The leader's log starts there already. Replicas that are away take that over when they come back.
 
     def close(self) -> None:
         """Close the connection to the leader."""
@@ -151,6 +178,10 @@ class OffsetsLog:
             await asyncio.sleep(RETRY_S)
 
     async def _find_leader(self) -> _Leader:
+        async with self._looking:
+            return await self._known_leader()
+
+    async def _known_leader(self) -> _Leader:
         standing = self._leader
         if standing is not None and not standing.connection.is_closed:
             return standing

@@ -36,10 +36,12 @@ from raylog.core.groups.events import (
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
+    LogTrimmed,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
     RequestDropped,
+    RowsStored,
     SyncReceived,
     Tick,
 )
@@ -50,11 +52,14 @@ from raylog.core.groups.records import (
     GroupDeleted,
     OffsetCommitted,
     OffsetDeleted,
+    OffsetKey,
     Record,
     record_from_wire,
 )
+from raylog.core.groups.rewriting import LiveKey, Rewriting
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.shape import shape_error
+from raylog.core.groups.sizes import image_bytes
 from raylog.core.groups.states import GroupState
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -75,6 +80,9 @@ class CoordinatorMachine:
         self._new_member_id = new_member_id
         self._groups: dict[str, Group] = {}
         self._offsets = OffsetStore()
+        self._images_bytes = 0
+        """About how many bytes the records of all groups take in the log."""
+        self._rewriting = Rewriting(settings)
         self._loaded = False
         self._next_expiry_ms = 0
         self._wall_ahead_ms: int | None = None
@@ -132,6 +140,7 @@ class CoordinatorMachine:
                 self._offsets.apply(record)
             case GroupChanged():
                 group = self._groups.setdefault(record.group, Group(record.group))
+                self._images_bytes += image_bytes(record) - image_bytes(group.image)
                 if self._loaded:
                     group.adopt(record)
                 else:
@@ -139,6 +148,7 @@ class CoordinatorMachine:
             case GroupDeleted():
                 gone = self._groups.pop(record.group, None)
                 if gone is not None:
+                    self._images_bytes -= image_bytes(gone.image)
                     gone.move(GroupState.DEAD)
             case _:
                 assert_never(record)
@@ -157,7 +167,7 @@ class CoordinatorMachine:
         error = self._door_error(event)
         if error is None:
             self._handle(event, decision)
-        elif not isinstance(event, (Tick, RequestDropped)):
+        elif not isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed)):
             decision.refuse(event.request, error)
         return decision.outbox()
 
@@ -165,7 +175,7 @@ class CoordinatorMachine:
         """Return what is wrong with the event whatever its group's state."""
         if not self._loaded:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
-        if isinstance(event, (Tick, RequestDropped, ListGroupsReceived)):
+        if isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed, ListGroupsReceived)):
             return None
         malformed = shape_error(event)
         if malformed is not None:
@@ -220,6 +230,11 @@ class CoordinatorMachine:
                         break
             case Tick():
                 self._tick(decision)
+                self._keep_log_short(event, decision)
+            case RowsStored():
+                self._rewriting.chunk_stored()
+            case LogTrimmed():
+                self._rewriting.trimmed(event.before_offset)
             case _:
                 assert_never(event)
 
@@ -324,6 +339,18 @@ class CoordinatorMachine:
                 decision.write(OffsetDeleted(key=key))
             if group.state is GroupState.EMPTY and not group.pending and not self._offsets.has(name):
                 decision.write(GroupDeleted(group=name))
+
+    def _keep_log_short(self, tick: Tick, decision: Decision) -> None:
+        if tick.log is not None and self._rewriting.is_due(tick.log, self._images_bytes + self._offsets.size_bytes):
+            groups = (name for name, group in self._groups.items() if group.image is not None)
+            self._rewriting.begin(tick.log, [*groups, *self._offsets.keys()])
+        self._rewriting.go_on(self._live_record, decision)
+
+    def _live_record(self, key: LiveKey) -> OffsetCommitted | GroupChanged | None:
+        if isinstance(key, OffsetKey):
+            return self._offsets.get(key)
+        group = self._groups.get(key)
+        return None if group is None else group.image
 
     def _hear_wall(self, now_ms: int, wall_ms: int | None) -> None:
         if wall_ms is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raylog.core.errors import RaylogError
-from raylog.core.groups.events import AppendRecords, Effect, Refuse, Reply, RequestId
+from raylog.core.groups.events import AppendRecords, Effect, Refuse, Reply, ReportStored, RequestId, TrimLog
 from raylog.core.groups.records import Record
 from raylog.core.outbox import Outbox
 
@@ -27,11 +27,25 @@ class Decision:
     records: list[Record] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     refusals: list[Refuse] = field(default_factory=list)
+    trims: list[TrimLog] = field(default_factory=list)
+    reports: list[ReportStored] = field(default_factory=list)
 
     def write(self, record: Record) -> None:
         """Append the record and apply it to the machine's view."""
         self.records.append(record)
         self.apply(record)
+
+    def rewrite(self, record: Record) -> None:
+        """Append a record that holds already: nothing changes by it."""
+        self.records.append(record)
+
+    def report_stored(self) -> None:
+        """Have the machine hear when everything written so far is committed."""
+        self.reports.append(ReportStored(cause=self.cause))
+
+    def trim(self, before_offset: int) -> None:
+        """Have the log's records below the offset deleted."""
+        self.trims.append(TrimLog(cause=self.cause, before_offset=before_offset))
 
     def reply(self, request: RequestId, result: list[object] | dict[str, object]) -> None:
         """Answer the request once everything written so far is committed."""
@@ -48,5 +62,7 @@ class Decision:
             wires = tuple(record.to_wire() for record in self.records)
             out.now.append(AppendRecords(cause=self.cause, records=wires))
         out.now.extend(self.refusals)
+        out.now.extend(self.trims)
         out.after_sync.extend(self.replies)
+        out.after_sync.extend(self.reports)
         return out

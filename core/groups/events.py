@@ -156,15 +156,45 @@ class RequestDropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogExtent:
+    """How far the coordinator's partition is known to be stored.
+
+    ``size_bytes`` counts from where the log started when this life loaded it, and never goes back.
+    """
+
+    end_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time passed; deadlines are looked at only here. A tick every 50 to 100 ms is fine.
 
     ``wall_ms`` is the time of day in milliseconds since 1970, None = unknown. See :meth:`CoordinatorMachine.loaded`.
+    ``log`` is the log by then; without it nothing is ever written again and deleted.
     """
 
     cause: str
     now_ms: int
     wall_ms: int | None = None
+    log: LogExtent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsStored:
+    """Everything decided up to a :class:`ReportStored` is in the log."""
+
+    cause: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTrimmed:
+    """The log starts at ``before_offset`` now, or later."""
+
+    cause: str
+    now_ms: int
+    before_offset: int
 
 
 RequestEvent = (
@@ -179,7 +209,7 @@ RequestEvent = (
     | DescribeGroupReceived
     | DeleteGroupReceived
 )
-Event = RequestEvent | RequestDropped | Tick
+Event = RequestEvent | RequestDropped | Tick | RowsStored | LogTrimmed
 
 # ---------------------------------------------------------------- effects
 
@@ -214,4 +244,22 @@ class Refuse:
     error: RaylogError
 
 
-Effect = AppendRecords | Reply | Refuse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportStored:
+    """Feed :class:`RowsStored`. Always in ``after_sync``."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimLog:
+    """Delete the records below ``before_offset``, then feed :class:`LogTrimmed`.
+
+    It may fail, be late or be repeated: what is below was stored again above, for every reader and for good.
+    """
+
+    cause: str
+    before_offset: int
+
+
+Effect = AppendRecords | Reply | Refuse | ReportStored | TrimLog

@@ -6,7 +6,7 @@ the group's state (Kafka's table). Called by ``coordinator.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from raylog.core.errors import NonEmptyGroup, RaylogError, RebalanceInProgress, RecordTooLarge, UnknownMemberId
@@ -29,18 +29,30 @@ class OffsetStore:
     def __init__(self) -> None:
         """Start without any offset."""
         self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
+        self.size_bytes = 0
+        """About how many bytes the records of all offsets take in the log."""
 
     def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
         """Store or forget one offset: the only way in, for live traffic and replay alike."""
         key = record.key
-        if isinstance(record, OffsetCommitted):
-            self._by_group.setdefault(key.group, {})[key] = record
-            return
         held = self._by_group.get(key.group)
-        if held is not None:
+        before = None if held is None else held.get(key)
+        if before is not None:
+            self.size_bytes -= _about_bytes(before)
+        if isinstance(record, OffsetCommitted):
+            self.size_bytes += _about_bytes(record)
+            if held is None:
+                held = self._by_group[key.group] = {}
+            held[key] = record
+        elif held is not None:
             held.pop(key, None)
             if not held:
                 del self._by_group[key.group]
+
+    def keys(self) -> Iterator[OffsetKey]:
+        """Yield the keys of all offsets."""
+        for held in self._by_group.values():
+            yield from held
 
     def groups(self) -> list[str]:
         """Return the names of the groups that have offsets."""
@@ -108,6 +120,11 @@ def commit(group: Group, event: OffsetCommitReceived, decision: Decision, settin
                 decision.write(committed)
         rows.append([topic, partition, code])
     decision.reply(event.request, rows)
+
+
+def _about_bytes(record: OffsetCommitted) -> int:
+    key = record.key
+    return 64 + len(key.group) + len(key.topic_id) + len(key.topic) + len(record.metadata)
 
 
 def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:

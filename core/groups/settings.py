@@ -24,3 +24,11 @@ class GroupSettings:
     """Largest note (UTF-8 bytes) a member may store beside an offset."""
     record_bytes_max: int = 1_000_000
     """Largest record that `__consumer_offsets` takes: one generation of a group with all its members, or one offset."""
+    rewrite_floor_bytes: int = 16 * 1024 * 1024
+    """A log below this size is left alone: it is loaded within a second or two."""
+    rewrite_factor: int = 3
+    """A longer log is left alone as long as it is at most so many times as large as what holds of it."""
+    rewrite_chunk_bytes: int = 128 * 1024
+    """How much of it is written again at once, between the rows of live traffic."""
+    trim_retry_ms: int = 30_000
+    """After so long without an answer the deletion of the log's beginning is asked for again."""

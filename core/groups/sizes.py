@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raylog.core.groups.records import GroupChanged
+
 _HEAD = 5
 """Most bytes of msgpack before text, bytes or a list."""
 _NUMBER = 9
@@ -22,6 +24,16 @@ def wire_bytes(value: object) -> int:
     if isinstance(value, (list, tuple)):
         return _HEAD + sum(map(wire_bytes, value))
     return _NUMBER
+
+
+def image_bytes(image: GroupChanged | None) -> int:
+    """Return about how many bytes the record of a generation takes, without a look at each of its fields."""
+    if image is None:
+        return 0
+    return 128 + sum(
+        160 + len(member.assignment) + sum(len(metadata) for _, metadata in member.protocols)
+        for member in image.members
+    )
 
 
 def row_bytes(key: Sequence[object], value: Sequence[object] | None) -> int:

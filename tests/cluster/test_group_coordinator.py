@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest import mock
 
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
@@ -12,6 +13,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnsupportedVersion,
 )
+from raylog.core.groups.settings import GroupSettings
 from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
@@ -165,6 +167,24 @@ async def test_what_is_too_large_for_a_batch_is_split_and_what_cannot_be_split_i
     member.endpoint = await talk.coordinator("g")
     stored = await member.call("offset_fetch", "g", None)
     assert [row[3] for row in stored] == list(range(20_000))
+
+
+@in_cluster(config=QUICK)
+async def test_a_log_full_of_old_offsets_is_shortened_and_nothing_is_lost(cluster: LocalCluster, talk: Talk) -> None:
+    short = GroupSettings(rewrite_floor_bytes=20_000, rewrite_chunk_bytes=1_000)
+    with mock.patch("raylog.actors.group_coordinator_server.group_settings", return_value=short):
+        member, topic_id = await joined(talk)
+        await member.call("offset_commit", "quiet", -1, "", [[topic_id, "t", 0, 7, 1, "long ago"]])
+        for offset in range(1, 300):
+            await member.commit(offset, topic_id)
+        leader = cluster.replica("__consumer_offsets", 0, (await talk.partition("__consumer_offsets")).leader)
+        await eventually(lambda: int(str(leader.status()["log_start_offset"])) > 100, what="the log is shortened")
+        await cluster.restart_coordinator("group", 0)
+        member.endpoint = await talk.coordinator("g")
+        assert await member.committed(topic_id) == 299
+        assert (await member.call("offset_fetch", "quiet", None))[0][3:] == [7, 1, "long ago"]
+        await member.call("heartbeat", "g", member.generation, member.id, None)
+        assert await member.commit(300, topic_id) == [["t", 0, 0]]
 
 
 @in_cluster(config=QUICK)

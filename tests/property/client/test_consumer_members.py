@@ -246,7 +246,7 @@ class GroupOfMembers(RuleBasedStateMachine):
                 self.log += effect.records
             elif isinstance(effect, Reply):
                 self.answers[effect.request] = effect.result
-            else:
+            elif isinstance(effect, Refuse):
                 self.answers[effect.request] = effect
 
     def _newer_owners(self, generation: int) -> bool:

@@ -63,6 +63,7 @@ class GroupBooks:
         self._synced: set[tuple[str, str, int]] = set()
         self._claims: dict[int, Claim] = {}
         self._offsets: dict[Place, _Offset] = {}
+        self._last: dict[Place, OffsetCommitted] = {}
         self._stored_rows: Counter[tuple[int, int]] = Counter()
         """Rows in the log by life and request."""
         self._heard_ms: dict[tuple[int, str, str], int] = {}
@@ -145,6 +146,10 @@ class GroupBooks:
 
     def _committed(self, offset: int, commit: OffsetCommitted, row: Row) -> None:
         sender, group = row.sender, commit.key.group
+        place = (group, commit.key.partition)
+        if sender is None and self._last.get(place) == commit:
+            return  # what holds is written again, as it is
+        self._last[place] = commit
         if sender is None:
             raise Violation(RULE, f"{commit} is stored, and nobody sent it")
         image = self.images.get(group)

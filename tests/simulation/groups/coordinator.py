@@ -8,6 +8,7 @@ superseded life may go on for a while.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from raylog.actors.group_requests import event_for
@@ -79,6 +80,7 @@ class Coordinator:
         self._last_member = 0
         self._queue: WriteQueue[Row, ev.Effect] = WriteQueue(simulation.faults.batch_bytes_max)
         self._event_request: Asked | None = None
+        self._log = ev.LogExtent(end_offset=0, size_bytes=0)
 
     # ------------------------------------------------------------ life
 
@@ -141,6 +143,8 @@ class Coordinator:
 
     def _fenced_predecessor(self, end: int) -> None:
         rows = self.simulation.topic.read(end)
+        size = sum(row_bytes(row.key, row.value) for row in rows)
+        self._log = ev.LogExtent(end_offset=end, size_bytes=size)
         self.world.after(1000 * (1 + len(rows) // _ROWS_PER_MS), self._replay, self._loads, rows)
 
     def _replay(self, loads: int, rows: list[Row]) -> None:
@@ -150,6 +154,9 @@ class Coordinator:
         settings = GroupSettings(
             initial_rebalance_delay_ms=faults.initial_rebalance_delay_ms,
             min_session_timeout_ms=100,
+            rewrite_floor_bytes=faults.rewrite_floor_bytes,
+            rewrite_chunk_bytes=faults.rewrite_chunk_bytes,
+            trim_retry_ms=1_000,
         )
         machine = CoordinatorMachine(settings=settings, new_member_id=self._new_member_id)
         for row in rows:
@@ -216,7 +223,8 @@ class Coordinator:
             del self._requests[number]
             self._step(ev.RequestDropped(cause="lost", now_ms=self.world.now_ms, request=number), None)
         if self.machine is not None:
-            self._step(ev.Tick(cause="tick", now_ms=self.world.now_ms, wall_ms=self.world.now_ms), None)
+            now_ms = self.world.now_ms
+            self._step(ev.Tick(cause="tick", now_ms=now_ms, wall_ms=now_ms, log=self._log), None)
 
     # ------------------------------------------------------------ effects out
 
@@ -242,11 +250,13 @@ class Coordinator:
         while self.alive and not self._queue.is_idle and not self._queue.is_under_way:
             rows = self._queue.take()
             if rows:
-                self.simulation.topic.append(self.epoch, rows, self._guard(lambda end: self._written()))
+                self.simulation.topic.append(self.epoch, rows, self._guard(partial(self._written, rows)))
                 return
             self._release(self._queue.stored())
 
-    def _written(self) -> None:
+    def _written(self, rows: list[Row], end: int) -> None:
+        size = sum(row_bytes(row.key, row.value) for row in rows)
+        self._log = ev.LogExtent(end_offset=end, size_bytes=self._log.size_bytes + size)
         self._release(self._queue.stored())
         self._write()
 
@@ -266,10 +276,22 @@ class Coordinator:
                 return
             if isinstance(effect, ev.AppendRecords):
                 raise Violation("machine", "records come behind the effects that wait for them")
+            if isinstance(effect, ev.ReportStored):
+                self._step(ev.RowsStored(cause=effect.cause, now_ms=self.world.now_ms), None)
+                continue
+            if isinstance(effect, ev.TrimLog):
+                self.world.tell("coordinator {} deletes what is below {}", self.life, effect.before_offset)
+                self.simulation.topic.trim(effect.before_offset, partial(self._trimmed, self._loads, effect))
+                continue
             asked = self._requests.pop(effect.request, None)
             if asked is not None:
                 result = effect.result if isinstance(effect, ev.Reply) else None
                 self._answer(asked, effect.request, result, effect.error if isinstance(effect, ev.Refuse) else None)
+
+    def _trimmed(self, loads: int, effect: ev.TrimLog) -> None:
+        if loads == self._loads and not self._asleep(self._trimmed, loads, effect):
+            event = ev.LogTrimmed(cause=effect.cause, now_ms=self.world.now_ms, before_offset=effect.before_offset)
+            self._step(event, None)
 
     def _answer(self, asked: Asked, request: int, result: object, error: RaylogError | None) -> None:
         books = self.simulation.books

@@ -60,6 +60,11 @@ class GroupFaults:
     """Share of appends whose outcome the coordinator does not learn."""
     batch_bytes_max: int = 1_000_000
     """Most bytes of rows that the log takes at once, if there are several."""
+    rewrite_floor_bytes: int = 3_000
+    """From how many bytes on the coordinator writes what holds again and deletes the beginning of its log."""
+    rewrite_chunk_bytes: int = 150
+    trim_lost: float = 0.1
+    """Share of deletions that are not answered; half of them happen nevertheless."""
     compact: float = 0.05
     """How often an append is followed by compaction of the log."""
 
@@ -101,4 +106,7 @@ def draw(seed: int) -> GroupFaults:
         append_ms=source.choice((1, 5, 40)),
         append_timeout=sometimes(0.02),
         batch_bytes_max=source.choice((300, 1_000_000)),
+        rewrite_floor_bytes=source.choice((500, 3_000, 20_000)),
+        rewrite_chunk_bytes=source.choice((1, 150, 100_000)),
+        compact=source.choice((0.0, 0.05)),
     )

@@ -6,6 +6,7 @@ from raylog.core.groups import offsets
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import Decision
 from raylog.core.groups.group import Group
+from raylog.core.groups.rewriting import Rewriting
 from raylog.core.groups.writing import WriteQueue
 from tests.simulation.bugs import Planted
 from tests.simulation.groups import sabotage
@@ -150,5 +151,50 @@ GROUP_BUGS = (
         Group,
         "assignment",
         sabotage.assign_twice(Group.assignment),
+    ),
+    Planted(
+        "the log is cut before what holds is stored again",
+        STORM,
+        SEEDS,
+        ("B2",),
+        Rewriting,
+        "go_on",
+        sabotage.trim_before_stored(Rewriting.go_on),
+    ),
+    Planted(
+        "the log is cut where a round ended instead of where it began",
+        STORM,
+        SEEDS,
+        ("B2",),
+        CoordinatorMachine,
+        "step",
+        sabotage.trim_to_the_end(CoordinatorMachine.step),
+    ),
+    Planted(
+        "groups are not written again",
+        STORM,
+        SEEDS,
+        ("B2",),
+        Rewriting,
+        "begin",
+        sabotage.rewrite_offsets_only(Rewriting.begin),
+    ),
+    Planted(
+        "an old offset is written again over a newer one",
+        STORM,
+        SEEDS,
+        ("I15",),
+        CoordinatorMachine,
+        "_live_record",
+        sabotage.rewrite_what_held_once(CoordinatorMachine._live_record),
+    ),
+    Planted(
+        "the log is never cut",
+        STORM,
+        SEEDS,
+        ("L2",),
+        Decision,
+        "outbox",
+        sabotage.never_trim(Decision.outbox),
     ),
 )

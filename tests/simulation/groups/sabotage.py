@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from raylog.core.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import Decision
-from raylog.core.groups.events import Effect, OffsetCommitReceived
+from raylog.core.groups.events import Effect, Event, LogExtent, OffsetCommitReceived, Tick, TrimLog
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged
+from raylog.core.groups.rewriting import Find, LiveKey, Rewriting
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.writing import WriteQueue
 from raylog.core.outbox import Outbox
@@ -146,3 +147,59 @@ def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
             self._offsets._by_group.pop(record.group, None)
 
     return apply
+
+
+def trim_before_stored(original: Callable[..., None]) -> Callable[..., None]:
+    """The beginning of the log is deleted when the last chunk is decided, not when it is stored."""
+
+    def go_on(self: Rewriting, find: Find, decision: Decision) -> None:
+        original(self, find, decision)
+        if self._chunk_under_way and not self._keys and self._begin is not None:
+            decision.trim(self._begin.end_offset)
+
+    return go_on
+
+
+def trim_to_the_end(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
+    """What is deleted reaches up to where the log ends when the round is over, not to where it ended before."""
+    ends: dict[int, int] = {}
+
+    def step(self: CoordinatorMachine, event: Event) -> Outbox[Effect]:
+        if isinstance(event, Tick) and event.log is not None:
+            ends[id(self)] = event.log.end_offset
+        out = original(self, event)
+        out.now = [
+            replace(each, before_offset=ends[id(self)]) if isinstance(each, TrimLog) else each for each in out.now
+        ]
+        return out
+
+    return step
+
+
+def rewrite_offsets_only(original: Callable[..., None]) -> Callable[..., None]:
+    """Groups are not written again."""
+
+    def begin(self: Rewriting, log: LogExtent, keys: Iterable[LiveKey]) -> None:
+        original(self, log, [key for key in keys if not isinstance(key, str)])
+
+    return begin
+
+
+def rewrite_what_held_once(original: Callable[..., object]) -> Callable[..., object]:
+    """What is written again is what a key held when it was looked at first, not what it holds now."""
+    first: dict[tuple[int, LiveKey], object] = {}
+
+    def live_record(self: CoordinatorMachine, key: LiveKey) -> object:
+        return first.setdefault((id(self), key), original(self, key))
+
+    return live_record
+
+
+def never_trim(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
+    """What holds is written again, and nothing is deleted."""
+
+    def outbox(self: Decision) -> Outbox[Effect]:
+        self.trims.clear()
+        return original(self)
+
+    return outbox

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Coordinator
@@ -17,6 +18,8 @@ GROUP = "readers"
 _EFFECTS_UNTIL_CRASH_MAX = 5
 _WIRES_KEPT = 200
 _LATE_US = 2_500_000
+_SLACK_BYTES = 5_000
+"""What may come while a round is under way."""
 
 
 class GroupSimulation:
@@ -107,6 +110,9 @@ class GroupSimulation:
         owners = self.books.owners(GROUP)
         if sorted(owners) != list(range(self.faults.partitions)):
             return f"partitions {sorted(owners)} have an owner"
+        least = max(self.faults.rewrite_floor_bytes, GroupSettings().rewrite_factor * self.topic.live_bytes)
+        if self.topic.size_bytes > 3 * least + _SLACK_BYTES:
+            return f"the log is {self.topic.size_bytes} bytes long, of which {self.topic.live_bytes} hold"
         return None
 
     def _heal(self) -> None:

@@ -49,7 +49,10 @@ class OffsetsTopic:
         self.world = simulation.world
         self.end = 0
         self.epoch = -1
+        self.start = 0
         self._rows: list[tuple[int, Row]] = []
+        self._holds: dict[str, Row] = {}
+        """The last row of each key, as every row that was ever stored has it; without tombstones."""
 
     def append(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None]) -> None:
         """Append after a while; ``done`` gets "ok" and the end, "fenced", or "timeout" with the outcome unknown."""
@@ -77,6 +80,7 @@ class OffsetsTopic:
         for row in rows:
             self._rows.append((self.end, row))
             self.end += 1
+            _keep_last(self._holds, row)
             self.simulation.books.stored(self.end - 1, row)
         self.world.note(epoch, self.end)
         if self.world.chance(self.simulation.faults.compact):
@@ -91,7 +95,47 @@ class OffsetsTopic:
         """Return what is left of the rows below ``end``."""
         return [row for offset, row in self._rows if offset < end]
 
+    def trim(self, before: int, done: Callable[[], None]) -> None:
+        """Delete the rows below an offset after a while; ``done`` is not called for a deletion whose answer is lost."""
+        world, faults = self.world, self.simulation.faults
+        lost = not self.simulation.healed and world.chance(faults.trim_lost)
+        if not lost or world.chance(0.5):
+            world.after(world.between_us(0.5, 20 * faults.append_ms), self._trim, before, None if lost else done)
+
+    def _trim(self, before: int, done: Callable[[], None] | None) -> None:
+        if not 0 <= before <= self.end:
+            raise Violation("B2", f"records below {before} are deleted of a log that ends at {self.end}")
+        self.start = max(self.start, before)
+        self._rows = [(offset, row) for offset, row in self._rows if offset >= before]
+        left: dict[str, Row] = {}
+        for _, row in self._rows:
+            _keep_last(left, row)
+        gone = sorted(
+            key for key, row in self._holds.items() if left.get(key, row).value != row.value or key not in left
+        )
+        if gone:
+            raise Violation("B2", f"the log starts at {before} now, and what holds of {gone[0]} is gone")
+        if done is not None:
+            self.world.after(self.world.between_us(0.1, 2), done)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all rows that are left."""
+        return sum(row_bytes(row.key, row.value) for _, row in self._rows)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the rows that hold."""
+        return sum(row_bytes(row.key, row.value) for row in self._holds.values())
+
     def _compact(self) -> None:
         """Keep the last row of each key; tombstones stay, as they do for a day in life."""
         last = {tuple(map(str, row.key)): offset for offset, row in self._rows}
         self._rows = [(offset, row) for offset, row in self._rows if last[tuple(map(str, row.key))] == offset]
+
+
+def _keep_last(holds: dict[str, Row], row: Row) -> None:
+    if row.value is not None:
+        holds[str(row.key)] = row
+    else:
+        holds.pop(str(row.key), None)

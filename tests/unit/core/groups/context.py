@@ -16,14 +16,21 @@ from raylog.core.groups.events import (
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
+    LogExtent,
+    LogTrimmed,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    Refuse,
     Reply,
+    ReportStored,
     RequestDropped,
+    RowsStored,
     SyncReceived,
     Tick,
+    TrimLog,
 )
+from raylog.core.groups.sizes import row_bytes
 from raylog.core.outbox import Outbox
 
 WALL_START_MS = 1_700_000_000_000
@@ -44,6 +51,8 @@ class Groups:
         self.request = 0
         self.ids = 0
         self.log: list[Row] = list(log)
+        self.trims: list[int] = []
+        """Offsets below which the machine wanted the log deleted."""
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
@@ -67,15 +76,25 @@ class Groups:
             if isinstance(effect, AppendRecords):
                 assert place == 0, "records come first"
                 self.log.extend(effect.records)
+            elif isinstance(effect, TrimLog):
+                self.trims.append(effect.before_offset)
             else:
+                assert isinstance(effect, Refuse)
                 self._finish(effect.request)
                 self.refusals[effect.request] = effect.error
+        reports = 0
         for effect in self.last.after_sync:
+            if isinstance(effect, ReportStored):
+                reports += 1
+                continue
             assert isinstance(effect, Reply)
             self._finish(effect.request)
             self.replies[effect.request] = effect.result
         self.machine.validate()
-        return self.last
+        out = self.last
+        for _ in range(reports):
+            self.step(RowsStored(cause="test", now_ms=self.now_ms))
+        return out
 
     def _finish(self, request: int) -> None:
         assert request not in self.replies, f"request {request} is answered once"
@@ -89,6 +108,17 @@ class Groups:
         """Let time pass, then tick."""
         self.now_ms += after_ms
         self.step(Tick(cause="test", now_ms=self.now_ms, wall_ms=WALL_START_MS + self.now_ms))
+
+    def tick_with_log(self, after_ms: int = 50) -> None:
+        """Let time pass, then tick, with all of the log stored."""
+        self.now_ms += after_ms
+        size = sum(row_bytes(key, value) for key, value in self.log)
+        log = LogExtent(end_offset=len(self.log), size_bytes=size)
+        self.step(Tick(cause="test", now_ms=self.now_ms, wall_ms=WALL_START_MS + self.now_ms, log=log))
+
+    def trimmed(self, before: int) -> None:
+        """The log starts at that offset now."""
+        self.step(LogTrimmed(cause="test", now_ms=self.now_ms, before_offset=before))
 
     def join(
         self,

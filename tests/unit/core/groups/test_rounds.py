@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.events import AppendRecords
+from raylog.core.groups.events import AppendRecords, Refuse
 from tests.unit.core.groups.context import GROUP, Groups
 
 
@@ -349,5 +349,5 @@ def test_a_resigning_coordinator_refuses_every_parked_request() -> None:
     groups.preparing()
     parked = groups.machine.parked_requests()
     outbox = groups.machine.resign(cause="append failed")
-    assert [effect.request for effect in outbox.now if not isinstance(effect, AppendRecords)] == parked
+    assert [effect.request for effect in outbox.now if isinstance(effect, Refuse)] == parked
     assert groups.code(groups.join(group=GROUP)) == 14

@@ -100,7 +100,7 @@ def test_spark_runs_on_the_packaged_java(no_java: dict[str, str], tmp_path: Path
 
 @pytest.mark.timeout(180)
 def test_a_session_on_ray_starts_works_and_ends(no_java: dict[str, str], tmp_path: Path) -> None:
-    printed = run(ON_RAY, no_java, tmp_path)
+    printed = run(ON_RAY, {**no_java, "RAY_ADDRESS": "local"}, tmp_path)  # not in a Ray of another test
     assert "SUM 499500" in printed
     assert "PUSHDOWN true" in printed
     assert "SECOND This process has a Spark session already" in printed

@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterable
 from raylog.client.batch import Batch
 from raylog.client.config import ProducerConfig
 from raylog.client.futures import SendFuture
-from raylog.client.lanes import Lane, Router
+from raylog.client.lanes import Lane, Router, lane_gone
 from raylog.client.metadata import TopicInfo
+from raylog.client.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.turn import Turn
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RecordTooLarge
 
-RECORD_OVERHEAD_BYTES = 12
-"""What a record costs besides its key and value: msgpack's lengths and the timestamp."""
-HEADER_OVERHEAD_BYTES = 8
 BATCH_SHARE_OF_REQUEST = 4
 """Under load a batch grows up to this share of max.request.size, so that several can be under way."""
 ROOM_SHARE = 8
@@ -43,6 +41,7 @@ class Accumulator:
         self._batch_size = config.batch_size
         self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
         self._largest = config.max_request_size
+        self._is_compressed = config.compression_type != "none"
         self._linger_s = (DEFAULT_LINGER_MS if config.linger_ms is None else config.linger_ms) / 1000
         self._lingers_when_quiet = config.linger_ms is not None
         self._delivery_s = config.delivery_timeout_ms / 1000
@@ -81,6 +80,8 @@ class Accumulator:
             size += len(key)
         if headers is not None:
             size += headers_size(headers)
+        if size > router.check_from:
+            router.largest_record.check(key, value, headers)
         named = None
         if key is not None or partition is not None or self._choose is not None:
             named = self.lane_of(router, key, partition)
@@ -92,6 +93,8 @@ class Accumulator:
             except AttributeError:
                 turn.pause()
         try:
+            if named is not None and named.is_gone:  # since we have looked
+                named = self.lane_of(router, key, partition)
             batch = (named or router.sticky).open
             if batch is not None and size < batch.room:
                 batch.room -= size
@@ -129,6 +132,8 @@ class Accumulator:
                 return None
             if lane is None:
                 lane = self._sticky_lane(router, size)
+            if lane.is_gone:
+                raise lane_gone(lane)
             if lane.open is not None:
                 lane.sealed.append(self._seal(lane, lane.open))
             batch = self._new_batch(lane)
@@ -158,11 +163,6 @@ class Accumulator:
         """Whether the user's partitioner says where records go."""
         return self._choose is not None
 
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest record that is taken."""
-        return self._largest
-
     def when_room(self, callback: Callable[[], object]) -> bool:
         """Have `callback` called once when memory gets free; False (and no call) when there is some, or no producer."""
         with self.turn:
@@ -178,7 +178,11 @@ class Accumulator:
             router = self.routers.get(info.name)
             if router is None:
                 router = Router(info.name, self._chance)
-            router.update(info, self._grow_limit, min(self._largest, max(self._batch_size, self._memory // 4)))
+                router.largest_record = LargestRecord(info.name, self._largest, self._largest, self._is_compressed)
+            request_limit = min(self._largest, max(self._batch_size, self._memory // 4))
+            for lane in router.update(info, self._grow_limit, request_limit):
+                if lane.open is not None:
+                    lane.sealed.append(self._seal(lane, lane.open))
             self.routers[info.name] = router
             return router
 
@@ -312,12 +316,6 @@ class Accumulator:
         memory is reserved until the batch is closed, so it is a share that leaves some for other partitions. Where the
         records without key go at the moment it ends with the lane's share of them, at which they change over.
         """
-        if size > self._largest:
-            raise RecordTooLarge(
-                f"The record of {size} bytes is over max_request_size={self._largest}; send less, or raise that limit "
-                "and the topic's max.message.bytes.",
-                size=size,
-            )
         batch, batch_size = lane.open, self._batch_size
         before = 0 if batch is None else batch.reserved - batch.room
         free = self._memory - self._buffered + (0 if batch is None else batch.room)
@@ -375,13 +373,3 @@ class Accumulator:
         if not lane.is_active:
             lane.is_active = True
             self._active.append(lane)
-
-
-def headers_size(headers: list[Header]) -> int:
-    """Bytes of a record's headers as the producer counts them: names in UTF-8, values, and what surrounds them."""
-    return sum(
-        [
-            len(name if name.isascii() else name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES
-            for name, content in headers
-        ]
-    )

@@ -10,17 +10,18 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple
 
 import msgspec
 
-from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from raylog.client.accumulator import Accumulator
 from raylog.client.arguments import as_bytes
 from raylog.client.batch import Batch
 from raylog.client.futures import AsyncSendFuture
 from raylog.client.lanes import Lane, Router
-from raylog.core.errors import RaylogError, RecordTooLarge
+from raylog.client.sizes import RECORD_OVERHEAD_BYTES, LargestRecord
+from raylog.core.errors import RaylogError
 
 Column = list[bytes | None]
 Convert = Callable[[Any], bytes | None]
@@ -156,10 +157,10 @@ class Piece(NamedTuple):
     size: int
 
 
-def pieces_of(columns: Columns, limit: int, largest: int) -> Iterator[Piece]:
+def pieces_of(columns: Columns, limit: int, largest: LargestRecord) -> Iterator[Piece]:
     """Cut columns into batches of at most `limit` bytes, and at least one record each.
 
-    Raises RecordTooLarge, before anything is given, for a record of more than `largest` bytes.
+    Raises RecordTooLarge, before anything is given, for a record that is not taken.
     """
     values, keys = columns
     if not values:
@@ -167,13 +168,9 @@ def pieces_of(columns: Columns, limit: int, largest: int) -> Iterator[Piece]:
     sizes = _sizes(values)
     if keys is not None:
         sizes = list(map(int.__add__, sizes, _sizes(keys)))
-    widest = max(sizes) + RECORD_OVERHEAD_BYTES
-    if widest > largest:
-        raise RecordTooLarge(
-            f"A record of {widest} bytes is over max_request_size={largest}; send less, or raise that limit and the "
-            "topic's max.message.bytes.",
-            size=widest,
-        )
+    if max(sizes) + RECORD_OVERHEAD_BYTES > largest.check_from:
+        for value, key in zip(values, repeat(None) if keys is None else keys):  # noqa: B905  # `repeat` has no end
+            largest.check(key, value, None)
     total = sum(sizes) + RECORD_OVERHEAD_BYTES * len(sizes)
     if total <= limit:
         yield Piece(columns, total)
@@ -203,7 +200,7 @@ class Planned(NamedTuple):
 
 def planned(accumulator: Accumulator, router: Router, columns: Columns, partition: int | None) -> list[Planned]:
     """The batches that these columns become. Raises RecordTooLarge, UnknownTopicOrPartition."""
-    limit, largest = router.largest, accumulator.largest
+    limit, largest = router.largest, router.largest_record
     if partition is None and columns.keys is None and not accumulator.chooses:
         return [Planned(None, piece) for piece in pieces_of(columns, limit, largest)]
     keys = columns.keys

@@ -81,7 +81,9 @@ class ProducerConfig(ClientConfig):
     compression_type: str = key("none", "Codec of whole batches.", one_of=COMPRESSIONS)
     buffer_memory: int = key(33_554_432, "Bytes of records not yet acknowledged; send() waits when it is full.", low=1)
     max_block_ms: int = key(60_000, "How long send() may wait for metadata or for buffer memory.", low=0)
-    max_request_size: int = key(1_048_576, "Largest record, and largest request, in bytes.", low=1)
+    max_request_size: int = key(
+        1_048_576, "Largest record in bytes, as an uncompressed batch of its own; and largest request.", low=1
+    )
     delivery_timeout_ms: int = key(120_000, "Time from send() within which a record is acknowledged or fails.", low=1)
     retries: int = key(INT_MAX, "How often a batch is repeated within delivery_timeout_ms.", low=0)
     max_in_flight_requests_per_connection: int = key(

@@ -139,8 +139,11 @@ class Delivery:
     def leader_changed(self) -> None:
         """Metadata has changed: do not wait for answers of a leader that is none any more (its machine may be gone)."""
         found = self._sender.cluster.metadata.partition(self._lane.topic, self._lane.partition)
+        topic = self._sender.cluster.metadata.topic(self._lane.topic)
         connection = self._connection
-        if found is None or connection is None or found.leader_epoch <= self._leader_epoch or found.endpoint is None:
+        if found is None or topic is None or connection is None or found.endpoint is None:
+            return
+        if found.leader_epoch <= self._leader_epoch and topic.topic_id == self._topic_id:
             return
         self._connection = None
         if any(batch.state is SENT for batch in self._line):
@@ -158,7 +161,7 @@ class Delivery:
         lane = self._lane
         reason = as_raylog_error(error)
         logger.error("The records for %s-%s failed: %s", lane.topic, lane.partition, reason.message, exc_info=error)
-        self._fail_lane(reason)
+        self.fail_lane(reason)
 
     def close(self) -> None:
         """End the task that looks for the leader."""
@@ -321,7 +324,7 @@ class Delivery:
                     if not isinstance(failure, RaylogError | RpcError):
                         logger.exception("The search for a leader of %s failed.", self._lane.topic)
                     if not error.retriable:
-                        self._fail_lane(error)
+                        self.fail_lane(error)
                     if not self._line and not self._lane.sealed and self._lane.open is None:
                         break
         finally:
@@ -368,7 +371,7 @@ class Delivery:
             batch.is_refused_as_out_of_order = False
             self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
 
-    def _fail_lane(self, error: RaylogError) -> None:
+    def fail_lane(self, error: RaylogError) -> None:
         """An error that no repetition heals, such as a wrong secret, ends everything that waits for this partition."""
         self.fail_all(error)
         while (batch := self._sender.accumulator.take(self._lane, float("inf"))) is not None:

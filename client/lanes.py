@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 
 from raylog.client.batch import Batch
 from raylog.client.metadata import TopicInfo
 from raylog.client.partitioner import hash_of_key, next_sticky_partition
+from raylog.client.sizes import INT_MAX, MESSAGE_BYTES_DEFAULT, LargestRecord, most_counted_bytes
 from raylog.core.errors import UnknownTopicOrPartition
 
 KEYS_REMEMBERED = 16_384
@@ -21,7 +23,8 @@ class Lane:
     """One partition's queue: the open batch, and full ones in order behind which it stands."""
 
     __slots__ = (
-        "closed_bytes", "is_active", "is_available", "limit", "open", "partition", "sealed", "topic", "waiting_bytes",
+        "closed_bytes", "is_active", "is_available", "is_gone", "limit", "open", "partition", "sealed", "topic",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, limit: int) -> None:
@@ -32,6 +35,8 @@ class Lane:
         self.sealed: deque[Batch] = deque()
         self.is_active = False
         self.is_available = True
+        self.is_gone = False
+        """The topic was made again with fewer partitions: `open` is None for good, and what is sealed fails."""
         self.waiting_bytes = 0
         """Bytes of closed batches that are not done."""
         self.closed_bytes = 0
@@ -54,12 +59,18 @@ class Lane:
 class Router:
     """One topic's lanes, and which of them gets the records without key at the moment."""
 
-    __slots__ = ("_chance", "_sticky_until", "count", "lanes", "lanes_of_keys", "largest", "sticky", "topic")
+    __slots__ = (
+        "_chance", "_sticky_until", "check_from", "count", "lanes", "lanes_of_keys", "largest", "largest_record",
+        "sticky", "topic",
+    )  # fmt: skip
 
     def __init__(self, topic: str, chance: random.Random) -> None:
         self.topic = topic
         self.largest = 0
         """Bytes up to which `send_batch()` fills a batch."""
+        self.largest_record = LargestRecord(topic, INT_MAX, INT_MAX, is_compressed=False)
+        self.check_from = 0
+        """Of `largest_record`: kept here, as it is looked at for each record."""
         self.lanes: list[Lane] = []
         self.lanes_of_keys: dict[bytes, Lane] = {}
         """Of keys seen lately."""
@@ -69,22 +80,32 @@ class Router:
         """Where records without key go, as long as it has got less than a batch from when it was chosen."""
         self._sticky_until = 0
 
-    def update(self, info: TopicInfo, limit: int, request_limit: int) -> None:
-        """Take in the topic's metadata: more partitions, other leaders, another largest message."""
-        largest = info.config.get("max.message.bytes")
-        if largest is not None:
-            request_limit = max(1, min(request_limit, int(largest) * 9 // 10))
+    def update(self, info: TopicInfo, limit: int, request_limit: int) -> list[Lane]:
+        """Take in the topic's metadata: other partitions, other leaders, another largest message.
+
+        Returns the lanes of partitions that are gone, because the topic was deleted and made again with fewer.
+        """
+        message_bytes = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
+        request_limit = min(request_limit, most_counted_bytes(message_bytes))
         limit = min(limit, request_limit)
         self.largest = request_limit
+        self.largest_record = replace(self.largest_record, message_bytes=message_bytes)
+        self.check_from = self.largest_record.check_from
+        gone = self.lanes[len(info.partitions) :] if info.partitions else []
+        # `lane_of_key` reads without the turn: first the keys that are known, then the lanes.
+        self.lanes = [lane for lane in self.lanes if lane not in gone]
         for number in range(len(self.lanes), len(info.partitions)):
             self.lanes.append(Lane(self.topic, number, limit))
+        for lane in gone:
+            lane.is_gone = True
         for lane, partition in zip(self.lanes, info.partitions, strict=False):
             lane.is_available = partition.endpoint is not None
             lane.limit = limit
-        if not self.count:
-            self.sticky = self.lanes[0]
+        if not self.count or self.sticky.is_gone:
+            self.sticky, self._sticky_until = self.lanes[0], 0
         if self.count != len(self.lanes):
             self.count, self.lanes_of_keys = len(self.lanes), {}
+        return gone
 
     def sticky_left(self) -> int:
         """How many bytes the chosen lane still gets."""
@@ -105,13 +126,24 @@ class Router:
         if lane is None:
             if len(known) >= KEYS_REMEMBERED:
                 known.clear()
-            lane = known[key] = self.lanes[hash_of_key(key) % self.count]
+            lanes = self.lanes
+            lane = known[key] = lanes[hash_of_key(key) % len(lanes)]
         return lane
 
     def lane(self, partition: int | None) -> Lane:
         """The lane of a partition that somebody has named. Raises UnknownTopicOrPartition."""
-        if partition is None or not 0 <= partition < self.count:
+        lanes = self.lanes
+        if partition is None or not 0 <= partition < len(lanes):
             raise UnknownTopicOrPartition(
-                f"Topic {self.topic!r} has partitions 0 to {self.count - 1}, not {partition}.", topic=self.topic
+                f"Topic {self.topic!r} has partitions 0 to {len(lanes) - 1}, not {partition}.", topic=self.topic
             )
-        return self.lanes[partition]
+        return lanes[partition]
+
+
+def lane_gone(lane: Lane) -> UnknownTopicOrPartition:
+    """The error of records for a partition that its topic no longer has."""
+    return UnknownTopicOrPartition(
+        f"Partition {lane.topic}-{lane.partition} is gone: the topic was deleted and created again with fewer "
+        "partitions. Send the records again; their keys have other partitions now.",
+        topic=lane.topic,
+    )

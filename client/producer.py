@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client import runtime
-from raylog.client.accumulator import RECORD_OVERHEAD_BYTES
 from raylog.client.arguments import Headers, as_bytes, checked_headers, checked_timestamp, checked_topic, now_ms
 from raylog.client.batch import Batch
 from raylog.client.bulk import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
@@ -29,6 +28,7 @@ from raylog.client.futures import AsyncSendFuture, SendFuture
 from raylog.client.lanes import Router
 from raylog.client.sender import Sender, closed_error
 from raylog.client.serializers import serializer
+from raylog.client.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.types import RecordMetadata
 from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
 

@@ -17,7 +17,7 @@ from raylog.client.batch import Batch
 from raylog.client.cluster import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.delivery import Delivery
-from raylog.client.lanes import Lane
+from raylog.client.lanes import Lane, lane_gone
 from raylog.core.errors import ClientClosed, RaylogError
 from raylog.rpc import Together
 from raylog.rpc.heap import keep_freed_memory
@@ -168,6 +168,8 @@ class Sender:
             if delivery is None:
                 delivery = self._deliveries[lane] = Delivery(self, lane)
             try:
+                if lane.is_gone:
+                    delivery.fail_lane(lane_gone(lane))
                 if is_late:
                     delivery.expire(now_s)
                 delivery.pump(now_s)
@@ -210,9 +212,13 @@ class Sender:
             info = self.cluster.metadata.topic(name)
             if name in self.accumulator.routers and info is not None:
                 self.accumulator.router(info)
-        for lane, delivery in self._deliveries.items():
+        for lane, delivery in list(self._deliveries.items()):
             if lane.topic in topics:
                 delivery.leader_changed()
+                if lane.is_gone and not lane.is_active and delivery.is_idle:
+                    delivery.close()
+                    del self._deliveries[lane]
+        self.look_again()
 
     def _abandon(self, error: RaylogError) -> None:
         for lane, batch in self.accumulator.close(error):

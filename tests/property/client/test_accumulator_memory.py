@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from raylog.client.accumulator import Accumulator
 from raylog.client.config import ProducerConfig, load
 from raylog.client.metadata import PartitionInfo, TopicInfo
+from raylog.client.sizes import RECORD_OVERHEAD_BYTES
 
 PARTITIONS = 4
 TOPIC = TopicInfo(

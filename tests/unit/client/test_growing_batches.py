@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from raylog.client.accumulator import RECORD_OVERHEAD_BYTES, Accumulator
+from raylog.client.accumulator import Accumulator
 from raylog.client.config import ProducerConfig, load
 from raylog.client.lanes import Lane
 from raylog.client.metadata import PartitionInfo, TopicInfo
+from raylog.client.sizes import RECORD_OVERHEAD_BYTES
 
 BATCH_BYTES = 1_000
 LIMIT_BYTES = 4_000

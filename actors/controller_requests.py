@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.actors.arguments import Check, arguments, each, flag, optional, row, table, text, whole
+from raylog.actors.arguments import Check, arguments, each, flag, later, optional, row, table, text, whole
 from raylog.core.controller import events as ev
 from raylog.core.errors import InvalidRequest
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
@@ -77,7 +77,7 @@ def _register_coordinator(session: int, number: int, now_ms: int, args: Sequence
 
 
 def _alter_partition(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, leader_epoch, partition_epoch, isr = args
+    topic_id, topic, partition, broker, incarnation, leader_epoch, partition_epoch, isr, drops_eligible = args
     return ev.IsrChangeReceived(
         cause="alter_partition",
         now_ms=now_ms,
@@ -90,6 +90,7 @@ def _alter_partition(session: int, number: int, now_ms: int, args: Sequence[Any]
         leader_epoch=LeaderEpoch(leader_epoch),
         partition_epoch=PartitionEpoch(partition_epoch),
         isr=tuple((BrokerId(member), Incarnation(life)) for member, life in isr),
+        drops_eligible=drops_eligible,
     )
 
 
@@ -214,7 +215,12 @@ _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "register_broker": (_register_broker, whole, whole, text, text, whole, text, text),
     "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text, flag),
     "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
-    "alter_partition": (_alter_partition, text, text, whole, whole, whole, whole, whole, each(row(whole, whole))),
+    "alter_partition": (
+        _alter_partition,
+        *(text, text, whole, whole, whole, whole, whole),
+        each(row(whole, whole)),
+        later(flag, False),
+    ),
     "resign_leader": (_resign_leader, text, text, whole, whole, whole, whole),
     "create_topic": (_create_topic, *CREATE_TOPIC),
     "delete_topic": (_delete_topic, *DELETE_TOPIC),

@@ -19,6 +19,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.settings import FlushPolicy
 from raylog.actors.tail_reader import TailReader
+from raylog.actors.watermark_keeper import WatermarkKeeper
 from raylog.core.errors import from_code
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
@@ -72,6 +73,7 @@ class ReplicaRunner:
             name=str(partition),
             durations=self.counters.flush,
         )
+        self._keeper = WatermarkKeeper(partition, log.folder, log.log_end_offset)
         self._next_request = 1
         self._now_ms = 0
         """When the last event happened that came from outside; what an append brings about happens then, too."""
@@ -103,8 +105,9 @@ class ReplicaRunner:
         self._flusher.start()
 
     async def stop(self) -> None:
-        """End the syncing; the log stays open."""
+        """End the syncing and keep the high watermark; the log stays open."""
         await self._flusher.stop()
+        await self._keeper.stop(None if self.machine is None else self.machine.high_watermark)
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this life its incarnation."""
@@ -119,6 +122,7 @@ class ReplicaRunner:
                 log_end_offset=Offset(log.log_end_offset),
                 durable_end_offset=Offset(log.synced_end_offset),
                 epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
+                high_watermark=Offset(self._keeper.offset),
             ),
         )
 
@@ -171,6 +175,8 @@ class ReplicaRunner:
         now = monotonic_ms()
         self.feed(ev.Tick(cause="tick", now_ms=now))
         self.reads.wake()
+        if self.machine is not None:
+            self._keeper.tick(now, self.machine.high_watermark, self.machine.state)
         if now >= self._deserted_due_ms:
             self._deserted_due_ms = now + DESERTED_CHECK_MS
             self._drop_deserted(now)
@@ -383,6 +389,7 @@ class ReplicaRunner:
     def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
         self._tail.forget()
         with self._flusher.exclusive:
+            self._keeper.lower(effect.to if isinstance(effect, ev.TruncateLog) else effect.start_offset)
             if isinstance(effect, ev.TruncateLog):
                 logger.info("%s: truncating to %d", self.partition, effect.to)
                 self.log.truncate_to(effect.to)

@@ -426,6 +426,7 @@ class ReplicaServer:
                     effect.leader_epoch,
                     effect.partition_epoch,
                     [[broker, incarnation] for broker, incarnation in effect.isr],
+                    effect.drops_eligible,
                 ],
                 timeout_s=PROPOSE_TIMEOUT_S,
             )

@@ -80,10 +80,19 @@ def settle(
 
 
 def with_isr(
-    state: PartitionState, isr: tuple[BrokerId, ...], *, min_isr: int = 1, lost: Collection[BrokerId] = ()
+    state: PartitionState,
+    isr: tuple[BrokerId, ...],
+    *,
+    min_isr: int = 1,
+    lost: Collection[BrokerId] = (),
+    drops_eligible: bool = False,
 ) -> PartitionState:
-    """Return the state with another ISR, one partition epoch later; the same object when it is the same ISR."""
-    return _changed(state, state.leader, state.leader_epoch, isr, eligible(state, isr, min_isr, lost))
+    """Return the state with another ISR, one partition epoch later; the same object when nothing changes.
+
+    ``drops_eligible``: nobody else is to be elected, as the leader shows what it has beyond the high watermark it knew.
+    """
+    elr = () if drops_eligible else eligible(state, isr, min_isr, lost)
+    return _changed(state, state.leader, state.leader_epoch, isr, elr)
 
 
 def without_leader(state: PartitionState) -> PartitionState:

@@ -135,6 +135,8 @@ class IsrChangeReceived:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     isr: tuple[tuple[BrokerId, Incarnation], ...]
+    drops_eligible: bool = False
+    """No replica outside that ISR may be elected any more: the leader shows what some of them may lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

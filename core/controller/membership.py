@@ -324,12 +324,14 @@ class Membership:
                     f"Incarnation {incarnation} of broker {broker} does not run as a replica of {event.partition}."
                 )
         isr = tuple(broker for broker in state.replicas if broker in proposed)
-        self._commit(state, with_isr(state, isr, min_isr=self._min_insync(state), lost=self._lost(state)))
-        after = ledger.image.partition(event.partition)
-        require(after is not None, f"{event.partition} exists", ledger.story)
-        if after is not None:
+        minimum, lost = self._min_insync(state), self._lost(state)
+        after = with_isr(state, isr, min_isr=minimum, lost=lost, drops_eligible=event.drops_eligible)
+        self._commit(state, after)
+        settled = ledger.image.partition(event.partition)
+        require(settled is not None, f"{event.partition} exists", ledger.story)
+        if settled is not None:
             ledger.told(event.session)
-            ledger.reply(event.request, [after.to_wire()])
+            ledger.reply(event.request, [settled.to_wire()])
 
     def resign(self, event: LeaderResigned) -> None:
         """Let another member of the ISR lead, without the one that resigns; it may earn its place again.

@@ -372,7 +372,8 @@ class SendFetch:
 class ProposeIsr:
     """Ask the controller to change the ISR, if leader epoch and partition epoch are still these.
 
-    ``isr`` names each member with the incarnation that earned its place.
+    ``isr`` names each member with the incarnation that earned its place. ``drops_eligible``: no replica outside the
+    ISR is to be trusted with everything committed any more, because the leader is about to show what it has itself.
     """
 
     cause: str
@@ -380,6 +381,7 @@ class ProposeIsr:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     isr: tuple[tuple[BrokerId, Incarnation], ...]
+    drops_eligible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ class PendingChange:
     members: IsrMembers
     request: RequestId
     resend_at_ms: int
+    drops_eligible: bool = False
 
 
 class InSyncSet:
@@ -116,9 +117,17 @@ class InSyncSet:
         """True when no proposal is under way and the pause after a refusal is over."""
         return self.pending is None and now_ms >= self._pause_until_ms
 
-    def propose(self, members: IsrMembers, *, request: RequestId, resend_at_ms: int, cause: str) -> ProposeIsr:
+    def propose(
+        self,
+        members: IsrMembers,
+        *,
+        request: RequestId,
+        resend_at_ms: int,
+        cause: str,
+        drops_eligible: bool = False,
+    ) -> ProposeIsr:
         """Make ``members`` the pending change (again, for a repeated attempt) and return the effect that sends it."""
-        self.pending = PendingChange(members, request, resend_at_ms)
+        self.pending = PendingChange(members, request, resend_at_ms, drops_eligible)
         self._doubtful |= {broker for broker, _ in members}
         self._count()
         return ProposeIsr(
@@ -127,6 +136,7 @@ class InSyncSet:
             leader_epoch=self.state.leader_epoch,
             partition_epoch=self.state.partition_epoch,
             isr=members,
+            drops_eligible=drops_eligible,
         )
 
     def refused(self, *, now_ms: int, pause_ms: int, incarnations: Mapping[BrokerId, Incarnation]) -> None:

@@ -50,6 +50,7 @@ class Leader:
     """Leads one partition in one leader epoch."""
 
     __slots__ = (
+        "_answerable",
         "_doubt_at_ms",
         "_exposed",
         "_log",
@@ -93,6 +94,7 @@ class Leader:
         self._next_request = next_request
         self._note = note
         self._exposed: Offset | None = None
+        self._answerable = log.high_watermark  # below it, enough replicas have what acks=all asked for
         self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
         self._resign_at_ms = now_ms
         self._meet_followers(now_ms)
@@ -109,6 +111,18 @@ class Leader:
         self.isr.adopt(state)
         self._meet_followers(now_ms)
         self.advance(cause, out)
+        self.claim(cause, now_ms, out)
+
+    def claim(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Ask that only the ISR may lead, where nothing else lets us show what may have been acknowledged (ADR 0025).
+
+        We cannot tell which of our last records were committed before this epoch. To show them all, no replica that
+        may lack one of them must be elected; the eligible ones may.
+        """
+        if self._exposed is None and self.isr.state.elr and self.isr.may_propose(now_ms):
+            self._note(f"without {self.isr.state.elr}, as the watermark is {self._log.high_watermark}")
+            named = tuple((broker, self._incarnation_of(broker)) for broker in self.isr.committed)
+            self._send_proposal(named, cause, now_ms, out, drops_eligible=True)
 
     def on_isr_answered(self, event: IsrChangeAnswered) -> None:
         """Take the refusal of, or the lack of an answer to, the last attempt. New states were adopted before this."""
@@ -222,9 +236,13 @@ class Leader:
 
     def advance(self, cause: str, out: Outbox[Effect]) -> None:
         """Move the high watermark as far as it is earned; answer what waited for it or for our own disk."""
-        if self._log.raise_watermark(self._earned_watermark()) or self._exposed is None:
+        log, isr = self._log, self.isr
+        enough = not isr.state.elr and len(isr.state.isr) >= self.settings.min_insync_replicas
+        if log.raise_watermark(self._earned_watermark()) or self._exposed is None:
             self._expose(cause, out)
-        self.produces.complete(self._log.durable_end, self._log.high_watermark, out)
+        if enough:
+            self._answerable = log.high_watermark
+        self.produces.complete(log.durable_end, self._answerable, out)
 
     def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Answer what is overdue, drop members that lag, repeat proposals that got no answer."""
@@ -238,7 +256,7 @@ class Leader:
         pending = self.isr.pending
         if pending is not None:
             if now_ms >= pending.resend_at_ms:
-                self._send_proposal(pending.members, cause, now_ms, out)
+                self._send_proposal(pending.members, cause, now_ms, out, drops_eligible=pending.drops_eligible)
             return
         lagging = [
             broker
@@ -248,6 +266,7 @@ class Leader:
         ]
         if lagging:
             self._propose(cause, now_ms, out, leaving=lagging)
+        self.claim(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """When the next tick has something to do, members that lag and failing disks apart."""
@@ -285,7 +304,8 @@ class Leader:
             end = progress.durable_end
             if end is not None and end > log.end:
                 require(False, f"follower {broker} at {end} is ahead of us")
-        self.produces.validate(self._log.durable_end, self._log.high_watermark)
+        require(self._answerable <= log.high_watermark, "requests are answered beyond the high watermark")
+        self.produces.validate(log.durable_end, self._answerable)
 
     # ------------------------------------------------------------ inside
 
@@ -307,10 +327,11 @@ class Leader:
             current=self._log.high_watermark,
             own_durable_end=self._log.durable_end,
             member_ends=[self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me],
-            # Beside eligible leader replicas nothing is committed, whatever minimum has reached this process: they are
-            # trusted to have all that ever was.
-            isr_size=0 if self.isr.state.elr else len(self.isr.committed),
+            isr_size=len(self.isr.state.isr),
             min_insync_replicas=self.settings.min_insync_replicas,
+            # Whatever minimum has reached this process: who is eligible does not depend on it.
+            eligible=bool(self.isr.state.elr),
+            epoch_start=self.epoch_start,
         )
 
     def _expose(self, cause: str, out: Outbox[Effect]) -> None:
@@ -434,7 +455,19 @@ class Leader:
         self._send_proposal(named, cause, now_ms, out)
 
     def _send_proposal(
-        self, members: tuple[tuple[BrokerId, Incarnation], ...], cause: str, now_ms: int, out: Outbox[Effect]
+        self,
+        members: tuple[tuple[BrokerId, Incarnation], ...],
+        cause: str,
+        now_ms: int,
+        out: Outbox[Effect],
+        *,
+        drops_eligible: bool = False,
     ) -> None:
-        resend_at_ms = now_ms + self.settings.fetch_timeout_ms
-        out.now.append(self.isr.propose(members, request=self._next_request(), resend_at_ms=resend_at_ms, cause=cause))
+        proposal = self.isr.propose(
+            members,
+            request=self._next_request(),
+            resend_at_ms=now_ms + self.settings.fetch_timeout_ms,
+            cause=cause,
+            drops_eligible=drops_eligible,
+        )
+        out.now.append(proposal)

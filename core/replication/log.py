@@ -12,6 +12,8 @@ from raylog.core.invariants import require
 from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.epochs import EpochHistory
 
+_ZERO = Offset(0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings:
@@ -40,6 +42,8 @@ class LogSummary:
     log_end_offset: Offset
     durable_end_offset: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+    high_watermark: Offset = _ZERO
+    """Everything below was committed, as far as an earlier life left a note; 0 = it left none."""
 
 
 class ReplicaLog:
@@ -48,13 +52,13 @@ class ReplicaLog:
     __slots__ = ("disk", "durable_end", "end", "epochs", "high_watermark", "start")
 
     def __init__(self, summary: LogSummary) -> None:
-        """Start from what recovery found. The high watermark is not kept on disk: it starts at the log start offset."""
+        """Start from what recovery found, with the high watermark that was kept, as far as the log still reaches."""
         self.start = summary.log_start_offset
         self.end = summary.log_end_offset
         self.durable_end = summary.durable_end_offset
         self.epochs = EpochHistory(summary.epochs)
         self.disk = DiskHealth()
-        self.high_watermark = summary.log_start_offset
+        self.high_watermark = max(self.start, min(summary.high_watermark, self.durable_end))
         self.validate()
 
     def appended(self, end: Offset, *, durable: bool = False) -> None:

@@ -390,7 +390,7 @@ class ReplicaMachine:
             self._lead(state, cause, now_ms, out)
         out.now.append(RoleChanged(cause=cause, leading=leading, leader=state.leader, leader_epoch=state.leader_epoch))
         if leading:
-            self._advance(cause, out)
+            self._serve(cause, now_ms, out)
         elif state.leader != NO_LEADER and self.broker in state.replicas:
             self._follower = Follower(
                 leader=state.leader,
@@ -423,6 +423,11 @@ class ReplicaMachine:
             note=self._note,
         )
 
+    def _serve(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        if self._leader is not None:
+            self._leader.advance(cause, out)
+            self._leader.claim(cause, now_ms, out)
+
     def _count_replicas(self) -> None:
         """Go by the settings that hold for the replicas there are now, at once with the state that names them."""
         settings, state = self._settings, self.state
@@ -438,10 +443,6 @@ class ReplicaMachine:
         """Slow a replica down that is being added; whoever is in sync must stay so."""
         if self._follower is not None and self.state is not None:
             self._follower.throttled = self.broker in self.state.adding and self.broker not in self.state.isr
-
-    def _advance(self, cause: str, out: Outbox[Effect]) -> None:
-        if self._leader is not None:
-            self._leader.advance(cause, out)
 
     def _next_request(self) -> RequestId:
         self._last_request += 1

@@ -58,6 +58,7 @@ async def test_an_eligible_replica_leads_with_everything_that_was_acknowledged(
     await cluster.ensure(spec)
     led = await talk.until("t", lambda found: found.leader == second)
     assert led.unclean_leader_epoch == 0
+    assert await talk.values("t", 1) == [b"kept"], "with one replica of three"
     await talk.whole("t")
     assert await talk.values("t", 1) == [b"kept"]
 

@@ -27,6 +27,11 @@ class AckedIsKept:
         self._acked: list[tuple[int, int, int]] = []
         self._offsets: dict[int, int] = {}
 
+    @property
+    def end(self) -> int:
+        """Everything that was acknowledged lies below."""
+        return 1 + max(self._offsets.values(), default=-1)
+
     def acknowledged(
         self, epoch: int, offset: int, value: int, *, idempotent: bool = True, forgotten_below: int = 0
     ) -> None:
@@ -117,6 +122,12 @@ class CommittedOnce:
         if end > log_start:
             self._holds("I7", f"ISR member {broker}", end, entry_at)
 
+    def kept(self, who: str, watermark: int, log_start: int, entry_at: EntryAt) -> None:
+        """Somebody takes what its log holds below a kept watermark for committed."""
+        if watermark > len(self.entries):
+            raise Violation(self.RULE, f"{who} kept the watermark {watermark}, {len(self.entries)} is committed")
+        self._holds(self.RULE, who, watermark, entry_at)
+
     def seen(self, who: str, offset: int, entries: Iterable[Entry]) -> None:
         """Somebody was shown these entries as committed."""
         for at, entry in enumerate(entries, offset):
@@ -171,7 +182,10 @@ class WatermarkMonotone:
 
 
 class WatermarkEarned:
-    """I4: a leader's watermark is durable everywhere in the maximal ISR, heard in this epoch, with enough members."""
+    """I4: a leader's watermark is durable everywhere in the maximal ISR, heard in this epoch, with enough members.
+
+    With fewer it may reach the start of the epoch, as long as nobody outside the maximal ISR can be elected (I7).
+    """
 
     RULE = "I4"
 
@@ -179,6 +193,11 @@ class WatermarkEarned:
         """Know how many members there have to be."""
         self._min = min_insync_replicas
         self._heard: dict[tuple[int, int], int] = {}
+        self._starts: dict[int, int] = {}
+
+    def leads(self, epoch: int, end: int) -> None:
+        """Somebody leads ``epoch`` with a log of this end, which is where the epoch begins if it is new."""
+        self._starts.setdefault(epoch, end)
 
     def heard(self, epoch: int, broker: int, durable_end: int) -> None:
         """A follower told the leader of ``epoch``, truthfully, that it has everything below ``durable_end``."""
@@ -194,7 +213,7 @@ class WatermarkEarned:
         self, epoch: int, leader: int, isr_size: int, members: Iterable[int], watermark: int, durable: Mapping[int, int]
     ) -> None:
         """The leader of ``epoch`` moved its watermark; ``members`` are committed and proposed ISR together."""
-        if isr_size < self._min:
+        if isr_size < self._min and watermark > self._starts.get(epoch, 0):
             raise Violation(self.RULE, f"watermark {watermark} in epoch {epoch} with an ISR of {isr_size}")
         for broker in members:
             if durable[broker] < watermark:

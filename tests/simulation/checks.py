@@ -47,6 +47,15 @@ class Checks:
         self.resigning = ResigningSettles()
         self.elections = 0
 
+    def recovered(self, process: ReplicaProcess) -> None:
+        """A life begins with the high watermark that an earlier one kept."""
+        machine, log = process.machine, process.log
+        if machine is None or machine.high_watermark <= log.start:
+            return
+        if machine.high_watermark > log.durable_end:
+            raise Violation("I4", f"broker {process.broker} kept {machine.high_watermark}, it has {log.durable_end}")
+        self.committed.kept(f"broker {process.broker}", machine.high_watermark, log.start, log.entry)
+
     # ------------------------------------------------------------ after every step of a replica
 
     def stepped(self, process: ReplicaProcess, event: Event, before: int) -> None:
@@ -55,6 +64,8 @@ class Checks:
         if machine is None:
             return
         after = machine.high_watermark
+        if machine.role == "leader":
+            self.earned.leads(machine.leader_epoch, process.log.end)
         if after != before:
             self._watermark_moved(process, before, after)
         if isinstance(event, StateReceived) and machine.state is not None:

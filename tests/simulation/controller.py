@@ -317,6 +317,7 @@ class ControllerNode(Pausable):
                 leader_epoch=effect.leader_epoch,
                 partition_epoch=effect.partition_epoch,
                 isr=effect.isr,
+                drops_eligible=effect.drops_eligible,
             )
         )
         after = self.machine.image.partition(PARTITION) if self.machine is not None else None

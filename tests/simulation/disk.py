@@ -70,6 +70,8 @@ class VirtualLog:
         self.start = 0
         self.entries: list[Entry] = []
         self.durable_end = 0
+        self.kept_watermark = 0
+        """The file with the high watermark; replaced as a whole, so that a crash leaves the old one or the new one."""
         self.writes_through = False
         self.truncations = 0
         """A sync that began before the last truncation reports nothing."""
@@ -106,12 +108,18 @@ class VirtualLog:
     def summary(self) -> LogSummary:
         """Return what recovery finds. Recovery syncs what it keeps."""
         self.durable_end = self.end
+        self.kept_watermark = min(self.kept_watermark, self.end)
         return LogSummary(
             log_start_offset=Offset(self.start),
             log_end_offset=Offset(self.end),
             durable_end_offset=Offset(self.end),
             epochs=self._epochs.entries,
+            high_watermark=Offset(self.kept_watermark),
         )
+
+    def keep_watermark(self, watermark: int) -> None:
+        """Write the high watermark down."""
+        self.kept_watermark = watermark
 
     def check_producer(self, producer: int, sequence: int) -> Duplicate | None:
         """Apply the storage engine's idempotence rules; raises its errors."""
@@ -143,6 +151,7 @@ class VirtualLog:
 
     def truncate(self, to: int) -> None:
         """Cut from ``to`` on; durable, and so is what is left."""
+        self.kept_watermark = min(self.kept_watermark, to)
         del self.entries[to - self.start :]
         self._epochs.truncate_end(Offset(to))
         self.durable_end = self.end
@@ -152,6 +161,7 @@ class VirtualLog:
     def reset(self, start: int) -> None:
         """Throw everything away and begin at ``start``; durable. Producers are unknown then, and may start anywhere."""
         self.start = self.durable_end = start
+        self.kept_watermark = min(self.kept_watermark, start)
         self.entries.clear()
         self._epochs.clear()
         self.truncations += 1

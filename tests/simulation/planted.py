@@ -21,6 +21,7 @@ from tests.simulation.disk import VirtualLog
 from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.planted_admin import ADMIN_BUGS
 from tests.simulation.planted_moves import MOVE_BUGS
+from tests.simulation.planted_survivor import SURVIVOR_BUGS
 from tests.simulation.replica import ReplicaProcess
 
 PLANTED = (
@@ -118,7 +119,7 @@ PLANTED = (
         "records are committed below min.insync.replicas",
         "last-man",
         20,
-        ("I4",),
+        ("I4", "I7"),
         leader_module,
         "committed_end",
         sabotage.ignore_min_insync_replicas(watermark_module.committed_end),
@@ -265,7 +266,7 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
-EVERY_BUG = PLANTED + MOVE_BUGS + ADMIN_BUGS + GROUP_BUGS + TOO_DEEP
+EVERY_BUG = PLANTED + MOVE_BUGS + SURVIVOR_BUGS + ADMIN_BUGS + GROUP_BUGS + TOO_DEEP
 
 
 def bug(name: str) -> Planted:

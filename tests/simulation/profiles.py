@@ -87,6 +87,8 @@ class Faults:
     """How late brokers learn of metadata, up to; each has a pace of its own."""
     delete_rate: float = 0
     """Somebody has records deleted: some, all, or more than are committed."""
+    survivor: bool = False
+    """When the faults are over, all replicas go down but one, which has to show everything that was acknowledged."""
     topic_min_insync_replicas: int = 0
     """What the topic says, where its change has not reached the replicas yet; 0 = the same as they know."""
 
@@ -330,6 +332,35 @@ def _disk(draw: random.Random) -> Faults:
     )
 
 
+def _survivor(draw: random.Random) -> Faults:
+    """After some faults, under load, only one replica is left; it may restart as well."""
+    brokers = draw.choice((2, 3, 3, 3, 4))
+    return replace(
+        _calm(draw),
+        brokers=brokers,
+        min_insync_replicas=2 if brokers < 4 else 3,
+        producers=3,
+        produce_pause_ms=draw.choice((5, 25)),
+        acks_one=draw.choice((0.0, 0.5)),
+        delay_ms=draw.choice((0.5, 2, 10)),
+        chaos_s=draw.choice((3, 6)),
+        crash_rate=draw.choice((0.0, 0.5, 1.5)),
+        down_ms=draw.choice((50, 600)),
+        cut_rate=draw.choice((0.0, 1.0)),
+        cut_ms=600,
+        lag_max_ms=draw.choice((200, 800)),
+        session_timeout_ms=draw.choice((300, 800)),
+        controller_crash_rate=draw.choice((0.0, 0.4)),
+        stop_rate=draw.choice((0.0, 0.3)),
+        elect_rate=draw.choice((0.0, 0.5)),
+        delete_rate=draw.choice((0.0, 0.5)),
+        slow_sync=draw.choice((0.0, 0.2)),
+        duplicate=draw.choice((0.0, 0.3)),
+        unsynced_survives=draw.choice((0.0, 0.5)),
+        survivor=True,
+    )
+
+
 def _quiet(draw: random.Random) -> Faults:
     return _calm(draw)
 
@@ -347,12 +378,13 @@ PROFILES: dict[str, Callable[[random.Random], Faults]] = {
     "disk": _disk,
     "eligible": _eligible,
     "reassign": _reassign,
+    "survivor": _survivor,
     "quiet": _quiet,
 }
 DEFAULT = "default"
 _ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
 _ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk")
-_ROTATION_END = ("swarm", "eligible", "swarm", "reassign")
+_ROTATION_END = ("swarm", "eligible", "swarm", "reassign", "swarm", "survivor")
 
 
 def profile_of(name: str, seed: int) -> str:

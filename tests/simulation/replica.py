@@ -112,6 +112,7 @@ class ReplicaProcess(Pausable):
                 ),
                 log=self._summary,
             )
+            self.simulation.checks.recovered(self)
             self._tick()
         self.told(incarnation, state)
 
@@ -208,6 +209,8 @@ class ReplicaProcess(Pausable):
             return
         self.world.after(_TICK_US, self._tick)
         self.feed(lambda now: Tick(cause="tick", now_ms=now))
+        if self.machine is not None and self.simulation.keeps_watermark(self):
+            self.log.keep_watermark(self.machine.high_watermark)
 
     # ------------------------------------------------------------ requests that come in
 
@@ -467,15 +470,9 @@ class ReplicaProcess(Pausable):
         self.simulation.checks.exposed(self, effect.high_watermark)
 
     def _role(self, effect: RoleChanged) -> None:
-        self.world.tell(
-            "r{}.{} leading={} epoch={} end={} hw={}",
-            self.broker,
-            self.life,
-            effect.leading,
-            effect.leader_epoch,
-            self.log.end,
-            self.machine.high_watermark if self.machine else 0,
-        )
+        watermark = self.machine.high_watermark if self.machine else 0
+        known = (self.broker, self.life, effect.leading, effect.leader_epoch, self.log.end, watermark)
+        self.world.tell("r{}.{} leading={} epoch={} end={} hw={}", *known)
         self.simulation.checks.role_changed(self, effect)
 
 

@@ -102,7 +102,7 @@ def start_as_an_earlier_life(original: Callable[..., None]) -> Callable[..., Non
 
 def ignore_min_insync_replicas(original: Callable[..., Offset]) -> Callable[..., Offset]:
     def committed_end(**known: Any) -> Offset:
-        return original(**(known | {"min_insync_replicas": 0}))
+        return original(**(known | {"min_insync_replicas": 0, "eligible": False}))
 
     return committed_end
 

@@ -20,11 +20,18 @@ def two_leaders_in_a_row_have_tails(simulation: Simulation) -> None:
     """KIP-279: A leads and is cut off, B leads for a moment and dies, A leads again with its tail.
 
     Where B's records begin, A has some of an epoch before them. Going by offsets alone, B would keep what A never had.
+    Producers rest before that: a B that did not know whether its last records are committed would keep A from leading.
     """
-    world = simulation.world
+    world, network = simulation.world, simulation.network
     first: list[int] = []
 
+    def idle(cut: bool) -> None:
+        for producer in simulation.producers:
+            for broker in simulation.brokers:
+                (network.cut if cut else network.join)(producer.address, broker)
+
     def cut() -> None:
+        idle(False)
         first.append(leading_broker(simulation))
         isolate(simulation, first[0])
         world.after(_STEP_US, wait_for_the_second)
@@ -42,6 +49,7 @@ def two_leaders_in_a_row_have_tails(simulation: Simulation) -> None:
         else:
             world.after(_STEP_US, wait_for_the_second)
 
+    world.at(2_100_000, idle, True)
     world.at(2_500_000, cut)
 
 

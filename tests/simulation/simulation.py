@@ -16,7 +16,12 @@ from tests.simulation.network import Network
 from tests.simulation.profiles import Faults
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.requests import DeleteRequest, ProduceRequest
+from tests.simulation.survivor import leave_one
 from tests.simulation.world import Violation, World
+
+_KEEP_US = 100_000
+_KEEP_TURNS = 5
+"""Each broker keeps its watermarks for a tenth of a second out of half a second."""
 
 
 class Simulation:
@@ -45,7 +50,11 @@ class Simulation:
         self.processes: dict[int, ReplicaProcess] = {}
         self.links: dict[int, ReplicaLink] = {}
         self.lives = dict.fromkeys(self.brokers, 0)
+        self.kept_down: set[int] = set()
+        """Brokers that do not come back by themselves."""
         self.healed = False
+        self.survived = 0
+        """How often a last replica showed everything that was acknowledged."""
         self.acks = 0
         self.deletions = 0
         self.machine_steps = 0
@@ -78,6 +87,8 @@ class Simulation:
         end_us = world.now_us + int(faults.chaos_s * 1e6)
         world.run_until(end_us)
         self.heal()
+        if faults.survivor:
+            leave_one(self)
         self._converge()
 
     def heal(self) -> None:
@@ -177,7 +188,7 @@ class Simulation:
     def start_replica(self, broker: int) -> None:
         """Begin a life of a replica."""
         running = self.processes.get(broker)
-        if not self.hosts.wants(broker):
+        if not self.hosts.wants(broker) or broker in self.kept_down:
             return
         if running is not None and running.alive:
             return
@@ -237,6 +248,11 @@ class Simulation:
         log = VirtualLog(f"log{self._folders}", replaces)
         log.writes_through = self.faults.writes_through
         return log
+
+    def keeps_watermark(self, process: ReplicaProcess) -> bool:
+        """True when it is time for a replica to write its high watermark down, and its disk lets it."""
+        turn = self.world.now_us // _KEEP_US % _KEEP_TURNS == process.broker % _KEEP_TURNS
+        return turn and process.alive and not process.paused and not self.disk_is_full(process.broker)
 
     def disk_is_full(self, broker: int) -> bool:
         """True while that broker's disk takes nothing."""

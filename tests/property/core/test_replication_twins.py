@@ -19,13 +19,22 @@ ends = st.integers(0, 20).map(Offset)
     members=st.lists(st.none() | ends, max_size=4),
     isr_size=st.integers(1, 5),
     min_insync_replicas=st.integers(1, 3),
+    eligible=st.booleans(),
+    epoch_start=ends,
 )
 def test_an_offset_is_committed_when_enough_members_have_everything_below_it(
-    current: Offset, own: Offset, members: list[Offset | None], isr_size: int, min_insync_replicas: int
+    current: Offset,
+    own: Offset,
+    members: list[Offset | None],
+    isr_size: int,
+    min_insync_replicas: int,
+    eligible: bool,
+    epoch_start: Offset,
 ) -> None:
     def everybody_has(offset: int) -> bool:
         others = all(end is not None and end > offset for end in members)
-        return own > offset and others and isr_size >= min_insync_replicas
+        may = not eligible and (isr_size >= min_insync_replicas or offset < epoch_start)
+        return own > offset and others and may
 
     twin = int(current)
     if all(end is not None for end in members):
@@ -37,6 +46,8 @@ def test_an_offset_is_committed_when_enough_members_have_everything_below_it(
         member_ends=members,
         isr_size=isr_size,
         min_insync_replicas=min_insync_replicas,
+        eligible=eligible,
+        epoch_start=epoch_start,
     )
     assert found == twin
 

@@ -133,8 +133,10 @@ class Partition(RuleBasedStateMachine):
             current=Offset(self.watermarks[leader]),
             own_durable_end=Offset(len(self.logs[leader])),
             member_ends=[None if end is None else Offset(end) for end in ends],
-            isr_size=0 if state.elr else len(state.isr),
+            isr_size=len(state.isr),
             min_insync_replicas=minimum,
+            eligible=bool(state.elr),
+            epoch_start=Offset(self.epoch_start(leader)),
         )
         self.watermarks[leader] = end
         if end > len(self.committed):
@@ -169,6 +171,13 @@ class Partition(RuleBasedStateMachine):
             return
         self.proposed[leader] |= set(isr)
         self.change(with_isr(self.state, isr, min_isr=self.min_isr, lost=self.lost))
+
+    @rule(leader=brokers)
+    def a_leader_wants_to_be_the_only_one(self, leader: BrokerId) -> None:
+        state = self.told[leader]
+        there = all(self.standing[broker] is Standing.ONLINE for broker in state.isr)
+        if there and self.leading(leader) and state.partition_epoch == self.state.partition_epoch:
+            self.change(with_isr(self.state, state.isr, min_isr=self.min_isr, lost=self.lost, drops_eligible=True))
 
     def epoch_start(self, leader: BrokerId) -> int:
         epoch = self.told[leader].leader_epoch

@@ -282,6 +282,7 @@ class Bench:
         partition_epoch: int | None = None,
         incarnations: dict[int, int] | None = None,
         incarnation: int | None = None,
+        drops_eligible: bool = False,
     ) -> list[object]:
         """The leader proposes an ISR, with what it should know unless the test says otherwise."""
         state = self.state(partition)
@@ -299,6 +300,7 @@ class Bench:
                 leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
                 partition_epoch=state.partition_epoch if partition_epoch is None else PartitionEpoch(partition_epoch),
                 isr=tuple((BrokerId(member), Incarnation(lives[BrokerId(member)])) for member in members),
+                drops_eligible=drops_eligible,
             )
         )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylog.core.controller import AlterTopicConfigReceived, DescribeClusterReceived, Reply, Warn
 from raylog.core.controller.image import MetadataImage
+from raylog.core.errors import InvalidUpdateVersion
 from raylog.core.replication.state import PartitionState
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 
@@ -46,6 +49,28 @@ def test_nobody_is_eligible_any_more_once_the_isr_is_large_enough_again() -> Non
     bench.isr(1, [1])
     bench.isr(1, [1, 3])
     assert bench.state().elr == ()
+
+
+def test_a_leader_may_be_the_only_one_to_lead_and_stays_so_until_the_isr_is_large_enough() -> None:
+    """ADR 0025: it is about to show records that an eligible replica may lack."""
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    epoch = bench.state().partition_epoch
+    [wire] = bench.isr(1, [1], drops_eligible=True)
+    assert isinstance(wire, list)
+    dropped = PartitionState.from_wire(wire)
+    assert (dropped.isr, dropped.elr, dropped.partition_epoch) == ((1,), (), epoch + 1)
+    bench.lose_replica(1)
+    assert bench.summary() == (-1, 1, (1,)), "2 and 3 run, and neither may lead"
+    assert bench.state().elr == ()
+
+
+def test_to_be_the_only_one_is_compared_and_set_as_every_proposal() -> None:
+    bench = running_topic(config=TWO)
+    bench.isr(1, [1])
+    with pytest.raises(InvalidUpdateVersion):
+        bench.isr(1, [1], drops_eligible=True, partition_epoch=bench.state().partition_epoch - 1)
+    assert bench.state().elr == (2, 3)
 
 
 def test_an_eligible_replica_leads_cleanly_when_no_isr_member_is_there() -> None:

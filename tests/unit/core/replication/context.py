@@ -80,8 +80,9 @@ class Context:
         log_end: int = 0,
         log_start: int = 0,
         epochs: tuple[tuple[int, int], ...] = (),
+        kept: int = 0,
     ) -> None:
-        """Start broker 1, incarnation 10, on a log that is durable to its end."""
+        """Start broker 1, incarnation 10, on a log that is durable to its end; ``kept`` is an earlier watermark."""
         self.now_ms = 1_000
         self.last_request = 100
         self.machine = ReplicaMachine(
@@ -94,6 +95,7 @@ class Context:
                 log_end_offset=Offset(log_end),
                 durable_end_offset=Offset(log_end),
                 epochs=tuple((LeaderEpoch(e), Offset(s)) for e, s in epochs),
+                high_watermark=Offset(kept),
             ),
         )
 

@@ -24,6 +24,7 @@ from raylog.actors.controller_requests import (
     STOP_BROKER,
 )
 from raylog.actors.metadata_answers import coordinator_index, metadata_answer
+from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
 from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
@@ -72,6 +73,16 @@ class BrokerServer:
         self._workshop = workshop
         self._supervisor: ReplicaSupervisor | None = None
         self._voter = VoterHost(spec.folder)
+        self.metrics = BrokerMetrics(
+            BrokerLooks(
+                folder=spec.folder,
+                secret=spec.secret,
+                server=self._server,
+                broker=lambda: self.broker,
+                image=lambda: self.image,
+                is_registered=lambda: self._link.is_connected,
+            )
+        )
         self._link = ControllerLink(
             find_controller,
             name=f"broker on {spec.folder}",
@@ -99,6 +110,7 @@ class BrokerServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.close()
+        self.metrics.close()
         await self._voter.close()
         if self._directory is not None:
             self._directory.close()
@@ -109,6 +121,16 @@ class BrokerServer:
         """The broker's id; -1 before a new directory has been given one."""
         known = None if self._directory is None else self._directory.broker_id
         return int(NO_LEADER) if known is None else known
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the lock of its data directory."""
+        return self._directory is not None
+
+    @property
+    def link(self) -> ControllerLink:
+        """The connection to the controller."""
+        return self._link
 
     @property
     def spares_wanted(self) -> int:
@@ -163,6 +185,7 @@ class BrokerServer:
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
         self.image = image
+        self.metrics.begin(image)
         self._updated.set()
         # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
@@ -184,7 +207,9 @@ class BrokerServer:
             request.connection.close(f"metadata has a gap: at {self.image.version}, update from {from_version}")
             return
         for row in rows:
-            self.image.apply(record_from_wire(row))
+            record = record_from_wire(row)
+            self.metrics.note(record)
+            self.image.apply(record)
         self._updated.set()
         if self._supervisor is not None:
             self._supervisor.reconcile(self.image)
@@ -215,6 +240,8 @@ class BrokerServer:
             self._spawn(self._init_producer_id(request), request)
         elif request.method == "find_coordinator":
             self._find_coordinator(request, *args)
+        elif request.method == "broker_metrics":
+            self._spawn(self._answer_metrics(request), request)
         else:
             self._spawn(self._forward(request), request)
 
@@ -223,6 +250,9 @@ class BrokerServer:
             request.fail(NotController("This broker is still waiting for the controller; try again."))
             return
         request.reply(metadata_answer(self.image, names))
+
+    async def _answer_metrics(self, request: Request) -> None:
+        request.reply((await self.metrics.report()).to_wire())
 
     async def _init_producer_id(self, request: Request) -> None:
         async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
@@ -271,6 +301,7 @@ _ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
     "metadata": (optional(each(text)),),
     "init_producer_id": (),
     "find_coordinator": (text, text),
+    "broker_metrics": (),
     "create_topic": CREATE_TOPIC,
     "delete_topic": DELETE_TOPIC,
     "alter_topic_config": ALTER_TOPIC_CONFIG,

@@ -55,6 +55,8 @@ class ControllerLink:
         self.heartbeat_s = heartbeat_s
         """Seconds between two signs of life; may be changed at any time."""
         self._on_superseded = on_superseded
+        self.place: tuple[str, int] | None = None
+        """Where the controller is that this process registered with last."""
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -126,7 +128,7 @@ class ControllerLink:
             early, self._early = self._early, None
             for request in early or []:
                 self._handler(request)
-            self._connection = connection
+            self._connection, self.place = connection, (host, port)
             self._connected.set()
             await self._beat_until(connection, closed)
         finally:

@@ -19,6 +19,7 @@ from raylog.actors.controller_requests import event_for
 from raylog.actors.grace_probe import GraceProbe, NodesAlive
 from raylog.actors.metadata_answers import cluster_answer, metadata_answer
 from raylog.actors.metadata_store import DiskStore, MetadataStore
+from raylog.actors.metrics.process import usage_of
 from raylog.actors.quorum_log import FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
@@ -29,6 +30,8 @@ from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.sessions import BrokerMember
 from raylog.core.errors import InconsistentClusterId, NotController
+from raylog.core.metrics.changes import PartitionChanges
+from raylog.core.metrics.families import controller_families
 from raylog.core.outbox import Outbox
 from raylog.rpc import Connection, Request
 
@@ -65,6 +68,7 @@ class ControllerServer:
         self._next_number = 1
         self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()
         self._committed = asyncio.Event()
+        self._changes = PartitionChanges()
         self._tick_task: asyncio.Task[None] | None = None
         self._probe = GraceProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
@@ -116,6 +120,7 @@ class ControllerServer:
             now_ms=monotonic_ms(),
             cluster_config=self.spec.cluster_config,
         )
+        self._changes.begin(image)
         self._perform(self._machine.start(monotonic_ms(), epoch))
         # Only now is it certain that what earlier controllers wrote stands, and that no newer one runs.
         async with asyncio.timeout(self.spec.quorum_timeout_s):
@@ -199,6 +204,9 @@ class ControllerServer:
             self._feed(ctl.SessionHeard(cause="heartbeat", now_ms=monotonic_ms(), session=session))
             request.reply()
             return
+        if request.method == "controller_metrics":
+            request.reply(self._metrics(machine))
+            return
         if request.method == "metadata":
             request.reply(metadata_answer(machine.image, arguments(request, optional(each(text)))[0]))
             return
@@ -207,6 +215,11 @@ class ControllerServer:
         event = event_for(request, session, number, monotonic_ms())
         self._requests[number] = request
         self._feed(event)
+
+    def _metrics(self, machine: ControllerMachine) -> list[object]:
+        usage, changes = usage_of(self._server), self._changes
+        families = controller_families(machine.image, changes, usage, lambda one: machine.is_present(BrokerMember(one)))
+        return [one.to_wire() for one in families]
 
     async def _tick_forever(self) -> None:
         while True:
@@ -272,6 +285,7 @@ class ControllerServer:
     def _carry_out(self, effect: ctl.Effect) -> None:
         match effect:
             case ctl.WriteRecords():
+                self._changes.note(effect.records)
                 self._log().append(effect.records, self._running().image.controller_epoch)
             case ctl.Reply():
                 request = self._requests.pop(effect.request, None)

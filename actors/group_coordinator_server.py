@@ -16,6 +16,7 @@ from typing import Final
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.group_requests import event_for
+from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.offsets_log import ROW_HEAD_BYTES, EncodedRow, Identity, OffsetsLog, encoded_row
 from raylog.actors.settings import group_settings, session_heartbeat_s
@@ -179,6 +180,9 @@ class GroupCoordinatorServer:
     # ------------------------------------------------------------ events in
 
     def _on_request(self, request: Request) -> None:
+        if request.method == "coordinator_metrics":
+            request.reply(self._metrics())
+            return
         if self._machine is None:
             request.fail(CoordinatorLoadInProgress())
             return
@@ -187,6 +191,10 @@ class GroupCoordinatorServer:
         event = event_for(request, number, monotonic_ms())
         self._requests[number] = request
         self._step(self._machine, event)
+
+    def _metrics(self) -> dict[str, object]:
+        groups = [] if self._machine is None else self._machine.census()
+        return {"process": usage_of(self._server).to_wire(), "loaded": self._machine is not None, "groups": groups}
 
     def _step(self, machine: CoordinatorMachine, event: groups.Event) -> None:
         try:

@@ -162,6 +162,7 @@ class Broker:
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
         from raylog.actors.broker_server import BrokerServer
+        from raylog.actors.metrics.node import NodePage
         from raylog.actors.ray_spares import RaySpares
         from raylog.actors.ray_workshop import RayWorkshop
 
@@ -177,7 +178,9 @@ class Broker:
             workshop=RayWorkshop(spec.node_id, self._spares),
             on_fatal=end_process,
         )
+        self._page = NodePage(self._server)
         await begin(self._server.start)
+        self._page.start()
         self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
 
     async def endpoint(self) -> tuple[str, int]:
@@ -210,6 +213,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop serving and release the directory; the caller ends the actor afterwards."""
+        await self._page.stop()
         await self._spares.stop()
         await self._server.stop()
 

@@ -249,6 +249,28 @@ CLUSTER_KEYS: Final = _keys(
         "of 1 or 2 brokers, 3 of 3 or 4, 5 of 5 or more. A majority of them has to be there for changes.",
         5,
     ),
+    ConfigKey(
+        name="metrics.listen",
+        kind="choice",
+        default="loopback",
+        choices=("loopback", "node", "all"),
+        doc="Where the page of a node's metrics is reachable: `loopback` (127.0.0.1), `node` (the address by which "
+        "other nodes reach this one) or `all` addresses. The page needs no secret.",
+    ),
+    ConfigKey(
+        name="metrics.per.partition",
+        kind="bool",
+        default="true",
+        doc="Whether the metrics have figures of each replica; with false, of topics and brokers only. A replica has "
+        "about ten.",
+    ),
+    _int(
+        "metrics.port",
+        9404,
+        0,
+        "Port of `/metrics`, `/healthz` and `/readyz`, one a node; the first of a node's brokers has it. 0 = none.",
+        65_535,
+    ),
     _int("num.partitions", 1, 1, "Partitions of topics that are created without a number.", 10_000),
     _int("offsets.retention.check.interval.ms", 600_000, 1, "How often expired offsets are looked for."),
     _int("offsets.retention.minutes", 10_080, 1, "How long offsets of a group without members are kept.", INT_MAX),
@@ -394,6 +416,9 @@ class ClusterConfig:
     leader_imbalance_per_broker_percentage: int
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_voters_max: int
+    metrics_listen: str
+    metrics_per_partition: bool
+    metrics_port: int
     num_partitions: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int
@@ -409,7 +434,8 @@ class ClusterConfig:
         values: dict[str, Any] = {}
         for name, key in CLUSTER_KEYS.items():
             text = own.get(name, key.default)
-            values[name.replace(".", "_")] = text == "true" if key.kind == "bool" else int(text)
+            value: object = text == "true" if key.kind == "bool" else text if key.kind == "choice" else int(text)
+            values[name.replace(".", "_")] = value
         return cls(**values)
 
 

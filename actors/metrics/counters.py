@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from raylog.core.metrics.histogram import LatencyHistogram
 from raylog.core.metrics.totals import Reading
-
-FROM_RECORD_APPENDS: Final = ("records_in", "bytes_in", "batches_in")
+from raylog.core.metrics.usage import Usage
 
 
 class ReplicaCounters:
@@ -67,10 +65,11 @@ class ReplicaCounters:
         }
 
 
-def reading_from_wire(row: object) -> Reading:
+def reading_from_wire(row: object, usage: Usage) -> Reading:
     """Read the counters of a process; unknown names are kept, missing ones count as 0. Raises ValueError."""
     try:
-        assert isinstance(row, dict)
+        if not isinstance(row, dict):
+            raise TypeError(f"{row!r:.80} is no mapping")
         return Reading(
             born_ms=int(row["born_ms"]),
             counters={str(name): int(value) for name, value in row["counters"].items()},
@@ -78,6 +77,7 @@ def reading_from_wire(row: object) -> Reading:
                 str(name): ({int(bucket): int(count) for bucket, count in filled}, int(sum_us))
                 for name, (filled, sum_us) in row["latencies"].items()
             },
+            refusals=usage.refusals,
         )
-    except (AssertionError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no counters: {error!r}") from None

@@ -70,6 +70,11 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
+    @property
+    def open_connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns host and port. Raises OSError when the address is taken or none of this machine's."""
         self._server = await asyncio.start_server(self._accepted, host, port, limit=MAX_HEAD_BYTES)

@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from raylog.core.metrics.usage import Usage
 from raylog.rpc import Connection, RpcServer
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What one process uses at the moment, and its refusals by (method, error code)."""
-
-    figures: Mapping[str, float]
-    refusals: Mapping[tuple[str, int], int]
-
-    def to_wire(self) -> dict[str, object]:
-        """Return the msgpack form, read by :func:`usage_from_wire`."""
-        refusals = [[method, code, count] for (method, code), count in self.refusals.items()]
-        return {"figures": dict(self.figures), "refusals": refusals}
-
-
-def usage_from_wire(row: object) -> Usage:
-    """Read what another process uses. Raises ValueError."""
-    try:
-        assert isinstance(row, dict)
-        return Usage(
-            figures={str(name): float(value) for name, value in row["figures"].items()},
-            refusals={(str(method), int(code)): int(count) for method, code, count in row["refusals"]},
-        )
-    except (AssertionError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no figures of a process: {error!r}") from None
 
 
 def usage_of(server: RpcServer) -> Usage:

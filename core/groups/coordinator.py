@@ -118,6 +118,18 @@ class CoordinatorMachine:
             self._drop_if_blank(name)
         return Outbox()
 
+    def census(self) -> list[tuple[str, str, int, list[tuple[str, str, int, int]]]]:
+        """Return each group's name, state, number of members, and committed (topic id, topic, partition, offset)."""
+        return [
+            (
+                name,
+                group.state.value,
+                len(group.members),
+                [(one.key.topic_id, one.key.topic, one.key.partition, one.offset) for one in self._offsets.of(name)],
+            )
+            for name, group in sorted(self._groups.items())
+        ]
+
     def resign(self, *, cause: str) -> Outbox[Effect]:
         """Refuse every parked request with NotCoordinator: this machine is about to be replaced.
 

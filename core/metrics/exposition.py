@@ -104,13 +104,18 @@ def render(families: Iterable[Family]) -> str:
     Raises ValueError for an illegal label name.
     """
     lines: list[str] = []
-    for family in merge(families):
+    texts: dict[int, str] = {}  # by identity: the samples of a partition share their labels
+    whole = merge(families)  # holds on to the labels, so that no two have one identity
+    for family in whole:
         if not family.samples:
             continue
         lines.append(f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         for suffix, labels, value in family.samples:
-            lines.append(f"{family.name}{suffix}{_labels(labels)} {number(value)}")
+            text = texts.get(id(labels))
+            if text is None:
+                text = texts[id(labels)] = _labels(labels)
+            lines.append(f"{family.name}{suffix}{text} {number(value)}")
     return "\n".join(lines) + "\n" if lines else ""
 
 

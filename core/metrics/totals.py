@@ -16,6 +16,8 @@ from raylog.core.metrics.histogram import LatencyHistogram
 WINDOW_MS: Final = 300_000
 """Quantiles are those of the last five minutes, as far as somebody looked."""
 MARK_MS: Final = 15_000
+FAILED: Final = {"produce": "failed_produce", "fetch": "failed_fetch", "fetch_near": "failed_fetch"}
+"""Methods whose refusals are a counter of their group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +27,14 @@ class Reading:
     born_ms: int
     counters: Mapping[str, int]
     latencies: Mapping[str, tuple[Mapping[int, int], int]]
+    refusals: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Requests that were answered with an error, by method and error code."""
     """Filled buckets and sum in microseconds, by name."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums by group (a topic) of what processes have counted while this collector looked.
+    """Sums of what processes have counted while this collector looked; ``counters`` by group (a topic).
 
     Invariant: no figure ever falls. ``born_ms`` is the collector's own start: the first reading of a process that is
     older is where counting begins, so that a collector that starts again begins at 0.
@@ -41,6 +45,8 @@ class Totals:
     """By group, then by name."""
     latencies: dict[str, LatencyHistogram] = field(default_factory=dict)
     """By name, over all groups."""
+    refusals: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By method and error code, over all groups."""
     _last: dict[Hashable, Reading] = field(default_factory=dict)
     _marks: deque[tuple[int, dict[str, LatencyHistogram]]] = field(default_factory=deque)
 
@@ -65,6 +71,18 @@ class Totals:
             grown = {bucket: count - known.get(bucket, 0) for bucket, count in counts.items()}
             histogram = self.latencies.setdefault(name, LatencyHistogram())
             histogram.add({bucket: count for bucket, count in grown.items() if count > 0}, max(0, sum_us - known_us))
+
+        refused_before = {} if last is None else last.refusals
+        for (method, code), count in reading.refusals.items():
+            grown_by = max(0, count - refused_before.get((method, code), 0))
+            self.refusals[method, code] = self.refusals.get((method, code), 0) + grown_by
+            failed = FAILED.get(method)
+            if failed is not None:
+                sums[failed] = sums.get(failed, 0) + grown_by
+
+    def latency(self, name: str) -> LatencyHistogram:
+        """Return what was observed since this collector started."""
+        return self.latencies.get(name) or LatencyHistogram()
 
     def forget(self, present: set[Hashable]) -> None:
         """Drop the last readings of processes that are no longer there; the sums stay."""

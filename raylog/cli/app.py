@@ -19,6 +19,7 @@ from raylog.cli.consume import consume
 from raylog.cli.groups import group
 from raylog.cli.lifecycle import start, stop
 from raylog.cli.log import log
+from raylog.cli.metrics import metrics
 from raylog.cli.options import Commands
 from raylog.cli.perf import perf
 from raylog.cli.produce import produce
@@ -99,5 +100,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (start, stop, status, topic, balance, group, produce, consume, log, perf):
+for command in (start, stop, status, topic, balance, group, produce, consume, log, metrics, perf):
     cli.add_command(command)

@@ -1,0 +1,120 @@
+"""A broker's own metrics, and whether it and its replicas serve. Owned by the broker's shell, made when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
+from raylog.actors.metrics.process import disk_figures, usage_of
+from raylog.core.config import ClusterConfig
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import MetadataRecord
+from raylog.core.ids import TopicPartition
+from raylog.core.metrics.changes import PartitionChanges
+from raylog.core.metrics.exposition import Family
+from raylog.core.metrics.families import BrokerView, ReplicaFigures, broker_families
+from raylog.rpc import RpcServer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLooks:
+    """What the metrics need of their broker, as of now."""
+
+    folder: Path
+    secret: bytes
+    server: RpcServer
+    broker: Callable[[], int]
+    image: Callable[[], MetadataImage]
+    is_registered: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """Metrics of one broker, and why it is not ready; no reason = it is."""
+
+    families: list[Family]
+    reasons: list[str]
+
+    def to_wire(self) -> dict[str, object]:
+        """Return the msgpack form: the answer to ``broker_metrics``."""
+        return {"families": [one.to_wire() for one in self.families], "reasons": list(self.reasons)}
+
+
+class BrokerMetrics:
+    """Figures of one broker and its replicas; a look holds for a second."""
+
+    def __init__(self, looks: BrokerLooks) -> None:
+        """Nothing is asked before the first :meth:`report`."""
+        self._looks = looks
+        self._changes = PartitionChanges()
+        self._inquiries = Inquiries(looks.secret)
+        self._collector = ReplicaCollector(self._inquiries)
+        self._held: Held[BrokerReport] = Held(self._look)
+
+    def close(self) -> None:
+        """Close the connections to the replicas."""
+        self._inquiries.close()
+
+    def begin(self, image: MetadataImage) -> None:
+        """Count changes of partitions from here on: the metadata was read anew."""
+        self._changes.broker = self._looks.broker()
+        self._changes.begin(image)
+
+    def note(self, record: MetadataRecord) -> None:
+        """Take in a metadata record that is about to be applied."""
+        self._changes.note((record,))
+
+    async def report(self) -> BrokerReport:
+        """Return metrics and readiness, a second old at most. Ends within six seconds or so."""
+        return await self._held.get()
+
+    async def _look(self) -> BrokerReport:
+        looks = self._looks
+        image, broker = looks.image(), looks.broker()
+        replicas = await self._collector.look(image, broker)
+        self._inquiries.keep(_endpoints(image, broker))
+        try:
+            disk = await asyncio.to_thread(disk_figures, looks.folder)
+        except OSError as error:
+            logger.warning("the disk of %s has no figures: %s", looks.folder, error)
+            disk = None
+        view = BrokerView(
+            broker=broker,
+            image=image,
+            replicas=replicas,
+            totals=self._collector.totals,
+            changes=self._changes,
+            usage=usage_of(looks.server),
+            controller_connected=looks.is_registered(),
+            disk=disk,
+            per_partition=ClusterConfig.from_dict(image.config).metrics_per_partition,
+        )
+        return BrokerReport(broker_families(view), unready(broker, looks.is_registered(), replicas))
+
+
+def _endpoints(image: MetadataImage, broker: int) -> Iterable[tuple[str, int]]:
+    for topic in image.topics.values():
+        for state in topic.partitions:
+            for place in state.places:
+                if place.broker == broker and place.port:
+                    yield place.host, place.port
+
+
+def unready(broker: int, is_registered: bool, replicas: Mapping[TopicPartition, ReplicaFigures | None]) -> list[str]:
+    """Return why a broker is not ready: the controller does not know it, or a placed replica neither leads nor follows.
+
+    Pure.
+    """
+    reasons = [] if is_registered else [f"broker {broker} is not registered with the controller"]
+    for partition, figures in sorted(replicas.items()):
+        if figures is None:
+            reasons.append(f"{partition} on broker {broker} does not answer")
+        elif figures.role not in ("leader", "follower"):
+            reasons.append(f"{partition} on broker {broker} neither leads nor follows yet: it is {figures.role}")
+    return reasons

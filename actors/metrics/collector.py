@@ -1,0 +1,159 @@
+"""Asks processes for their figures when there is a scrape: replicas of this broker, coordinators, other brokers.
+
+Connections are made at the first look and kept. What a look found holds for a second, so that scrapers and health
+checks together cost one look a second at most. A process that does not answer in time is left out, and asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Generic, TypeVar
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.metrics.counters import reading_from_wire
+from raylog.actors.transport import dial
+from raylog.core.controller.image import MetadataImage
+from raylog.core.ids import BrokerId, TopicPartition
+from raylog.core.metrics.families import ReplicaFigures
+from raylog.core.metrics.totals import Totals
+from raylog.core.metrics.usage import usage_from_wire
+from raylog.rpc import Connection, RpcError
+
+logger = logging.getLogger(__name__)
+
+Endpoint = tuple[str, int]
+ANSWER_S: Final = 3.0
+"""How long a look waits for all answers together; connecting takes as long again, the first time."""
+HOLDS_MS: Final = 1_000
+DIALS_AT_ONCE: Final = 16
+Answer = TypeVar("Answer")
+
+
+class Inquiries:
+    """Connections to processes that are asked for their figures, made when needed."""
+
+    def __init__(self, secret: bytes) -> None:
+        """``secret`` is the cluster's."""
+        self._secret = secret
+        self._connections: dict[Endpoint, Connection] = {}
+        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
+
+    def close(self) -> None:
+        """Close all connections."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close("no more looks")
+
+    def keep(self, endpoints: Iterable[Endpoint]) -> None:
+        """Close connections to processes that are no longer where they were."""
+        for endpoint in set(self._connections) - set(endpoints):
+            self._connections.pop(endpoint).close("moved away")
+
+    async def ask(
+        self, asked: Mapping[Endpoint, tuple[str, object]], timeout_s: float = ANSWER_S
+    ) -> dict[Endpoint, object]:
+        """Call a method (with its arguments) at each endpoint; returns the answers that came in time."""
+        missing = [one for one in asked if one not in self._connections or self._connections[one].is_closed]
+        if missing:
+            await asyncio.gather(*(self._connect(endpoint, timeout_s) for endpoint in missing))
+        calls = {
+            endpoint: connection.call_nowait(method, args, timeout_s=timeout_s)
+            for endpoint, (method, args) in asked.items()
+            if (connection := self._connections.get(endpoint)) is not None
+        }
+        if calls:
+            await asyncio.wait(calls.values())  # each ends by itself, at its deadline
+        answers: dict[Endpoint, object] = {}
+        for endpoint, call in calls.items():
+            error = call.exception()
+            if error is None:
+                answers[endpoint] = call.result().args
+            else:
+                logger.debug("no figures from %s: %s", endpoint, error)
+        return answers
+
+    async def _connect(self, endpoint: Endpoint, timeout_s: float) -> None:
+        self._connections.pop(endpoint, None)
+        async with self._dials:
+            try:
+                connection = await dial(*endpoint, secret=self._secret, timeout_s=timeout_s)
+            except (RpcError, OSError) as error:
+                logger.debug("no figures from %s: %s", endpoint, error)
+                return
+        known = self._connections.get(endpoint)
+        if known is not None and not known.is_closed:  # another look was faster
+            connection.close("there is one already")
+        else:
+            self._connections[endpoint] = connection
+
+
+class Held(Generic[Answer]):
+    """The result of a look, which holds for a second; concurrent askers share one look."""
+
+    def __init__(self, look: Callable[[], Awaitable[Answer]]) -> None:
+        """``look`` must end by itself; what it raises reaches those that share it."""
+        self._look = look
+        self._lock = asyncio.Lock()
+        self._found: tuple[int, Answer] | None = None
+
+    async def get(self) -> Answer:
+        """Return what the last look found, or look."""
+        async with self._lock:
+            found = self._found
+            if found is None or monotonic_ms() - found[0] >= HOLDS_MS:
+                answer = await self._look()
+                self._found = found = monotonic_ms(), answer
+            return found[1]
+
+
+def places_of(image: MetadataImage, broker: int) -> dict[TopicPartition, Endpoint | None]:
+    """Return where the replicas of a broker run by the metadata; None for one that does not."""
+    places: dict[TopicPartition, Endpoint | None] = {}
+    for topic in image.topics.values():
+        for state in topic.partitions:
+            place = state.place(BrokerId(broker))
+            if place is not None:
+                places[state.partition] = (place.host, place.port) if place.port else None
+    return places
+
+
+class ReplicaCollector:
+    """Figures of one broker's replicas, and the sums of what they counted."""
+
+    def __init__(self, inquiries: Inquiries) -> None:
+        """``inquiries`` stays its owner's to close."""
+        self._inquiries = inquiries
+        self.totals = Totals(born_ms=monotonic_ms())
+
+    async def look(self, image: MetadataImage, broker: int) -> dict[TopicPartition, ReplicaFigures | None]:
+        """Ask all replicas of the broker; None for those that do not run or did not answer."""
+        places = places_of(image, broker)
+        running = {place: partition for partition, place in places.items() if place is not None}
+        answers = await self._inquiries.ask({place: ("replica_metrics", []) for place in running})
+        found: dict[TopicPartition, ReplicaFigures | None] = dict.fromkeys(places)
+        for place, answer in answers.items():
+            partition = running[place]
+            try:
+                found[partition] = self._read(partition, answer)
+            except (ValueError, KeyError, TypeError) as error:
+                logger.warning("%s on broker %d has figures that cannot be read: %s", partition, broker, error)
+        self.totals.forget(set(places))
+        self.totals.forget_groups({partition.topic for partition in places})
+        self.totals.mark(monotonic_ms())
+        return found
+
+    def _read(self, partition: TopicPartition, answer: object) -> ReplicaFigures:
+        if not isinstance(answer, dict):
+            raise ValueError(f"{answer!r:.80} is no mapping")
+        usage = usage_from_wire(answer["process"])
+        self.totals.take(partition.topic, partition, reading_from_wire(answer, usage))
+        return ReplicaFigures(
+            role=str(answer["role"]),
+            size_bytes=int(answer["size_bytes"]),
+            log_start_offset=int(answer["log_start_offset"]),
+            log_end_offset=int(answer["log_end_offset"]),
+            high_watermark=int(answer["high_watermark"]),
+            usage=usage,
+        )

@@ -1,0 +1,96 @@
+"""Asks the coordinators of one node for their groups, and the partitions' leaders for the offsets that lag is made of.
+
+A coordinator runs on one node, and only that node's page has its groups, so that each group is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.metrics.collector import Endpoint, Inquiries
+from raylog.core.controller.image import MetadataImage
+from raylog.core.ids import LATEST, TopicPartition
+from raylog.core.metrics.exposition import Family
+from raylog.core.metrics.families import process_families
+from raylog.core.metrics.groups import EndHistory, GroupCensus, group_families
+from raylog.core.metrics.usage import usage_from_wire
+
+logger = logging.getLogger(__name__)
+
+PROCESS: Final = "coordinator"
+
+
+class GroupFigures:
+    """Metrics of the groups whose coordinators run here."""
+
+    def __init__(self, inquiries: Inquiries) -> None:
+        """``inquiries`` stays its owner's to close."""
+        self._inquiries = inquiries
+        self._ends = EndHistory()
+
+    async def families(self, image: MetadataImage, host: str) -> list[Family]:
+        """Return the metrics of the groups of the coordinators at this address; none when none runs here."""
+        places: dict[Endpoint, str] = {
+            (one.host, one.port): f"{one.kind}-{one.index}"
+            for one in image.coordinators.values()
+            if one.host == host and one.port
+        }
+        if not places:
+            return []
+        answers = await self._inquiries.ask({place: ("coordinator_metrics", []) for place in places})
+        families: list[Family] = []
+        groups: list[GroupCensus] = []
+        for place, answer in answers.items():
+            try:
+                if not isinstance(answer, dict):
+                    raise ValueError("no mapping")
+                usage = usage_from_wire(answer["process"])
+                groups.extend(_census(image, answer["groups"]))
+            except (ValueError, KeyError, TypeError) as error:
+                logger.warning("coordinator %s has figures that cannot be read: %s", places[place], error)
+                continue
+            families.extend(process_families(usage, process=PROCESS, coordinator=places[place]))
+        await self._see_ends(image, {partition for group in groups for partition in group.offsets})
+        now_ms = monotonic_ms()
+        lags = {
+            (group.name, partition): lag
+            for group in groups
+            for partition, committed in group.offsets.items()
+            if (lag := self._ends.lag(partition, committed, now_ms)) is not None
+        }
+        return [*families, *group_families(groups, lags)]
+
+    async def _see_ends(self, image: MetadataImage, partitions: set[TopicPartition]) -> None:
+        leaders: dict[Endpoint, TopicPartition] = {}
+        questions: dict[Endpoint, tuple[str, object]] = {}
+        for partition in partitions:
+            state = image.partition(partition)
+            leader = None if state is None else state.place(state.leader)
+            if state is not None and leader is not None and leader.port:
+                leaders[leader.host, leader.port] = partition
+                asked = [state.topic_id, partition.partition, state.leader_epoch, LATEST]
+                questions[leader.host, leader.port] = ("list_offsets", asked)
+        answers = await self._inquiries.ask(questions)
+        now_ms = monotonic_ms()
+        for place, answer in answers.items():
+            if isinstance(answer, list) and answer and isinstance(answer[0], int):
+                self._ends.saw(leaders[place], answer[0], now_ms)
+        self._ends.forget(partitions)
+
+
+def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCensus]:
+    """Read the groups of a coordinator; offsets of topics that were deleted since are left out. Raises ValueError."""
+    groups = []
+    for name, state, members, offsets, *_ in rows:
+        if not isinstance(members, int) or not isinstance(offsets, list):
+            raise ValueError(f"{name!r} is no group")
+        known = {
+            TopicPartition(topic, partition): offset
+            for topic_id, topic, partition, offset, *_ in offsets
+            if image.topic(topic, topic_id or None) is not None
+        }
+        groups.append(GroupCensus(name=str(name), state=str(state), members=members, offsets=known))
+    return groups

@@ -1,0 +1,221 @@
+"""The page of a node: HTTP on one fixed port, for all brokers of the cluster on this machine.
+
+The port belongs to the node. The first broker that gets it serves the page, and asks the other brokers with the same
+address, the controller and the coordinators that run here; where another process has the port, a broker tries again
+every other second and takes over when it becomes free. What runs on other nodes is on their pages, so that the sum over
+all pages counts everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.metrics.broker import BrokerReport
+from raylog.actors.metrics.collector import Endpoint, Held, Inquiries
+from raylog.actors.metrics.groups import GroupFigures
+from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
+from raylog.core.config import ClusterConfig
+from raylog.core.errors import RaylogError
+from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_wire, render
+from raylog.core.metrics.families import active_controller
+from raylog.rpc import RpcError
+
+if TYPE_CHECKING:
+    from raylog.actors.broker_server import BrokerServer
+
+logger = logging.getLogger(__name__)
+
+SETTLE_S: Final = 2.0
+CONTROLLER_S: Final = 1.0
+BROKER_S: Final = 7.0
+"""Time for another broker's report; it asks its replicas meanwhile."""
+NOTE: Final = "metrics.address"
+"""File in the data directory: where the page was last, for the time before the controller is found."""
+INDEX: Final = """Raylog, broker {broker}
+
+/metrics   figures for Prometheus
+/healthz   200 while this process answers and holds the lock of its data directory
+/readyz    200 when every broker here is registered and every replica leads or follows; else 503 with the reasons
+/sd        the nodes of the cluster, for Prometheus' http_sd_configs
+"""
+
+Address = tuple[str, int]
+
+
+class NodePage:
+    """Serves the page of this node for as long as the port is this broker's."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        """``server`` is the broker of this process."""
+        self._server = server
+        self._inquiries = Inquiries(server.spec.secret)
+        self._groups = GroupFigures(self._inquiries)
+        self._page: Held[bytes] = Held(self._metrics)
+        self._http: HttpServer | None = None
+        self._served: Address | None = None
+        """What was asked for and is served, with the port's number in the configuration."""
+        self._complained: Address | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.endpoint: Address | None = None
+        """Where the page is; None while another process has the port, or there is none."""
+
+    def start(self) -> None:
+        """Begin to serve, or to wait for the port; returns at once."""
+        self._task = asyncio.create_task(self._run(), name="page of the node")
+
+    async def stop(self) -> None:
+        """Let the port go."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._close()
+        self._inquiries.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._settle()
+            except Exception:  # a page that cannot be served keeps no broker from working
+                logger.exception("the page of this node is not served, trying again")
+            await asyncio.sleep(SETTLE_S)
+
+    async def _settle(self) -> None:
+        wanted = await self._wanted()
+        if wanted == self._served:
+            return
+        await self._close()
+        if wanted is None or not wanted[1]:
+            self._served = wanted
+            return
+        http = HttpServer(self._answer)
+        try:
+            self.endpoint = await http.start(*wanted)
+        except OSError as error:
+            if wanted != self._complained:
+                self._complained = wanted
+                what = "is taken" if error.errno == errno.EADDRINUSE else f"is not to be had ({error})"
+                logger.info("metrics: %s:%d %s; this broker serves the page when it can be had", *wanted, what)
+            return
+        self._http, self._served, self._complained = http, wanted, None
+        logger.info("metrics at http://%s:%d/metrics", *self.endpoint)
+
+    async def _close(self) -> None:
+        http, self._http, self._served, self.endpoint = self._http, None, None, None
+        if http is not None:
+            await http.close()
+
+    async def _wanted(self) -> Address | None:
+        """Return where the page should be; None while that is not known."""
+        note = self._server.spec.folder / NOTE
+        if not self._server.image.version:
+            return await asyncio.to_thread(_read_note, note)
+        config = ClusterConfig.from_dict(self._server.image.config)
+        own = self._server.endpoint[0]
+        host = {"loopback": "127.0.0.1", "node": own, "all": "0.0.0.0"}[config.metrics_listen]
+        wanted = host, config.metrics_port
+        if wanted != self._served:
+            with suppress(OSError):  # without the note the page comes back a little later after the next start
+                await asyncio.to_thread(_write_note, note, wanted)
+        return wanted
+
+    # ------------------------------------------------------------ answers
+
+    async def _answer(self, path: str) -> Page:
+        if path == "/metrics":
+            return Page(HTTPStatus.OK, CONTENT_TYPE, await self._page.get())
+        if path == "/healthz":
+            reasons = [] if self._server.is_locked else ["the data directory is not locked by this process"]
+            return _verdict(reasons)
+        if path == "/readyz":
+            return _verdict([reason for one in await self._reports() for reason in one.reasons])
+        if path == "/sd":
+            return json_page(HTTPStatus.OK, self._targets())
+        if path == "/":
+            return text_page(HTTPStatus.OK, INDEX.format(broker=self._server.broker))
+        return text_page(HTTPStatus.NOT_FOUND, "there is /metrics, /healthz, /readyz and /sd\n")
+
+    async def _metrics(self) -> bytes:
+        began_ms = monotonic_ms()
+        reports, controller, groups = await asyncio.gather(
+            self._reports(), self._controller(), self._groups.families(self._server.image, self._server.endpoint[0])
+        )
+        took = Family("raylog_metrics_collection_seconds", "gauge", "Time that making this page took.")
+        took.add((monotonic_ms() - began_ms) / 1000)
+        families = [*(family for one in reports for family in one.families), *controller, *groups, took]
+        return render(families).encode(errors="replace")
+
+    async def _reports(self) -> list[BrokerReport]:
+        """Return the reports of all brokers here; one that does not answer has none but a reason."""
+        own, others = await asyncio.gather(self._server.metrics.report(), self._others())
+        return [own, *others]
+
+    async def _others(self) -> list[BrokerReport]:
+        server = self._server
+        here: dict[Endpoint, int] = {}
+        reports = []
+        for known in server.image.brokers.values():
+            if known.broker == server.broker or known.host != server.endpoint[0] or known.stopped:
+                continue
+            if known.online:
+                here[known.host, known.port] = known.broker
+            else:
+                reports.append(BrokerReport([], [f"broker {known.broker} is offline"]))
+        answers = await self._inquiries.ask({one: ("broker_metrics", []) for one in here}, BROKER_S)
+        for place, broker in here.items():
+            answer = answers.get(place)
+            try:
+                if not isinstance(answer, dict):
+                    raise ValueError("no answer")
+                reports.append(BrokerReport(families_from_wire(answer["families"]), list(answer["reasons"])))
+            except (ValueError, KeyError, TypeError) as error:
+                reports.append(BrokerReport([], [f"broker {broker} does not report: {error}"]))
+        return reports
+
+    async def _controller(self) -> list[Family]:
+        """Return the controller's metrics where it runs on this node."""
+        link = self._server.link
+        if link.place is None or link.place[0] != self._server.endpoint[0] or not link.is_connected:
+            return [active_controller(0)]
+        try:
+            reply = await link.call("controller_metrics", [], timeout_s=CONTROLLER_S)
+            return [active_controller(1), *families_from_wire(reply.args)]
+        except (RpcError, RaylogError, ValueError, TypeError) as error:
+            logger.debug("the controller has no figures: %s", error)
+            return [active_controller(0)]
+
+    def _targets(self) -> list[dict[str, object]]:
+        """Return the pages of all nodes in the form of Prometheus' http_sd."""
+        image = self._server.image
+        port = ClusterConfig.from_dict(image.config).metrics_port
+        targets: list[dict[str, object]] = []
+        for host in sorted({one.host for one in image.brokers.values() if one.online}):
+            brokers = sorted(int(one.broker) for one in image.brokers.values() if one.online and one.host == host)
+            labels = {"cluster_id": image.cluster_id, "brokers": ",".join(map(str, brokers))}
+            targets.append({"targets": [f"{host}:{port}"], "labels": labels})
+        return targets if port else []
+
+
+def _verdict(reasons: list[str]) -> Page:
+    if reasons:
+        return json_page(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "unavailable", "reasons": reasons})
+    return json_page(HTTPStatus.OK, {"status": "ok"})
+
+
+def _read_note(file: Path) -> Address | None:
+    try:
+        host, port = file.read_text(encoding="ascii").split()
+        return (host, int(port)) if 0 <= int(port) <= 65_535 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _write_note(file: Path, address: Address) -> None:
+    if _read_note(file) != address:
+        file.write_text(f"{address[0]} {address[1]}\n", encoding="ascii")

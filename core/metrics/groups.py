@@ -1,0 +1,118 @@
+"""Metrics of consumer groups: members, committed offsets, lag in records and in seconds. Pure.
+
+Names are kafka_exporter's. Lag in seconds, which it lacks, is the age of the first record that the group has not
+committed: the time since the high watermark was first seen beyond the committed offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.core.ids import TopicPartition
+from raylog.core.metrics.exposition import Family
+
+MARKS_MAX: Final = 500
+"""Moments remembered of a partition; when there are more, they are thinned out."""
+COARSENESS: Final = 0.1
+"""How far apart two moments are after that, as a share of their age; a year is 180 moments then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCensus:
+    """One group as its coordinator knows it. ``offsets``: the next offset to read, by partition."""
+
+    name: str
+    state: str
+    members: int
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind on a partition; ``seconds`` is 0 exactly when ``records`` is."""
+
+    records: int
+    seconds: float
+
+
+class EndHistory:
+    """When the high watermark of each partition was first seen where it is, and was before.
+
+    Invariant of each partition's marks: times and offsets both rise strictly.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any mark."""
+        self._marks: dict[TopicPartition, deque[tuple[int, int]]] = {}
+
+    def saw(self, partition: TopicPartition, end: int, now_ms: int) -> None:
+        """Note the high watermark of a partition; one that went back (a topic made anew) begins a new history."""
+        marks = self._marks.setdefault(partition, deque())
+        if marks and end < marks[-1][1]:
+            marks.clear()
+        if not marks or (end > marks[-1][1] and now_ms > marks[-1][0]):
+            marks.append((now_ms, end))
+        if len(marks) > MARKS_MAX:
+            self._marks[partition] = _thinned(marks)
+
+    def forget(self, present: Iterable[TopicPartition]) -> None:
+        """Drop the partitions that no group has committed for any more."""
+        for partition in set(self._marks) - set(present):
+            del self._marks[partition]
+
+    def lag(self, partition: TopicPartition, committed: int, now_ms: int) -> Lag | None:
+        """Return how far behind a committed offset is; None for a partition that was never seen.
+
+        The age is a lower bound while the record is older than the history.
+        """
+        marks = self._marks.get(partition)
+        if not marks:
+            return None
+        records = max(0, marks[-1][1] - committed)
+        if not records:
+            return Lag(0, 0.0)
+        first = bisect_right(marks, committed, key=lambda mark: mark[1])
+        return Lag(records, max(1, now_ms - marks[first][0]) / 1000)
+
+
+def _thinned(marks: deque[tuple[int, int]]) -> deque[tuple[int, int]]:
+    now_ms = marks[-1][0]
+    kept = deque([marks[-1]])
+    for mark in list(marks)[-2:0:-1]:
+        if kept[0][0] - mark[0] >= COARSENESS * (now_ms - kept[0][0]):
+            kept.appendleft(mark)
+    kept.appendleft(marks[0])
+    return kept
+
+
+def group_families(groups: Iterable[GroupCensus], lags: Mapping[tuple[str, TopicPartition], Lag]) -> list[Family]:
+    """Return the metrics of all groups; a partition without a known lag has its committed offset alone."""
+    members = Family("kafka_consumergroup_members", "gauge", "Members of a group.")
+    state = Family("raylog_consumergroup_state", "gauge", "1 for the state that a group is in.")
+    offset = Family("kafka_consumergroup_current_offset", "gauge", "Committed offset: the next one to be read.")
+    lag = Family("kafka_consumergroup_lag", "gauge", "Records between the committed offset and the high watermark.")
+    lag_sum = Family("kafka_consumergroup_lag_sum", "gauge", "Lag in records of a group on all partitions of a topic.")
+    seconds = Family("raylog_consumergroup_lag_seconds", "gauge", "Age of the first record that is not committed.")
+    for group in groups:
+        members.add(group.members, consumergroup=group.name)
+        state.add(1, consumergroup=group.name, state=group.state)
+        sums: dict[str, int] = {}
+        for partition, committed in sorted(group.offsets.items()):
+            labels = {
+                "consumergroup": group.name,
+                "topic": partition.topic,
+                "partition": str(partition.partition),
+            }
+            offset.samples.append(("", labels, committed))
+            found = lags.get((group.name, partition))
+            if found is not None:
+                lag.samples.append(("", labels, found.records))
+                seconds.samples.append(("", labels, found.seconds))
+                sums[partition.topic] = sums.get(partition.topic, 0) + found.records
+        for topic, records in sums.items():
+            lag_sum.add(records, consumergroup=group.name, topic=topic)
+    return [members, state, offset, lag, lag_sum, seconds]

@@ -1,0 +1,34 @@
+"""What a process says of itself beside its counters: memory, CPU time, connections, refusals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one process uses at the moment, and what it has refused since its start."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """``cpu_seconds``, ``resident_memory_bytes``, ``open_fds``, ``connections``, ``unsent_bytes``; those known."""
+    refusals: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Requests that were answered with an error, by method and error code."""
+
+    def to_wire(self) -> dict[str, object]:
+        """Return the msgpack form, read by :func:`usage_from_wire`."""
+        refusals = [[method, code, count] for (method, code), count in self.refusals.items()]
+        return {"figures": dict(self.figures), "refusals": refusals}
+
+
+def usage_from_wire(row: object) -> Usage:
+    """Read what another process uses; unknown fields are ignored. Raises ValueError."""
+    try:
+        if not isinstance(row, dict):
+            raise TypeError(f"{row!r:.80} is no mapping")
+        return Usage(
+            figures={str(name): float(value) for name, value in row["figures"].items()},
+            refusals={(str(one[0]), int(one[1])): int(one[2]) for one in row["refusals"]},
+        )
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"no figures of a process: {error!r}") from None

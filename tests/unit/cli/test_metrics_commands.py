@@ -1,0 +1,85 @@
+"""`raylog metrics`: the Grafana page and the alert rules name only metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import yaml
+from click.testing import CliRunner
+
+from raylog.alerts import ALERTS
+from raylog.cli.app import cli
+from raylog.core.controller.image import MetadataImage
+from raylog.core.metrics.changes import PartitionChanges
+from raylog.core.metrics.exposition import Family
+from raylog.core.metrics.families import BrokerView, active_controller, broker_families, controller_families
+from raylog.core.metrics.groups import group_families
+from raylog.core.metrics.totals import Totals
+from raylog.core.metrics.usage import Usage
+from raylog.dashboard import COLUMNS, queries
+
+NAME = re.compile(r"\b(?:kafka|raylog)_[a-z_]+")
+
+
+def names() -> set[str]:
+    """The names of all samples that a cluster can show."""
+    image, changes = MetadataImage(), PartitionChanges()
+    view = BrokerView(
+        broker=1,
+        image=image,
+        replicas={},
+        totals=Totals(born_ms=0),
+        changes=changes,
+        usage=Usage(),
+        controller_connected=True,
+    )
+    families: list[Family] = [
+        *broker_families(view),
+        *controller_families(image, changes, Usage(), lambda _: True),
+        *group_families([], {}),
+        active_controller(1),
+    ]
+    suffixes = {"summary": ("", "_sum", "_count"), "histogram": ("_bucket", "_sum", "_count")}
+    return {one.name + suffix for one in families for suffix in suffixes.get(one.kind, ("",))}
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(cli.commands["metrics"], arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_page_asks_for_metrics_that_there_are() -> None:
+    asked = {name for query in queries() for name in NAME.findall(query)}
+    assert asked
+    assert asked <= names()
+
+
+def test_the_rules_ask_for_metrics_that_there_are() -> None:
+    asked = {name for alert in ALERTS for name in NAME.findall(alert.query)}
+    assert asked
+    assert asked <= names()
+
+
+def test_the_page_is_json_whose_panels_do_not_overlap() -> None:
+    page = json.loads(run("dashboard", "--title", "Mine"))
+    assert page["title"] == "Mine"
+    taken: set[tuple[int, int]] = set()
+    for panel in page["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= COLUMNS, panel["title"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in page["panels"]}) == len(page["panels"])
+
+
+def test_the_rules_are_yaml_with_all_alerts() -> None:
+    (group,) = yaml.safe_load(run("alerts"))["groups"]
+    assert [(one["alert"], one["expr"]) for one in group["rules"]] == [(one.name, one.query) for one in ALERTS]
+    assert all(one["annotations"]["summary"] and one["annotations"]["action"] for one in group["rules"])

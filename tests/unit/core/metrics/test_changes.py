@@ -1,0 +1,65 @@
+"""Elections, and ISRs that shrink and grow, as metadata records go by."""
+
+from __future__ import annotations
+
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import PartitionChanged, TopicCreated
+from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch
+from raylog.core.metrics.changes import PartitionChanges
+
+
+def changed(leader: int, epoch: int, *isr: int, unclean: int = 0, partition: int = 0) -> PartitionChanged:
+    return PartitionChanged(
+        topic="t",
+        partition=partition,
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        isr=tuple(map(BrokerId, isr)),
+        replicas=tuple(map(BrokerId, (1, 2, 3))),
+        partition_epoch=PartitionEpoch(epoch),
+        unclean_leader_epoch=LeaderEpoch(unclean),
+    )
+
+
+def created() -> TopicCreated:
+    return TopicCreated(topic_id="i", topic="t", config={}, partitions=((BrokerId(1), BrokerId(2), BrokerId(3)),))
+
+
+def figures(changes: PartitionChanges) -> tuple[int, int, int, int]:
+    return changes.elections, changes.unclean_elections, changes.isr_shrinks, changes.isr_expands
+
+
+def test_elections_and_isr_changes_are_counted() -> None:
+    changes = PartitionChanges()
+    changes.note([created(), changed(1, 1, 1, 2, 3)])
+    assert figures(changes) == (1, 0, 0, 0)
+    changes.note([changed(1, 1, 1, 2)])  # a follower left
+    assert figures(changes) == (1, 0, 1, 0)
+    changes.note([changed(2, 2, 2)])  # the leader was lost
+    assert figures(changes) == (2, 0, 2, 0)
+    changes.note([changed(-1, 3, 2)])  # nobody leads: no election
+    assert figures(changes) == (2, 0, 2, 0)
+    changes.note([changed(3, 4, 3, unclean=4), changed(3, 4, 3, 1, unclean=4)])
+    assert figures(changes) == (3, 1, 2, 1)
+
+
+def test_a_broker_counts_the_isrs_of_the_partitions_that_it_leads() -> None:
+    changes = PartitionChanges(broker=1)
+    changes.note([changed(1, 1, 1, 2, 3), changed(1, 1, 1, 2), changed(2, 2, 2)])
+    assert (changes.isr_shrinks, changes.isr_expands) == (1, 0)
+
+
+def test_what_was_there_before_is_no_change() -> None:
+    image = MetadataImage()
+    for record in (created(), changed(1, 5, 1, 2)):
+        image.apply(record)
+    changes = PartitionChanges()
+    changes.begin(image)
+    changes.note([changed(1, 5, 1, 2)])
+    assert figures(changes) == (0, 0, 0, 0)
+
+
+def test_a_topic_made_anew_begins_anew() -> None:
+    changes = PartitionChanges()
+    changes.note([created(), changed(1, 9, 1, 2, 3), created(), changed(1, 1, 1)])
+    assert figures(changes) == (2, 0, 0, 0)

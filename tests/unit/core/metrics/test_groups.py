@@ -1,0 +1,59 @@
+"""Lag of consumer groups in records and in seconds."""
+
+from __future__ import annotations
+
+from raylog.core.ids import TopicPartition
+from raylog.core.metrics.exposition import render
+from raylog.core.metrics.groups import MARKS_MAX, EndHistory, GroupCensus, Lag, group_families
+
+T0 = TopicPartition("t", 0)
+
+
+def test_lag_in_seconds_is_the_age_of_the_first_record_that_is_not_committed() -> None:
+    ends = EndHistory()
+    for now_ms, end in ((1_000, 10), (2_000, 20), (3_000, 20), (4_000, 35)):
+        ends.saw(T0, end, now_ms)
+    assert ends.lag(T0, 35, 9_000) == Lag(0, 0.0)
+    assert ends.lag(T0, 34, 9_000) == Lag(1, 5.0)
+    assert ends.lag(T0, 20, 9_000) == Lag(15, 5.0)
+    assert ends.lag(T0, 19, 9_000) == Lag(16, 7.0)
+    assert ends.lag(T0, 0, 9_000) == Lag(35, 8.0)  # at least: it was there at the first look
+    assert ends.lag(T0, 99, 9_000) == Lag(0, 0.0)  # a commit beyond the end
+
+
+def test_a_partition_that_was_never_seen_has_no_lag() -> None:
+    ends = EndHistory()
+    ends.saw(T0, 1, 0)
+    ends.forget([])
+    assert ends.lag(T0, 0, 5) is None
+
+
+def test_an_end_that_went_back_begins_a_new_history() -> None:
+    ends = EndHistory()
+    ends.saw(T0, 100, 1_000)
+    ends.saw(T0, 3, 5_000)
+    assert ends.lag(T0, 0, 6_000) == Lag(3, 1.0)
+
+
+def test_the_history_is_bounded_and_old_moments_stay_roughly_known() -> None:
+    ends = EndHistory()
+    for second in range(10 * MARKS_MAX):
+        ends.saw(T0, second, second * 1000)
+    now_ms = 10 * MARKS_MAX * 1000
+    assert len(ends._marks[T0]) <= MARKS_MAX
+    for behind in (10, 1000, 9 * MARKS_MAX):
+        lag = ends.lag(T0, 10 * MARKS_MAX - behind, now_ms)
+        assert lag is not None
+        assert 0.8 * behind - 2 <= lag.seconds <= behind
+
+
+def test_a_group_has_its_members_offsets_and_lag() -> None:
+    group = GroupCensus(name="board", state="Stable", members=2, offsets={T0: 5, TopicPartition("t", 1): 7})
+    page = render(group_families([group], {("board", T0): Lag(4, 2.5)}))
+    assert 'kafka_consumergroup_members{consumergroup="board"} 2\n' in page
+    assert 'raylog_consumergroup_state{consumergroup="board",state="Stable"} 1\n' in page
+    assert 'kafka_consumergroup_current_offset{consumergroup="board",topic="t",partition="1"} 7\n' in page
+    assert 'kafka_consumergroup_lag{consumergroup="board",topic="t",partition="0"} 4\n' in page
+    assert 'kafka_consumergroup_lag_sum{consumergroup="board",topic="t"} 4\n' in page
+    assert 'raylog_consumergroup_lag_seconds{consumergroup="board",topic="t",partition="0"} 2.5\n' in page
+    assert 'kafka_consumergroup_lag{consumergroup="board",topic="t",partition="1"}' not in page

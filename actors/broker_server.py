@@ -180,7 +180,7 @@ class BrokerServer:
             ],
             timeout_s=REGISTER_TIMEOUT_S,
         )
-        incarnation, _, _, version, snapshot, broker = reply.args
+        incarnation, _, _, version, snapshot, broker = reply.args[:6]
         directory.assign_broker(broker)
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
@@ -199,7 +199,7 @@ class BrokerServer:
         if request.method != "metadata_update":
             request.fail(InvalidRequest(f"A broker knows no message {request.method!r} from the controller."))
             return
-        from_version, rows = request.args
+        from_version, rows = request.args[:2]
         if from_version + len(rows) <= self.image.version:
             return
         if from_version != self.image.version:
@@ -258,7 +258,7 @@ class BrokerServer:
         async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
             if not self._producer_ids:
                 reply = await self._link.call("allocate_producer_ids", [PRODUCER_ID_BLOCK], timeout_s=FORWARD_TIMEOUT_S)
-                first, count = reply.args
+                first, count = reply.args[:2]
                 self._producer_ids = list(range(first + count - 1, first - 1, -1))
             request.reply([self._producer_ids.pop(), 0])
 

@@ -121,7 +121,7 @@ class ConsumerReads:
 
     def list_offsets(self, request: Request) -> None:
         """Answer where a timestamp, the start, the end or the newest record is."""
-        _, _, leader_epoch, timestamp = request.args
+        leader_epoch, timestamp = request.args[2:4]
         machine = self._leading(request, leader_epoch)
         if machine is None:
             return

@@ -111,7 +111,7 @@ class GroupCoordinatorServer:
             [self.spec.kind, self.spec.index, self._epoch, host, port],
             timeout_s=REGISTER_TIMEOUT_S,
         )
-        self._epoch, producer_id, producer_epoch = reply.args
+        self._epoch, producer_id, producer_epoch = reply.args[:3]
         self._identity = Identity(producer_id, producer_epoch)
         self._registered.set()
 

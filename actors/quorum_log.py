@@ -305,7 +305,7 @@ class QuorumLog:
         if reply is None:
             self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
             return
-        granted, promised, admitted, identity, epochs, start, end, holds_data = reply.args
+        granted, promised, admitted, identity, epochs, start, end, holds_data = reply.args[:8]
         self._feed(
             ev.PromiseAnswered(
                 now_ms=now_ms,
@@ -337,7 +337,7 @@ class QuorumLog:
         if reply is None:
             self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
             return
-        promised, admitted, identity, matched, epochs, end, start = reply.args
+        promised, admitted, identity, matched, epochs, end, start = reply.args[:7]
         self._feed(
             ev.AppendAnswered(
                 now_ms=now_ms,

@@ -304,7 +304,7 @@ class ReplicaServer:
         self._leader.send(effect, endpoint)
 
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
-        leader_epoch, high_watermark, log_start, diverging = reply.args
+        leader_epoch, high_watermark, log_start, diverging = reply.args[:4]
         try:
             end = Offset(end_offset(reply.payload, fetch.fetch_offset))
         except StorageError as error:
@@ -384,7 +384,7 @@ class ReplicaServer:
                 # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
                 await asyncio.sleep(REMOVED_PAUSE_S)
             raise
-        incarnation, state = reply.args
+        incarnation, state = reply.args[:2]
         if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
             note_boot(self.spec, topic_settings(self.spec.topic_config)[1].before_acknowledging)
         if runner.machine is None:
@@ -394,7 +394,7 @@ class ReplicaServer:
 
     def _on_controller_message(self, request: Request) -> None:
         if request.method == "partition_state":
-            incarnation, state = request.args
+            incarnation, state = request.args[:2]
             self._on_state(incarnation, state)
         elif request.method == "stop_replica":
             self._fall_silent(str(request.args[0]))
@@ -490,8 +490,8 @@ _NUMBERS_BEHIND_PARTITION: Final = {
 
 def _numbers(args: object, count: int) -> list[int]:
     # Written out, not by `arguments.whole` for each: this is on the way of every record.
-    if isinstance(args, list) and len(args) == count + 2:
-        numbers = args[2:]
+    if isinstance(args, list) and len(args) >= count + 2:
+        numbers = args[2 : count + 2]  # what follows is of a later release
         for value in numbers:
             if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
                 break

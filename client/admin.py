@@ -253,7 +253,7 @@ class AsyncAdmin(AsyncMoving, AsyncGroupLag):
         (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown broker.
         """
         reply = await self.cluster.call_broker("stop_broker", [broker, force], timeout_s=timeout_s)
-        moved, leaderless, below = reply.args
+        moved, leaderless, below = reply.args[:3]
         return StoppedBroker(broker, moved, tuple(leaderless), tuple(below))
 
     async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:

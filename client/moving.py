@@ -94,7 +94,7 @@ class AsyncMoving:
         """The partitions on the move. With `sizes` their leaders and new replicas are asked how much they hold."""
         reply = await self.cluster.call_broker("list_partition_reassignments", [], timeout_s=timeout_s)
         found = {}
-        for topic, number, replicas, adding, removing, isr, leader in reply.args:
+        for topic, number, replicas, adding, removing, isr, leader, *_ in reply.args:
             partition = TopicPartition(topic, number)
             found[partition] = PartitionReassignment(
                 partition, tuple(replicas), tuple(adding), tuple(removing), tuple(isr), leader

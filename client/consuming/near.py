@@ -101,7 +101,7 @@ def near_arguments(connection: Connection) -> list[int]:
 def open_places(rows: Iterable[Sequence[Any]], last: SegmentFile | None) -> list[Place]:
     """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
     places: list[Place] = []
-    for path, position, length, _, device, inode in rows:
+    for path, position, length, _, device, inode, *_ in rows:
         if last is None or last.identity != (device, inode):
             last = SegmentFile(path, (device, inode))
         places.append(Place(last, position, length))

@@ -87,7 +87,7 @@ class CommittedOffsets:
             raise missing
         reply = await self._call("offset_fetch", [group, [[ids[each], *each] for each in ids]], timeout_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
-        for _, topic, partition, offset, leader_epoch, metadata in reply:
+        for _, topic, partition, offset, leader_epoch, metadata, *_ in reply:
             if offset >= 0:
                 found[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, metadata, leader_epoch)
         return found
@@ -172,7 +172,7 @@ class CommittedOffsets:
                 "read again. Poll more often, or raise max_poll_interval_ms.",
                 **error.details,
             ) from error
-        for topic, partition, code in reply:
+        for topic, partition, code, *_ in reply:
             if code:
                 raise from_code(
                     code, f"The offset of {topic}-{partition} was refused by group {group!r} (error {code})."

@@ -32,7 +32,11 @@ class MetadataRecord:
 
 
 def record_from_wire(row: Sequence[object]) -> MetadataRecord:
-    """Read a record's msgpack form; raises ValueError for a name or a shape that this version does not know."""
+    """Read a record's msgpack form; raises ValueError for a name that this version does not know, or a damaged record.
+
+    Fields of a later release behind those that are known are ignored: it adds such only where that does no harm, and
+    uses a new record type, under a feature level, where it would. Missing ones of an earlier release have defaults.
+    """
     name = str(row[0]) if row else ""
     kind = RECORD_TYPES.get(name)
     if kind is None:
@@ -42,10 +46,8 @@ def record_from_wire(row: Sequence[object]) -> MetadataRecord:
     layout = _layout(kind)
     values = row[1:]
     required = sum(1 for _, _, optional in layout if not optional)
-    if not required <= len(values) <= len(layout):
-        raise ValueError(
-            f"metadata record {name} has {len(values)} fields where {len(layout)} are known; upgrade Raylog"
-        )
+    if len(values) < required:
+        raise ValueError(f"metadata record {name} has {len(values)} fields where {required} are needed; it is damaged")
     return kind(**{name: _READERS[reader](value) for (name, reader, _), value in zip(layout, values, strict=False)})
 
 

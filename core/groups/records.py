@@ -15,7 +15,8 @@ from raylog.core.groups.states import GroupState
 OFFSET_KIND: Final = "offset"
 GROUP_KIND: Final = "group"
 VERSION: Final = 1
-"""Version of the value layouts below; a reader refuses a later one instead of guessing."""
+"""Version of the value layouts below. Fields are added at the end, where older readers ignore them; a change that they
+may not ignore takes the next version, which a reader refuses instead of guessing."""
 
 
 class OffsetKey(NamedTuple):
@@ -88,7 +89,7 @@ class MemberRecord:
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> MemberRecord:
         """Read the wire form."""
-        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment = row
+        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment, *_ = row
         pairs = [_list(pair) for pair in _list(protocols)]
         return cls(
             member_id=_str(member_id),
@@ -96,7 +97,7 @@ class MemberRecord:
             client_id=_str(client_id),
             session_timeout_ms=_int(session_timeout_ms),
             rebalance_timeout_ms=_int(rebalance_timeout_ms),
-            protocols=tuple((_str(name), _bytes(metadata)) for name, metadata in pairs),
+            protocols=tuple((_str(name), _bytes(metadata)) for name, metadata, *_ in pairs),
             assignment=_bytes(assignment),
         )
 
@@ -165,7 +166,7 @@ def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> R
         if value is None:
             return OffsetDeleted(key=offset_key)
         _check_version(value)
-        _, offset, leader_epoch, metadata, committed_ms = value
+        _, offset, leader_epoch, metadata, committed_ms, *_ = value
         return OffsetCommitted(
             key=offset_key,
             offset=_int(offset),
@@ -180,7 +181,7 @@ def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> R
 
 def _group_changed(group: str, value: Sequence[object]) -> GroupChanged:
     _check_version(value)
-    _, generation, protocol_type, protocol, leader, state, changed_ms, members = value
+    _, generation, protocol_type, protocol, leader, state, changed_ms, members, *_ = value
     return GroupChanged(
         group=group,
         generation=_int(generation),

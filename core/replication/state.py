@@ -17,6 +17,8 @@ from raylog.core.ids import (
 
 NO_ELECTION_YET = LeaderEpoch(0)
 NO_CHANGE_YET = PartitionEpoch(0)
+_LATER: tuple[object, ...] = ((), NO_ELECTION_YET, (), ())
+"""Defaults of the wire form's fields behind the places, which earlier versions do not send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class ReplicaPlace:
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> ReplicaPlace:
         """Read the msgpack form."""
-        broker, incarnation, host, port = row
+        broker, incarnation, host, port, *_ = row
         return cls(
             broker=BrokerId(_int(broker)), incarnation=Incarnation(_int(incarnation)), host=str(host), port=_int(port)
         )
@@ -108,9 +110,9 @@ class PartitionState:
 
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> PartitionState:
-        """Read the msgpack form; what follows the places is missing in states of earlier versions."""
+        """Read the msgpack form: what follows the places may be missing, and what a later release adds is ignored."""
         topic_id, topic, partition, replicas, isr, leader, leader_epoch, partition_epoch, places, *later = row
-        elr, unclean_leader_epoch, adding, removing = later or ((), NO_ELECTION_YET, (), ())
+        elr, unclean_leader_epoch, adding, removing = (*later[:4], *_LATER[len(later) :])
         return cls(
             topic_id=str(topic_id),
             partition=TopicPartition(str(topic), _int(partition)),

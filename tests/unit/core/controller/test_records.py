@@ -53,7 +53,6 @@ def test_a_wire_form_is_made_of_plain_lists_and_sorted_mappings() -> None:
         [],
         ["Nonsense", 1],
         ["BrokerOffline"],
-        ["BrokerOffline", 1, 2],
         ["BrokerOffline", "one"],
         ["BrokerOffline", True],
         ["TopicDeleted", 1, "t"],
@@ -65,6 +64,35 @@ def test_a_wire_form_is_made_of_plain_lists_and_sorted_mappings() -> None:
 def test_a_malformed_wire_form_is_refused(wire: list[object]) -> None:
     with pytest.raises(ValueError):
         record_from_wire(wire)
+
+
+def test_fields_of_a_later_release_behind_the_known_ones_are_ignored() -> None:
+    assert record_from_wire([*CREATED.to_wire(), {"of": "a later release"}]) == CREATED
+
+
+def test_fields_that_an_earlier_release_did_not_have_become_their_defaults() -> None:
+    for name, kind in RECORD_TYPES.items():
+        optional = [field for field, _, is_optional in _layout(kind) if is_optional]
+        required = [SAMPLES[reader] for _, reader, is_optional in _layout(kind) if not is_optional]
+        record = record_from_wire([name, *required])
+        defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+        assert {field: getattr(record, field) for field in optional} == {field: defaults[field] for field in optional}
+
+
+def test_a_record_type_of_a_later_release_is_one_clear_error() -> None:
+    with pytest.raises(ValueError, match=r"unknown metadata record 'ScheduleMoved'.*newer version of Raylog; upgrade"):
+        record_from_wire(["ScheduleMoved", 1])
+
+
+SAMPLES: dict[str, object] = {
+    **dict.fromkeys(("int", "BrokerId", "ControllerEpoch", "Incarnation", "LeaderEpoch", "PartitionEpoch"), 1),
+    **dict.fromkeys(("ProducerId", "FeatureLevel"), 1),
+    "str": "x",
+    "Mapping[str, str]": {},
+    "tuple[BrokerId, ...]": [],
+    "tuple[str, ...]": [],
+    "tuple[tuple[BrokerId, ...], ...]": [],
+}
 
 
 def image_with_topic() -> MetadataImage:

@@ -1,0 +1,57 @@
+"""What a later release may add, in every request, answer and record, this release reads over."""
+
+import asyncio
+from typing import Any
+
+from raylog.client.admin import AsyncAdmin
+from raylog.client.consumer import AsyncConsumer
+from raylog.client.producer import AsyncProducer
+from raylog.core.ids import TopicPartition
+from tests.cluster.later_release import everybody_is_of_a_later_release
+from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.talk import Talk, in_cluster
+
+QUICK = {"group.initial.rebalance.delay.ms": "50", "group.min.session.timeout.ms": "100"}
+COUNT = 50
+
+
+async def use(cluster: LocalCluster, topic: str) -> None:
+    """Create a topic, write to it, read it in a group, commit, and look at what there is."""
+    where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+    async with AsyncAdmin(**where) as admin:
+        await admin.create_topic(topic, partitions=2, replication_factor=3)
+        async with AsyncProducer(**where) as producer:
+            sent = [await producer.send(topic, value=b"%d" % number, partition=number % 2) for number in range(COUNT)]
+            await producer.flush()
+            await asyncio.gather(*sent)
+        async with AsyncConsumer(topic, group_id="readers", auto_offset_reset="earliest", **where) as consumer:
+            found: list[bytes | None] = []
+            async with asyncio.timeout(30):
+                while len(found) < COUNT:
+                    for records in (await consumer.getmany(timeout_ms=500)).values():
+                        found += [record.value for record in records]
+            await consumer.commit()
+            assert sorted(int(value or b"") for value in found) == list(range(COUNT))
+        described = await admin.describe_group("readers")
+        assert described.offsets[TopicPartition(topic, 0)] == COUNT // 2
+        await admin.elect_leaders([TopicPartition(topic, 0)])
+        await admin.describe_cluster()
+
+
+@in_cluster(config=QUICK, voters=(1, 2, 3))
+async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalCluster, talk: Talk) -> None:
+    with everybody_is_of_a_later_release() as seen:
+        await use(cluster, "t")
+        await cluster.stop_replica("t", 0, (await talk.partition("t")).leader)
+        await eventually(lambda: "alter_partition" in seen.answers, what="the ISR is changed")
+        await cluster.stop()
+        await cluster.start()
+        await cluster.all_home()
+        await use(cluster, "u")
+    assert {"produce", "fetch", "replica_fetch", "join_group", "offset_commit", "voter_append"} <= seen.answers
+    assert {"metadata_update", "partition_state", "register_broker", "heartbeat"} <= seen.requests
+    # What it left behind is read by this release alone, too: metadata, snapshot, groups.
+    await cluster.stop()
+    await cluster.start()
+    await cluster.all_home()
+    await use(cluster, "v")

@@ -448,7 +448,8 @@ class Admin(Moving, GroupLag):
         """Close the connections. Closing again does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._runtime.run(self._twin.stop(), 10.0)
+            if self._runtime.thread.is_alive():  # not in a forked child
+                self._runtime.run(self._twin.stop(), 10.0)
 
     def __enter__(self) -> Self:
         return self

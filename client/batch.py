@@ -199,3 +199,7 @@ def _call(callback: Callable[[], object]) -> None:
         callback()
     except (Exception, CancelledError):  # the user's code; its bug must not keep other records from being settled
         logger.exception("A callback of a sent record raised an error.")
+    except SystemExit:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        logger.exception("A callback of a sent record cannot end the process: it runs in the clients' thread.")

@@ -7,15 +7,18 @@ in the caller's thread and does not visit that loop. May touch: threads (through
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, overload
 
 from raylog.client.columns import ColumnBatch
 from raylog.client.consuming.asynchronous import CLOSE_TIMEOUT_S, AsyncConsumer, Offsets
+from raylog.client.consuming.engine import Engine
 from raylog.client.consuming.group import ListenerCall
 from raylog.client.consuming.listener import RebalanceListener, Told
 from raylog.client.runtime import shared
@@ -49,6 +52,7 @@ class Consumer:
         self._is_open = False
         self._runtime.run(self._inner.start())
         self._is_open = True
+        _open_engines.add(self._engine)
 
     def close(self, autocommit: bool = True, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commit the positions (with automatic commits), tell the listener, leave the group, close. Again: nothing.
@@ -58,6 +62,8 @@ class Consumer:
         if not self._is_open:
             return
         self._is_open = False
+        if not self._runtime.thread.is_alive():
+            return  # in a forked child, or at the end of the process: the loop and its connections are not there
         is_alone = self._one_poll.acquire(blocking=False)  # the listener may not poll here either
         try:
             call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
@@ -314,7 +320,7 @@ class Consumer:
         """Wait for work on the loop. All work has a deadline of its own, but a poll without one, which is asked for."""
         if self._engine.is_closed:
             work.close()
-            raise ClientClosed("The consumer is closed; make a new one.")
+            raise ClientClosed("The consumer is closed, or was made before a fork; make a new one.")
         return self._runtime.run(work)
 
     def _do(self, function: Callable[[], Result]) -> Result:
@@ -324,3 +330,16 @@ class Consumer:
             return function()
 
         return self._run(call())
+
+
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _disown_after_fork() -> None:
+    """In a forked child the thread and the sockets belong to the parent, and so does what is buffered."""
+    for engine in _open_engines:
+        engine.is_closed = True
+    _open_engines.clear()
+
+
+os.register_at_fork(after_in_child=_disown_after_fork)

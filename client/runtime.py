@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from raylog.core.errors import ClientClosed
+
 Result = TypeVar("Result")
 
 _START_TIMEOUT_S = 10.0
@@ -24,6 +26,7 @@ class Runtime:
     """The loop and its thread. Get it with `shared()`; it ends with the process."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, name="raylog-client", daemon=True)
         self._running = threading.Event()
@@ -36,11 +39,16 @@ class Runtime:
 
         After `timeout_s` seconds, or at KeyboardInterrupt, it is cancelled and TimeoutError or KeyboardInterrupt is
         raised. `None` is for coroutines that have a deadline of their own. Not for callbacks, which run on the loop
-        itself and would wait for themselves.
+        itself and would wait for themselves. Raises ClientClosed when the thread is not there, as after a fork.
         """
         if self.is_current_thread():
             work.close()
             raise RuntimeError("A callback may not wait for a client; use the asyncio twin or another thread.")
+        if not self.thread.is_alive():
+            work.close()
+            if os.getpid() != self._process:
+                raise ClientClosed("The client was made before the fork; make a new one in the child process.")
+            raise ClientClosed("The thread of this process's clients has ended; make a new client.")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)

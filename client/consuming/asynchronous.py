@@ -22,7 +22,7 @@ from raylog.client.consuming.engine import Engine
 from raylog.client.consuming.group import ListenerCall
 from raylog.client.consuming.listener import ListenerCalls, RebalanceListener, Told
 from raylog.client.consuming.metrics import lag_of, metrics_of
-from raylog.client.consuming.offsets import list_offsets
+from raylog.client.consuming.offsets import checked_offset, list_offsets
 from raylog.client.consuming.partition import Start
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
 from raylog.core.errors import InvalidRequest, RaylogError, RequestTimedOut
@@ -242,10 +242,7 @@ class AsyncConsumer:
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return self._engine.positions()
-        return {
-            TopicPartition(*each): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for each, offset in offsets.items()
-        }
+        return {TopicPartition(*each): checked_offset(each, offset) for each, offset in offsets.items()}
 
     @overload
     async def committed(self, partition: TopicPartition, metadata: Literal[False] = False) -> int | None: ...

@@ -266,7 +266,7 @@ class Engine:
     def is_smooth(self) -> bool:
         """Whether records may be taken without a turn on the loop. From the user's thread."""
         now_s = time.monotonic()
-        if self._attention or now_s >= self._next_commit_s:
+        if self._attention or self.is_closed or now_s >= self._next_commit_s:
             return False
         if self.group is not None:
             self.group.last_poll_s = now_s

@@ -9,12 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import lt
 from typing import Any, NamedTuple
 
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.errors import StorageError
+from raylog.storage.errors import CorruptBatch, StorageError
 from raylog.storage.records import BatchHeader, Columns, Grid, Layout, OpenBatch, check_crc, decode_batch, open_batch
 
 Deserializer = Callable[[bytes], Any]
@@ -123,10 +124,12 @@ class BatchOpener:
 
     def columns(self, batch: FetchedBatch, wanted: int) -> Columns:
         """The records at offset `wanted` and above, as columns. Raises CorruptMessage."""
+        self._check(batch)
         try:
-            columns = decode_batch(batch.buffer, batch.place, batch.header, verify=self._check_crcs)
-        except StorageError as error:
-            raise corrupt(self._partition, batch.header.base_offset, error) from error
+            columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
+            _check_offsets(columns.offsets, batch.header)
+        except Exception as error:  # a hostile body may raise more than StorageError; the batch is named in any case
+            raise self._poisoned(batch, error) from error
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
 
@@ -136,8 +139,9 @@ class BatchOpener:
         if opened is None:
             try:
                 opened = open_batch(batch.buffer, batch.place, batch.header)
-            except StorageError as error:
-                raise corrupt(self._partition, batch.header.base_offset, error) from error
+                _check_offsets(opened.offsets, batch.header)
+            except Exception as error:  # see `columns`
+                raise self._poisoned(batch, error) from error
         begin, stop = _first_at_or_above(opened.offsets, first), _first_at_or_above(opened.offsets, end)
         # A batch that is taken a few records at a time is opened once.
         self._parted = (batch, opened) if stop < opened.rows else None
@@ -145,12 +149,21 @@ class BatchOpener:
 
     def check(self, batch: FetchedBatch) -> None:
         """Verify a batch that is not to be opened now: damage may be what makes it look so. Raises CorruptMessage."""
-        if self._check_crcs and batch is not self._checked:
+        if batch is not self._checked:
+            self._check(batch)
+            self._checked = batch
+
+    def _check(self, batch: FetchedBatch) -> None:
+        if self._check_crcs:
             try:
                 check_crc(batch.buffer, batch.place, batch.header)
             except StorageError as error:
                 raise corrupt(self._partition, batch.header.base_offset, error) from error
-            self._checked = batch
+
+    def _poisoned(self, batch: FetchedBatch, error: Exception) -> CorruptMessage:
+        """The error of a batch that is as its producer made it, so that its header can be relied on."""
+        next_offset = batch.header.next_offset if self._check_crcs else None
+        return corrupt(self._partition, batch.header.base_offset, error, next_offset)
 
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""
@@ -194,15 +207,26 @@ class BatchOpener:
         raise error  # refused only in company: not the record's fault, so nothing can be named
 
 
-def corrupt(partition: TopicPartition, offset: int, cause: Exception) -> CorruptMessage:
-    """The error for a batch that cannot be read."""
+def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
+    """The error for a batch that cannot be read; `next_offset` is the first behind it, where that is certain."""
+    behind = "seek behind it" if next_offset is None else f"seek to {next_offset} to go on behind it"
+    what = str(cause) if isinstance(cause, StorageError) else f"{type(cause).__name__}: {cause}"
+    place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}
     return CorruptMessage(
-        f"The batch at offset {offset} of {partition} is damaged ({cause}). It is fetched again at the next poll; "
-        "if it stays damaged, seek behind it.",
+        f"The batch at offset {offset} of {partition} is damaged ({what}). It is fetched again at the next poll; "
+        f"if it stays damaged, {behind}.",
         topic=partition.topic,
         partition=partition.partition,
-        offset=offset,
+        **place,
     )
+
+
+def _check_offsets(offsets: range | list[int], header: BatchHeader) -> None:
+    """CorruptBatch unless the offsets rise within the header's range: others would move a position back."""
+    if isinstance(offsets, list) and offsets:
+        is_rising = all(map(lt, offsets, offsets[1:]))
+        if not is_rising or offsets[0] < header.base_offset or offsets[-1] > header.last_offset:
+            raise CorruptBatch("its offsets do not rise within its range")
 
 
 def _first_at_or_above(offsets: range | list[int], wanted: int) -> int:

@@ -103,12 +103,18 @@ class FetchStream:
         return near_arguments(self.connection) if wants_near else []
 
     def _answered(self, answer: Reply | RpcError) -> None:
-        state = self.state
         if self._ended.done():  # also when `run` was cancelled
             return
         if not isinstance(answer, Reply):
             self.end(answer)
             return
+        try:
+            self._take_in(answer)
+        except Exception as failure:  # whatever an answer was made of: without an end, `run` would wait for ever
+            self.end(failure)
+
+    def _take_in(self, answer: Reply) -> None:
+        state = self.state
         mark, _, start, *near = answer.args
         rows = near[0] if near else ()
         try:

@@ -1,0 +1,92 @@
+"""What users do by mistake: forks, wrong offsets, callbacks that end the process. Each has an error, none hangs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from raylog.client.admin import Admin
+from raylog.client.consumer import Consumer
+from raylog.client.producer import Producer
+from raylog.client.types import OffsetAndMetadata
+from raylog.core.errors import ClientClosed
+from raylog.core.ids import TopicPartition
+from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
+from tests.unit.client.toy_server import ToyCluster
+
+HERE = TopicPartition("t", 0)
+
+
+def _in_child(work: Callable[[], object], pipe: Connection) -> None:
+    try:
+        pipe.send(("returned", repr(work())))
+    except BaseException as error:  # sent to the parent, which judges it
+        pipe.send((type(error).__name__, str(error)))
+
+
+def in_child(work: Callable[[], object]) -> tuple[str, str]:
+    """What a call did in a forked child; fails when it hangs."""
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(work, theirs))
+    child.start()
+    try:
+        assert ours.poll(15), "the call hangs in the child"
+        found: tuple[str, str] = ours.recv()
+        return found
+    finally:
+        child.kill()
+        child.join(10)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_must_make_a_consumer_and_an_admin_of_its_own(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    fill(cluster, "t", 0, numbers(0, 10))
+    with Consumer("t", **cluster.options, auto_offset_reset="earliest") as consumer, Admin(**cluster.options) as admin:
+        assert len(consumer.poll(5_000, max_records=2)[HERE]) == 2  # and eight are buffered
+        for work in (lambda: consumer.poll(0), lambda: next(consumer), lambda: consumer.position(HERE)):
+            kind, message = in_child(work)
+            assert (kind, "fork" in message) == (ClientClosed.__name__, True)
+        kind, message = in_child(admin.list_topics)
+        assert (kind, "before the fork" in message) == (ClientClosed.__name__, True)
+        for close in (consumer.close, admin.close):
+            assert in_child(close) == ("returned", "None")
+        assert len(read(consumer, 8)) == 8
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        (-1, ValueError),
+        (2**63, ValueError),
+        ("5", TypeError),
+        (1.5, TypeError),
+        (None, TypeError),
+        (True, TypeError),
+        (OffsetAndMetadata(-5), ValueError),
+        (OffsetAndMetadata(5, None), TypeError),  # type: ignore[arg-type]
+    ],
+)
+def test_an_offset_that_is_none_is_not_committed(cluster: ToyCluster, offset: Any, error: type[Exception]) -> None:
+    coordinator = with_coordinator(cluster)
+    cluster.create_topic("t")
+    with Consumer(**cluster.options, group_id="g") as consumer:
+        for commit in (consumer.commit, consumer.commit_async):
+            with pytest.raises(error, match="The offset of t-0 must be"):
+                commit({HERE: offset})
+        consumer.commit({HERE: 4})
+    assert cluster.do(lambda: [commit.offset for commit in coordinator.commits]) == [4]
+
+
+def test_a_callback_that_would_end_the_process_ends_nothing(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    with Producer(**cluster.options) as producer:
+        future = producer.send("t", b"x")
+        future.add_done_callback(lambda _: sys.exit(3))
+        assert future.result(10).offset == 0
+        assert producer.send("t", b"y").result(10).offset == 1

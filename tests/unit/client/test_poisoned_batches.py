@@ -94,7 +94,7 @@ def test_columns_of_it_are_refused_when_they_are_looked_at(cluster: ToyCluster, 
 
     def look(consumer: Consumer) -> None:
         found = consumer.consume_batch(timeout=5)
-        for column in (found.values.to_pylist, lambda: found.headers, lambda: found.timestamps, found.to_arrow):
+        for column in (found.values.to_pylist, lambda: found.headers, lambda: found.timestamps_ms, found.to_arrow):
             column()
 
     with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:

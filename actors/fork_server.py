@@ -47,8 +47,13 @@ INTERPRETERS: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that begin so are read when an interpreter starts: for a worker with other ones this one is no use."""
 IMPORTS: Final = (*INTERPRETERS, "RAY_", "RAYLOG_", "OMP_")
 """Variables that begin so may have been read by what was imported."""
-OF_EACH_WORKER: Final = frozenset({"RAY_JOB_ID", "RAY_RAYLET_PID"})
-"""Ray's variables that differ between workers. It reads them when a worker connects."""
+JOB: Final = "RAY_JOB_ID"
+NO_JOB: Final = "ffffffff"
+"""Ray's nil job, as it gives it to workers that it starts ahead of any job: such a worker takes the first job it is
+leased for. Ray's C++ part reads the variable once a process, hence here, before a fork: with the job of the first
+worker, no worker would ever serve another job on this node."""
+OF_EACH_WORKER: Final = frozenset({JOB, "RAY_RAYLET_PID"})
+"""Ray's variables that differ between workers, so that a worker with other ones can be forked all the same."""
 LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC)
 ANSWER_S: Final = 5.0
 """How long a launcher may take for each of its two bytes."""
@@ -215,6 +220,7 @@ class ForkServer:
                 raise ValueError(f"process {launcher.pid} has another environment than this interpreter")
             os.environ.clear()
             os.environ.update(launcher.environment)
+            os.environ[JOB] = NO_JOB
             import_shared(launcher)
             self._environment = chosen(launcher.environment, IMPORTS)
         if chosen(launcher.environment, IMPORTS) != self._environment:

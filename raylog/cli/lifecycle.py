@@ -167,14 +167,17 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
 @click.option("--force", is_flag=True, help="Stop the broker even where nobody else can lead its partitions.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Time to end.")
 @click.option("--keep-ray", is_flag=True, help="Leave Ray running even when `raylog start` started it.")
+@click.option("--nodes", is_flag=True, help="End Ray on all other machines as well; to be followed by `ray down`.")
 @address_option
 def stop(
-    data_dir: Path, broker: int | None, force: bool, timeout_s: float, keep_ray: bool, address: str | None
+    data_dir: Path, broker: int | None, force: bool, timeout_s: float, keep_ray: bool, nodes: bool, address: str | None
 ) -> None:
     """Stop the cluster, or one broker of it; the data stays, and `raylog start` brings it back.
 
     Ray is ended only when `raylog start` had started it for this data directory, and not with --broker.
     """
+    if nodes and (broker is not None or keep_ray):
+        raise click.UsageError("--nodes ends Ray on the other machines; it goes with neither --broker nor --keep-ray")
     if broker is not None:
         _stop_broker(data_dir.absolute(), broker, force, timeout_s, address)
         return
@@ -192,15 +195,29 @@ def stop(
     try:
         clusters.connect().stop(timeout_s)
     except NoClusterFound:
-        if own is None:
+        if own is None and not nodes:
             raise
-        click.echo("No Raylog cluster runs in the Ray that was started for it.", err=True)
+        click.echo("No Raylog cluster runs in this Ray.", err=True)
     else:
         click.echo("Raylog has stopped; its data stays on disk.")
     finally:  # our Ray ends also when an actor would not: it ends with it, and recovers its log at the next start
+        if nodes:
+            _end_other_nodes(timeout_s)
         _shut_down(own, root)
     if own is not None:
         click.echo(f"Ray (process {own.pid}) has ended.")
+
+
+def _end_other_nodes(timeout_s: float) -> None:
+    from raylog.other_nodes import end_other_nodes
+
+    found = end_other_nodes(timeout_s)
+    click.echo(f"Ray has ended on {', '.join(found.ended) or 'no other machine'}.")
+    if found.remaining:
+        click.echo(
+            f"These machines did not answer: {', '.join(found.remaining)}. Run `ray stop` there, should Ray still run.",
+            err=True,
+        )
 
 
 def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address: str | None) -> None:

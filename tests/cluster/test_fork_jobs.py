@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_the_second_job_on_a_node_is_served_too(monkeypatch: pytest.MonkeyPatch)
     home = tempfile.mkdtemp(prefix="rl", dir="/tmp")
     monkeypatch.setenv("RAY_TMPDIR", home)
     nodes = RayCluster()
-    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
     try:
         nodes.add_node(**small)
         with fork_workers.forked_workers():

@@ -30,7 +30,9 @@ from raylog.actors.specs import BrokerSpec
 from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
 from raylog.actors.transport import listen
 from raylog.actors.voter import VOTER_METHODS
+from raylog.actors.voter_files import make_founder
 from raylog.actors.voter_host import VoterHost
+from raylog.actors.voters_note import VotersNote
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.image import MetadataImage
@@ -83,6 +85,7 @@ class BrokerServer:
                 is_registered=lambda: self._link.is_connected,
             )
         )
+        self._note = VotersNote(spec.folder)
         self._link = ControllerLink(
             find_controller,
             name=f"broker on {spec.folder}",
@@ -112,6 +115,7 @@ class BrokerServer:
         await self._server.close()
         self.metrics.close()
         await self._voter.close()
+        await self._note.close()
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -139,10 +143,12 @@ class BrokerServer:
             return 0
         return ClusterConfig.from_dict(self.image.config).replica_spares
 
-    def take_id(self, broker: int) -> int:
-        """Give a new directory this id, before there is a controller to do so; returns the one it has."""
-        if self._directory is not None and self._directory.broker_id is None:
-            self._directory.assign_broker(broker)
+    def found(self, broker: int) -> int:
+        """Make a directory a founder's, with this id if it has none; returns its id. Only before there is a cluster."""
+        if self._directory is not None:
+            make_founder(self.spec.folder)
+            if self._directory.broker_id is None:
+                self._directory.assign_broker(broker)
         return self.broker
 
     async def wait_registered(self, timeout_s: float) -> None:
@@ -187,6 +193,7 @@ class BrokerServer:
         self.image = image
         self.metrics.begin(image)
         self._updated.set()
+        self._note.update(image.voters)
         # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         self._registered.set()
@@ -211,6 +218,7 @@ class BrokerServer:
             self.metrics.note(record)
             self.image.apply(record)
         self._updated.set()
+        self._note.update(self.image.voters)
         if self._supervisor is not None:
             self._supervisor.reconcile(self.image)
 

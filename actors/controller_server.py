@@ -20,7 +20,7 @@ from raylog.actors.grace_probe import GraceProbe, NodesAlive
 from raylog.actors.metadata_answers import cluster_answer, metadata_answer
 from raylog.actors.metadata_store import DiskStore, MetadataStore
 from raylog.actors.metrics.process import usage_of
-from raylog.actors.quorum_log import FindVoter, QuorumLog
+from raylog.actors.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
 from raylog.actors.transport import listen
@@ -50,16 +50,19 @@ class ControllerServer:
         start_coordinator: Callable[[str, int], None],
         on_fatal: Callable[[str], None],
         find_voter: FindVoter | None = None,
+        find_brokers: FindBrokers | None = None,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
         """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process.
 
-        ``find_voter`` is needed when the metadata log lies on voters. ``nodes_alive`` helps to give up who was lost.
+        ``find_voter`` and ``find_brokers`` are needed when the metadata log lies on voters. ``nodes_alive`` helps to
+        give up replicas that were lost.
         """
         self.spec = spec
         self._start_coordinator = start_coordinator
         self._on_fatal = on_fatal
         self._find_voter = find_voter
+        self._find_brokers = find_brokers
         self._metadata: MetadataStore | None = None
         self._machine: ControllerMachine | None = None
         self._connections: dict[int, Connection] = {}
@@ -92,11 +95,12 @@ class ControllerServer:
 
     def _store(self) -> MetadataStore:
         spec = self.spec
-        if not spec.voters or self._find_voter is None:
+        if self._find_voter is None or self._find_brokers is None or spec.voters is None:
             return DiskStore(spec.folder)
         return QuorumLog(
             spec.voters,
             find_voter=self._find_voter,
+            find_brokers=self._find_brokers,
             secret=spec.secret,
             older=spec.folder,
             open_timeout_s=spec.quorum_timeout_s,
@@ -121,7 +125,7 @@ class ControllerServer:
             cluster_config=self.spec.cluster_config,
         )
         self._changes.begin(image)
-        self._perform(self._machine.start(monotonic_ms(), epoch))
+        self._perform(self._machine.start(monotonic_ms(), epoch, metadata.founding))
         # Only now is it certain that what earlier controllers wrote stands, and that no newer one runs.
         async with asyncio.timeout(self.spec.quorum_timeout_s):
             await self._committed.wait()
@@ -278,7 +282,7 @@ class ControllerServer:
         self._on_fatal(reason)
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
-        """Have the log say whose copies of it count."""
+        """Have the log say which copies of it count from now on."""
         if self._machine is not None:
             self._feed(ctl.VotersShown(cause="voters shown", now_ms=monotonic_ms(), voters=voters))
 
@@ -313,6 +317,8 @@ class ControllerServer:
                     connection.close(effect.reason)
             case ctl.StartCoordinator():
                 self._start_coordinator(effect.kind, effect.index)
+            case ctl.WantVoters():
+                self._log().want_voters(effect.voters)
 
     def _notify(self, session: int, method: str, args: list[object]) -> None:
         connection = self._connections.get(session)

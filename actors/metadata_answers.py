@@ -9,6 +9,7 @@ from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.image import MetadataImage, TopicImage
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
+from raylog.core.controller.voters import voters_max
 from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.replication.state import PartitionState
 
@@ -41,6 +42,10 @@ def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -
         "controller_epoch": image.controller_epoch,
         "version": image.version,
         "config": dict(image.config),
+        "metadata_voters": {
+            "voters": sorted(int(number) for number in image.voters),
+            "max": voters_max(image.config),
+        },
         "brokers": [
             {
                 "broker": one.broker,

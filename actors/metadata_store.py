@@ -28,7 +28,7 @@ class StoreListener(Protocol):
         """Nothing more can be promised: the controller has to end."""
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
-        """The log has to say that these voters count: answer with a record."""
+        """The log has to have this configuration: answer with a record."""
 
 
 class MetadataStore(Protocol):
@@ -44,6 +44,13 @@ class MetadataStore(Protocol):
 
     async def open(self, listener: StoreListener) -> tuple[MetadataImage, ControllerEpoch | None]:
         """Become the log's only writer; return what it adds up to, and the epoch to begin (None: the next one)."""
+
+    @property
+    def founding(self) -> Mapping[str, str]:
+        """The voters that the first batch has to enter; empty = none."""
+
+    def want_voters(self, voters: Sequence[int]) -> None:
+        """Have these brokers keep the log from now on."""
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append records as one batch, all or none; the listener hears when they are committed."""
@@ -86,6 +93,14 @@ class DiskStore:
         )
         self._flusher.start()
         return image, None
+
+    @property
+    def founding(self) -> Mapping[str, str]:
+        """No voters: the log is here alone."""
+        return {}
+
+    def want_voters(self, voters: Sequence[int]) -> None:
+        """Do nothing: the log stays here."""
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append one batch and have it synced."""

@@ -1,9 +1,9 @@
 """The metadata log by majority: the proposer's machine, its connections to the voters, and the adopted log in memory.
 
-Owned by the controller's shell. ``open`` takes promises from a majority, adopts the best log and returns what it adds
-up to; from then on a record is committed when a majority of voters has it on disk. When a controller of a higher epoch
-shows up, this one has to end. It keeps its last snapshot and all batches behind it, to bring voters up that lag or
-start anew.
+Owned by the controller's shell. ``open`` asks every broker that runs for a promise, adopts the best log that a majority
+of its voters stands behind, and returns what it adds up to; from then on a record is committed when a majority of
+voters has it on disk. When a controller of a higher epoch shows up, this one has to end. It keeps its last snapshot and
+all batches behind it, to bring voters up that lag, start anew or are about to become voters.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import logging
 import random
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from raylog.actors.clock import monotonic_ms
+from raylog.actors.metadata_batches import Batch, history_of, split
 from raylog.actors.metadata_codec import encoded, image_of
 from raylog.actors.metadata_log import READ_BYTES, MetadataLog
 from raylog.actors.metadata_snapshot import MetadataSnapshot
@@ -33,14 +34,18 @@ from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
 from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
 from raylog.storage.directory import partition_folder
-from raylog.storage.records import iter_headers
 
 logger = logging.getLogger(__name__)
 
 FindVoter = Callable[[int], Awaitable[tuple[str, int]]]
 """Returns host and port of a broker by id; raises :class:`ConnectionFailed` when it cannot be found right now."""
 
+FindBrokers = Callable[[], Awaitable[Collection[int]]]
+"""Returns the ids of the brokers that run now; may raise :class:`ConnectionFailed`."""
+
 TICK_S: Final = 0.05
+LOOK_S: Final = 0.5
+"""How often a candidate looks for more brokers."""
 CALL_TIMEOUT_S: Final = 2.0
 SEND_BYTES: Final = 1 << 20
 SNAPSHOT_BYTES_PER_S: Final = 4 << 20
@@ -48,8 +53,6 @@ SNAPSHOT_BYTES_PER_S: Final = 4 << 20
 MIGRATED: Final = ".migrated"
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
-
-Batch = tuple[Span, bytes]
 
 
 class QuorumLog:
@@ -60,17 +63,21 @@ class QuorumLog:
         voters: Sequence[int],
         *,
         find_voter: FindVoter,
+        find_brokers: FindBrokers,
         secret: bytes,
         older: Path,
         open_timeout_s: float,
         snapshot_bytes: int,
     ) -> None:
-        """``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one.
+        """``voters`` found a new cluster, and are asked first; who votes by now is in the log, on any of the brokers.
+
+        ``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one.
 
         ``snapshot_bytes`` is how much is appended before a snapshot stands for it.
         """
         self._numbers = tuple(voters)
         self._find_voter = find_voter
+        self._find_brokers = find_brokers
         self._secret = secret
         self._older_folder = older
         self._older: MetadataLog | None = None
@@ -89,10 +96,14 @@ class QuorumLog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._heard: set[int] = set()
+        self._has_log = False
+        """Whether any broker has shown a log."""
         self._closed = False
         self._listener: StoreListener | None = None
         self._won: asyncio.Future[int] | None = None
+        self._founding: Mapping[str, str] = {}
         self._proposer: Proposer | None = None
 
     # ------------------------------------------------------------ the store
@@ -111,6 +122,15 @@ class QuorumLog:
         """The end of what a majority has on disk, in this epoch."""
         return self._machine().committed
 
+    @property
+    def founding(self) -> Mapping[str, str]:
+        """The voters to enter with the first batch, where the log names none."""
+        return self._founding
+
+    def want_voters(self, voters: Sequence[int]) -> None:
+        """Have these brokers vote: they are brought up to date, then entered one by one."""
+        self._feed(ev.VotersWanted(now_ms=monotonic_ms(), voters=frozenset(voters)))
+
     async def open(self, listener: StoreListener) -> tuple[MetadataImage, ControllerEpoch | None]:
         """Take promises from a majority, adopt the best log, and return what it adds up to, with the epoch to begin.
 
@@ -119,7 +139,7 @@ class QuorumLog:
         """
         self._listener = listener
         await asyncio.get_running_loop().run_in_executor(None, self._open_older)
-        floor = None if self._older is None else _history(self._older_batches)
+        floor = None if self._older is None else history_of(self._older_batches)
         self._proposer = Proposer(
             self._numbers,
             candidate=uuid.uuid4().hex,
@@ -129,16 +149,25 @@ class QuorumLog:
         )
         self._won = asyncio.get_running_loop().create_future()
         self._ticking = asyncio.create_task(self._tick_forever(), name="quorum ticks")
+        self._looking = asyncio.create_task(self._look_for_brokers(), name="looking for brokers")
         try:
             async with asyncio.timeout(self._open_timeout_s):
                 epoch = await self._won
         except TimeoutError:
-            missing = sorted(set(self._numbers) - self._heard)
-            raise NotController(
-                f"No majority of the metadata voters (brokers {_list(self._numbers)}) promised within "
-                f"{self._open_timeout_s:.0f} s; brokers {_list(missing) or 'none'} did not answer. Start them."
-            ) from None
+            raise NotController(self._without_majority()) from None
+        finally:
+            self._looking.cancel()
         return self._image, ControllerEpoch(epoch)
+
+    def _without_majority(self) -> str:
+        known = () if self._proposer is None else self._proposer.expected
+        voters = sorted(known or self._numbers)
+        missing = sorted(set(voters) - self._heard)
+        here = "" if self._has_log else " No broker that answered holds the metadata log."
+        return (
+            f"No majority of the metadata voters (brokers {_list(voters) or 'unknown'}) promised within "
+            f"{self._open_timeout_s:.0f} s; brokers {_list(missing) or 'none'} did not answer. Start them.{here}"
+        )
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append records as one batch; the listener hears when a majority has it.
@@ -191,7 +220,7 @@ class QuorumLog:
     async def close(self) -> None:
         """Stop writing and hang up. What was not committed may or may not survive."""
         self._closed = True
-        tasks = [task for task in (self._ticking, self._reading, *self._tasks) if task is not None]
+        tasks = [one for one in (self._ticking, self._looking, self._reading, *self._tasks) if one is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -215,6 +244,16 @@ class QuorumLog:
         while True:
             self._feed(ev.Tick(now_ms=monotonic_ms()))
             await asyncio.sleep(TICK_S)
+
+    async def _look_for_brokers(self) -> None:
+        while True:
+            try:
+                found = await self._find_brokers()
+            except ConnectionFailed as error:
+                logger.debug("the brokers that run are not known: %s", error)
+            else:
+                self._feed(ev.BrokersFound(now_ms=monotonic_ms(), brokers=frozenset(found)))
+            await asyncio.sleep(LOOK_S)
 
     def _feed(self, event: ev.ProposerEvent) -> None:
         if self._closed:
@@ -240,6 +279,7 @@ class QuorumLog:
                 self._reading = asyncio.create_task(self._read_history(effect), name="reading the metadata log")
             case ev.Won():
                 logger.info("controller epoch %d: %d batches adopted", effect.epoch, len(self._batches))
+                self._founding = {str(number): identity for number, identity in sorted(effect.members.items())}
                 if self._won is not None and not self._won.done():
                     self._won.set_result(effect.epoch)
             case ev.EnterVoters():
@@ -305,7 +345,8 @@ class QuorumLog:
         if reply is None:
             self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
             return
-        granted, promised, admitted, identity, epochs, start, end, holds_data = reply.args[:8]
+        granted, promised, identity, epochs, start, end, holds_data, founder = reply.args[:8]
+        self._has_log = self._has_log or end > 0
         self._feed(
             ev.PromiseAnswered(
                 now_ms=now_ms,
@@ -313,15 +354,15 @@ class QuorumLog:
                 request=effect.request,
                 granted=granted,
                 promised=promised,
-                admitted=admitted,
                 identity=identity,
                 history=LogHistory(((epoch, first) for epoch, first in epochs), end, start),
                 holds_data=holds_data,
+                founder=founder,
             )
         )
 
     async def _send_append(self, effect: ev.SendAppend, batches: bytes) -> None:
-        args = [effect.epoch, effect.candidate, effect.start, effect.previous_epoch, effect.committed, effect.admit]
+        args = [effect.epoch, effect.candidate, effect.start, effect.previous_epoch, effect.committed]
         self._heard_of_append(effect, await self._call(effect.voter, "voter_append", args, batches))
 
     async def _send_snapshot(self, effect: ev.SendSnapshot, snapshot: MetadataSnapshot | None) -> None:
@@ -329,7 +370,7 @@ class QuorumLog:
             raise InvariantBroken(f"{effect} is the snapshot that is held")
         payload = await asyncio.to_thread(snapshot.to_bytes)
         timeout_s = CALL_TIMEOUT_S + len(payload) / SNAPSHOT_BYTES_PER_S
-        args: list[object] = [effect.epoch, effect.candidate, effect.admit]
+        args: list[object] = [effect.epoch, effect.candidate]
         self._heard_of_append(effect, await self._call(effect.voter, "voter_snapshot", args, payload, timeout_s))
 
     def _heard_of_append(self, effect: ev.SendAppend | ev.SendSnapshot, reply: Reply | None) -> None:
@@ -337,14 +378,13 @@ class QuorumLog:
         if reply is None:
             self._feed(ev.VoterSilent(now_ms=now_ms, voter=effect.voter, request=effect.request))
             return
-        promised, admitted, identity, matched, epochs, end, start = reply.args[:7]
+        promised, identity, matched, epochs, end, start = reply.args[:6]
         self._feed(
             ev.AppendAnswered(
                 now_ms=now_ms,
                 voter=effect.voter,
                 request=effect.request,
                 promised=promised,
-                admitted=admitted,
                 identity=identity,
                 matched=matched,
                 history=LogHistory(((epoch, first) for epoch, first in epochs), end, start),
@@ -433,17 +473,6 @@ class QuorumLog:
             logger.warning("%s is no longer the metadata log, but could not be renamed: %s", home, error)
 
 
-def split(payload: bytes) -> list[Batch]:
-    """Return the batches of a read, each with its span."""
-    return [
-        (
-            Span(header.base_offset, header.next_offset, header.partition_leader_epoch),
-            payload[position : position + header.size],
-        )
-        for position, header in iter_headers(payload)
-    ]
-
-
 def _expected(payload: bytes, effect: ev.ReadHistory) -> MetadataSnapshot | None:
     """Return the snapshot that the promise spoke of; None when this is not it."""
     try:
@@ -451,12 +480,6 @@ def _expected(payload: bytes, effect: ev.ReadHistory) -> MetadataSnapshot | None
     except ValueError:
         return None
     return snapshot if (snapshot.end, snapshot.epoch) == (effect.start, effect.start_epoch) else None
-
-
-def _history(batches: Sequence[Batch]) -> LogHistory:
-    history = LogHistory()
-    history.append([span for span, _ in batches])
-    return history
 
 
 def _list(numbers: Sequence[int]) -> str:

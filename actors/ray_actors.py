@@ -58,6 +58,29 @@ async def find_voter(broker: int) -> tuple[str, int]:
     return host, port
 
 
+async def find_brokers() -> list[int]:
+    """Return the ids of the brokers that run and have one; raises :class:`ConnectionFailed` when Ray does not say."""
+    try:
+        known = await asyncio.wait_for(
+            asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True), MAKE_TIMEOUT_S
+        )
+    except (TimeoutError, ray.exceptions.RayError) as error:
+        raise ConnectionFailed(f"Ray does not list its actors at the moment: {error}") from None
+    names = [one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith("broker-")]
+    asked = await asyncio.gather(*(_id_of(name) for name in names))
+    return sorted(broker for broker in asked if broker >= 0)
+
+
+async def _id_of(name: str) -> int:
+    """Return the id of a broker's directory; -1 for one that has none or does not answer."""
+    try:
+        handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+        broker: int = await answer(handle.broker_id.remote(), FIND_TIMEOUT_S)
+    except (ValueError, TimeoutError, ray.exceptions.RayError):
+        return -1
+    return broker
+
+
 async def _on_a_node(broker: int) -> Any:
     """Return the actor of a node's broker by the id in its directory; raises ValueError when none has it."""
     known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
@@ -106,6 +129,7 @@ class Controller:
             start_coordinator=self._start_coordinator,
             on_fatal=end_process,
             find_voter=find_voter,
+            find_brokers=find_brokers,
             nodes_alive=nodes_alive,
         )
         self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
@@ -191,9 +215,9 @@ class Broker:
         """Return the id that the data directory has; -1 for a new one."""
         return self._server.broker
 
-    async def take_id(self, broker: int) -> int:
-        """Give a new data directory this id, and return the one it has."""
-        return self._server.take_id(broker)
+    async def found(self, broker: int) -> int:
+        """Make a new data directory one of those that found the cluster, under this id; returns the one it has."""
+        return self._server.found(broker)
 
     async def wait_registered(self, timeout_s: float) -> bool:
         """Return whether the controller knew this broker within ``timeout_s``."""

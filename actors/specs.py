@@ -19,8 +19,11 @@ class ControllerSpec:
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
-    voters: tuple[int, ...] = ()
-    """Brokers that keep the metadata log; none = it lies in ``folder`` alone. ``folder`` may hold an older one."""
+    voters: tuple[int, ...] | None = None
+    """Brokers that found a new cluster, and are asked first for the metadata log; by now others may keep it.
+
+    Empty = the cluster exists, and any broker may. None = the log lies in ``folder`` alone.
+    """
     quorum_timeout_s: float = 60.0
     """How long the controller waits for a majority of voters before it gives up and is started again."""
     node_folder: Path | None = None

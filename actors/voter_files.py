@@ -18,12 +18,14 @@ from raylog.actors.naming import METADATA_TOPIC
 from raylog.core.quorum import Found, LogHistory, put_together
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged
-from raylog.storage.files import read_text, sync_folder, write_atomically
+from raylog.storage.files import read_text, remove, sync_folder, write_atomically
 from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
 
+FOLDER: Final = "metadata"
 STATE: Final = "voter"
+FOUNDER: Final = "founder"
 END: Final = "voter-end"
 LOG_CONFIG: Final = LogConfig(segment_bytes=1 << 20, retention_ms=-1, retention_bytes=-1, file_delete_delay_ms=0)
 """Small segments, because only whole ones can go when a snapshot stands for them."""
@@ -31,17 +33,17 @@ LOG_CONFIG: Final = LogConfig(segment_bytes=1 << 20, retention_ms=-1, retention_
 
 @dataclass(frozen=True, slots=True)
 class VoterState:
-    """The file ``voter``: who this voter is, what it promised, and whether it has a say."""
+    """The file ``voter``: which copy this is, what it promised, and whether a proposer has written to it."""
 
     identity: str
     promised: int
     candidate: str
-    admitted: bool
+    trusted: bool
 
     def write(self, folder: Path) -> None:
         """Put it on disk, durably."""
         text = f"version=1\nidentity={self.identity}\npromised={self.promised}\ncandidate={self.candidate}\n"
-        write_atomically(folder / STATE, f"{text}admitted={int(self.admitted)}\n".encode())
+        write_atomically(folder / STATE, f"{text}admitted={int(self.trusted)}\n".encode())
 
     @classmethod
     def read(cls, folder: Path) -> VoterState | None:
@@ -85,7 +87,7 @@ def open_files(folder: Path) -> VoterFiles:
     )
     lost = (
         "its folder is gone"
-        if state is not None and state.admitted and log.created
+        if state is not None and state.trusted and log.created
         else "its promise is gone"
         if state is None and (log.log_end_offset > 0 or snapshot is not None)
         else f"it ends at {log.log_end_offset} and was on disk up to {known_end}"
@@ -97,6 +99,27 @@ def open_files(folder: Path) -> VoterFiles:
         return _begin_again(folder, lost)
     _finish(folder, log, found)
     return VoterFiles(log, found.history, state)
+
+
+def make_founder(directory: Path) -> None:
+    """Make a new broker's directory one of those that found the cluster: its empty copy counts as the first log.
+
+    Only for the start that creates the cluster. The mark lies in the folder with the log, so that it is lost with it.
+    """
+    folder = directory / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / FOUNDER, b"the cluster begins with this copy\n")
+    sync_folder(directory)
+
+
+def is_founder(folder: Path) -> bool:
+    """Tell whether this copy may found the cluster."""
+    return (folder / FOUNDER).exists()
+
+
+def end_founding(folder: Path) -> None:
+    """Something is on disk: this copy founds nothing any more."""
+    remove(folder / FOUNDER)
 
 
 def note_end(folder: Path, end: int) -> None:

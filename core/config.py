@@ -245,8 +245,9 @@ CLUSTER_KEYS: Final = _keys(
         "metadata.voters.max",
         3,
         1,
-        "How many brokers keep a copy of the metadata log, at most: 1, 3 or 5. Counts when the cluster is created: 1 "
-        "of 1 or 2 brokers, 3 of 3 or 4, 5 of 5 or more. A majority of them has to be there for changes.",
+        "How many brokers keep a copy of the metadata log, at most: 1, 3 or 5. There are 1 with 1 or 2 brokers, 3 with "
+        "3 or 4, 5 with 5 or more; brokers that join become voters, and one that is away for longer than "
+        "auto.heal.after.ms is replaced. A majority of them has to be there for changes.",
         5,
     ),
     ConfigKey(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +17,14 @@ from raylog.client.ray_session import own_ray_options, running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
+from raylog.kept import kept
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.ray_note import leave_note
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.serving import Serving
 from raylog.stopping import actor_names, stop_actors
-from raylog.voters import keep_voters, kept_voters, take_ids, voters_among
+from raylog.survey import adopt, join_nodes
+from raylog.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -150,6 +151,7 @@ def start(
     config: Mapping[str, object] | None = None,
     address: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    join: bool = False,
 ) -> Cluster:
     """Start a cluster, or bring one back from its data directory, and wait until it serves.
 
@@ -160,6 +162,9 @@ def start(
 
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
     own, and what differs is logged and in :attr:`Cluster.ignored_config`. ``address`` is passed to ``ray.init``.
+
+    A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
+    ``join`` it waits until such nodes are there, and never creates a cluster.
 
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
     another cluster uses the directory, :class:`StartFailed` when the cluster does not serve within ``timeout_s``
@@ -178,11 +183,13 @@ def start(
     try:
         seats = _seats(root, brokers)
         ran_before = _check_directories(root, seats)
-        _wait_until_made(_make_actors(root, seats, settings), deadline)
+        is_known = _join(root, seats, join, deadline, ran_before)
+        _wait_until_made(_make_actors(root, seats, settings, is_known), deadline)
         stopped = [one["broker"] for one in _status(max(0.1, deadline - time.monotonic()))["brokers"] if one["stopped"]]
         resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
         _wait_until_serving(seats, deadline, timeout_s)
         leave_note(root)
+        keep_voters(root, _status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
     except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
         if not ran_before:
             stop_actors(STOP_TIMEOUT_S)
@@ -209,14 +216,32 @@ def _shut_ray_down() -> None:
     wait_for_ended()
 
 
-def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) -> dict[str, Any]:
+def _join(root: Path, seats: list[_Seat], join: bool, deadline: float, ran_before: bool) -> bool:
+    """Return whether the cluster exists already. A directory that does not know it is given its identity."""
+    import ray
+
+    if ran_before:
+        info = ray.get(_controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
+        adopt(root, cluster_id=info["cluster_id"], secret=info["secret"].hex())
+    if ran_before or kept_voters(root):
+        return True
+    if seats[0].broker is not None:
+        if join:
+            raise StartFailed("--join needs Ray nodes that offer the resource 'raylog'; none is there.")
+        return any(root.glob("broker-*/metadata/*/*.log"))
+    return join_nodes(
+        root, lambda: [(one.node_id, one.host, one.folder) for one in _seats(root, None)], deadline if join else None
+    )
+
+
+def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str], is_known: bool) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
     from raylog.actors import ray_actors, ray_support
     from raylog.actors.naming import controller_folder
     from raylog.actors.specs import BrokerSpec, ControllerSpec
 
-    secret = _kept(root, "secret")
-    cluster_id = _kept(root, "cluster-id")
+    secret = kept(root, "secret")
+    cluster_id = kept(root, "cluster-id")
     embedded = [seat for seat in seats if seat.broker is not None]
 
     def spec_of(seat: _Seat) -> BrokerSpec:
@@ -230,13 +255,13 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str]) ->
         )
 
     voters = kept_voters(root)
-    if not voters:
+    if not is_known:
         most = ClusterConfig.from_dict(settings).metadata_voters_max
         if embedded:
-            voters = tuple(range(1, voters_among(len(embedded), most) + 1))
+            voters = found_embedded([seat.folder for seat in embedded], most)
         else:
-            voters = take_ids([ray_actors.make_broker(spec_of(seat)) for seat in seats], most)
-        voters = keep_voters(root, voters)
+            voters = found_on_nodes([ray_actors.make_broker(spec_of(seat)) for seat in seats], most)
+        keep_voters(root, voters)
     made = {}
     made["the controller"] = ray_actors.make_controller(
         ControllerSpec(
@@ -289,7 +314,8 @@ def _check_directories(root: Path, seats: list[_Seat]) -> bool:
             f"A Raylog cluster with its data in {running} runs in this Ray cluster already; use raylog.connect(), or "
             "stop it first."
         )
-    _check_metadata(root)
+    if seats[0].broker is not None:
+        _check_metadata(root)
     known = root / "cluster-id"
     cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
     for seat in seats:
@@ -411,24 +437,6 @@ def _seats(root: Path, brokers: int | None) -> list[_Seat]:
         _Seat(broker=number, node_id=here, host=LOOPBACK, folder=broker_folder(root, number))
         for number in range(1, count + 1)
     ]
-
-
-def _kept(root: Path, name: str) -> str:
-    """Return 64 random hexadecimal digits, made at the first start and kept in a file that only its owner may read."""
-    path = root / name
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            fresh = path.with_name(f"{name}.{os.getpid()}")
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(secrets.token_hex(32))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-        return path.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise DataDirectoryError(f"{root} cannot be used as a data directory: {error}") from None
 
 
 def _controller() -> Any:

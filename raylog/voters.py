@@ -1,7 +1,8 @@
-"""Which brokers keep the metadata log: chosen once, when a cluster is created, and kept in a file. Used by `start`.
+"""Which brokers found a cluster's metadata log, and what `start` notes of those that keep it later.
 
-The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. On a Ray
-cluster of several nodes the voters' directories get their broker ids here, before there is a controller to give any.
+The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. It says
+that the cluster was created, and who kept its metadata when it was started last; who does now is in the metadata log.
+On a Ray cluster of several nodes the founders' directories get their broker ids here, before there is a controller.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ANSWER_TIMEOUT_S: Final = 60.0
 
 
 def kept_voters(root: Path) -> tuple[int, ...]:
-    """Return the voters that were chosen for this data directory; none when none were.
+    """Return the voters as they were noted last; none when this data directory knows of no cluster.
 
     Raises :class:`DataDirectoryError` for a file that is not ours.
     """
@@ -27,15 +28,15 @@ def kept_voters(root: Path) -> tuple[int, ...]:
         return ()
     text = path.read_text(encoding="ascii", errors="replace").strip()
     numbers = text.split(",")
-    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) % 2 == 0:
-        raise DataDirectoryError(
-            f"{path} should hold the ids of one, three or five brokers, such as 1,2,3, not {text!r:.100}; restore it."
-        )
+    if not all(number.isdecimal() for number in numbers):
+        raise DataDirectoryError(f"{path} should hold ids of brokers, such as 1,2,3, not {text!r:.100}; restore it.")
     return tuple(int(number) for number in numbers)
 
 
 def keep_voters(root: Path, voters: Sequence[int]) -> tuple[int, ...]:
-    """Write the voters down, durably, before any of them holds anything."""
+    """Write the voters down, durably; returns them."""
+    if tuple(voters) == kept_voters(root) or not voters:
+        return tuple(voters)
     fresh = root / f"{VOTERS}.{os.getpid()}"
     with fresh.open("w", encoding="ascii") as file:
         file.write(",".join(map(str, voters)) + "\n")
@@ -56,8 +57,18 @@ def voters_among(brokers: int, most: int) -> int:
     return count if count % 2 else count - 1
 
 
-def take_ids(handles: Sequence[Any], most: int) -> tuple[int, ...]:
-    """Return the ids of the brokers that shall vote, and give ids to those of them that have none.
+def found_embedded(folders: Sequence[Path], most: int) -> tuple[int, ...]:
+    """Make the directories of the first embedded brokers, numbered from 1, founders; returns their numbers."""
+    from raylog.actors.voter_files import make_founder
+
+    count = voters_among(len(folders), most)
+    for folder in folders[:count]:
+        make_founder(folder)
+    return tuple(range(1, count + 1))
+
+
+def found_on_nodes(handles: Sequence[Any], most: int) -> tuple[int, ...]:
+    """Make the directories of some brokers founders, with ids where they have none; returns their ids.
 
     ``handles`` are the actors of all brokers of a cluster that has no controller yet.
     """
@@ -68,5 +79,5 @@ def take_ids(handles: Sequence[Any], most: int) -> tuple[int, ...]:
     order = sorted(range(len(handles)), key=lambda place: (known[place] < 0, known[place], place))
     chosen = order[: voters_among(len(handles), most)]
     wanted = [known[place] if known[place] >= 0 else next(free) for place in chosen]
-    asked = [handles[place].take_id.remote(number) for place, number in zip(chosen, wanted, strict=True)]
+    asked = [handles[place].found.remote(number) for place, number in zip(chosen, wanted, strict=True)]
     return tuple(sorted(ray.get(asked, timeout=ANSWER_TIMEOUT_S)))

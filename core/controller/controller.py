@@ -50,6 +50,7 @@ from raylog.core.controller.records import ClusterConfigured, ClusterCreated, Co
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
+from raylog.core.controller.voters import Voters, voters_max
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
@@ -81,6 +82,7 @@ class ControllerMachine:
         self._growth = Growth(self._ledger, self._topics, self._membership)
         self._moves = Moves(self._ledger, self._membership)
         self._healing = Healing(self._ledger, self._moves)
+        self._voters = Voters(self._ledger)
         self._coordinators = Coordinators(self._ledger, self._topics)
         self._started = False
 
@@ -102,10 +104,13 @@ class ControllerMachine:
         """The last records that were written, with time and cause, for messages about defects."""
         return tuple(self._ledger.story)
 
-    def start(self, now_ms: int, epoch: ControllerEpoch | None = None) -> Outbox[Effect]:
+    def start(
+        self, now_ms: int, epoch: ControllerEpoch | None = None, voters: Mapping[str, str] | None = None
+    ) -> Outbox[Effect]:
         """Begin this life: a new cluster gets its identity, and this controller the next epoch. Called once.
 
-        ``epoch`` is the one that a majority of voters promised; it is above every epoch in the log.
+        ``epoch`` is the one that a majority of voters promised; it is above every epoch in the log. ``voters`` are the
+        first ones of a log that names none: they have to be in its first batch.
         """
         require(not self._started, "a controller starts once", self.story)
         self._started = True
@@ -115,6 +120,8 @@ class ControllerMachine:
         if not image.cluster_id:
             cluster_id = self._settings.cluster_id or self._settings.new_topic_id()
             ledger.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
+        if voters:
+            ledger.write(VotersEntered(voters=voters))
         following = ControllerEpoch(image.controller_epoch + 1)
         ledger.write(ControllerStarted(controller_epoch=following if epoch is None else epoch))
         config = {**image.config, **self._cluster_config}
@@ -217,6 +224,7 @@ class ControllerMachine:
         self._moves.time_passed()
         if not self._membership.in_grace:
             self._healing.time_passed()
+            self._voters.time_passed(self._healing.given_up())
         self._elections.time_passed()
 
     def _end(self, sessions: list[Session] | list[Session | None]) -> None:
@@ -243,6 +251,10 @@ class ControllerMachine:
             "controller_epoch": image.controller_epoch,
             "version": image.version,
             "config": dict(image.config),
+            "metadata_voters": {
+                "voters": sorted(int(number) for number in image.voters),
+                "max": voters_max(image.config),
+            },
             "brokers": [
                 {
                     "broker": found.broker,

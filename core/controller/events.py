@@ -104,7 +104,7 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotersShown:
-    """The voters of the metadata log have shown these identities, by broker id; the log has to say that they count."""
+    """The metadata quorum asks for this configuration: the identities of the voters' copies, by broker id."""
 
     cause: str
     now_ms: int
@@ -386,6 +386,14 @@ class StartCoordinator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WantVoters:
+    """Have these brokers keep the metadata log. The quorum changes its voters one by one, when they are up to date."""
+
+    cause: str
+    voters: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
     """Tell the operator something: the shell logs it."""
 
@@ -419,6 +427,7 @@ Effect = (
     | StopReplica
     | CloseSession
     | StartCoordinator
+    | WantVoters
     | Warn
     | Reply
     | Refuse

@@ -47,11 +47,17 @@ class Healing:
             return
         self._next_look_ms = ledger.now_ms + LOOK_EVERY_MS
         self._let_be()
+        given_up = self.given_up()
+        if given_up:
+            self._replace(given_up)
+
+    def given_up(self) -> set[BrokerId]:
+        """Return the brokers that have been away for longer than ``auto.heal.after.ms``."""
+        ledger = self._ledger
         patience_ms = int(ledger.image.config.get(KEY, CLUSTER_KEYS[KEY].default))
-        if patience_ms >= 0:
-            given_up = {broker for broker, since in self._away_since_ms.items() if ledger.now_ms - since >= patience_ms}
-            if given_up:
-                self._replace(given_up)
+        if patience_ms < 0:
+            return set()
+        return {broker for broker, since in self._away_since_ms.items() if ledger.now_ms - since >= patience_ms}
 
     def _let_be(self) -> None:
         """Cancel what was begun for replicas that run again."""

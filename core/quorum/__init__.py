@@ -4,10 +4,11 @@
 - :class:`Proposer` with :class:`ProposerSettings`: ``step(event)``; begin with a ``Tick``.
 - :class:`LogHistory` and :class:`Span`: what one has to know of a log to compare it with another.
 - :func:`put_together` with :class:`Found`: a snapshot and a log as they are found on a disk.
-- :func:`majority`; the events and effects are in :mod:`raylog.core.quorum.events`.
+- :func:`majority`, :func:`is_single_change` and :func:`next_members`: configurations and how they change.
+- The events and effects are in :mod:`raylog.core.quorum.events`.
 """
 
-from raylog.core.quorum.election import majority
+from raylog.core.quorum.changes import is_single_change, majority, next_members
 from raylog.core.quorum.history import LogHistory, Span
 from raylog.core.quorum.proposer import Proposer, ProposerSettings
 from raylog.core.quorum.recovery import Found, put_together
@@ -20,6 +21,8 @@ __all__ = [
     "ProposerSettings",
     "Span",
     "VoterMachine",
+    "is_single_change",
     "majority",
+    "next_members",
     "put_together",
 ]

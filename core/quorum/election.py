@@ -1,23 +1,22 @@
-"""What the voters have promised to one candidate, and what follows from it. Used by the proposer before it leads.
+"""Promises for one candidate's epoch, and the log that follows from them. Used by the proposer before it leads.
 
-A voter whose log is lost comes back with another identity and without a say. It promises, but it is not counted before
-a leader that the others elected has entered its new identity. There is one exception: when every voter has promised the
-same epoch and none holds a log, then none was ever committed, and a cluster may be created (or taken over from the
-older log of one controller, whose end is the ``floor``). What somebody said before that epoch proves nothing.
+A candidate asks every broker that it can find, because it does not know who votes before it has read a log. Of the logs
+of those that promised, it reads the best one. The last configuration in that log, committed or not, says whose promises
+count (Raft, section 4.1), whether the log's owner votes by it or not. Where they are too few, the next best log may do:
+its configuration may need others. A copy that was lost comes back under another identity, which no configuration has.
+
+A cluster is created only when every founder promised this epoch, each of them was made a founder by the start that
+creates the cluster, and no broker shows a log. A directory that was lost is no founder's any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from raylog.core.quorum.changes import Members, majority
 from raylog.core.quorum.events import PromiseAnswered
 from raylog.core.quorum.history import LogHistory
-
-
-def majority(voters: int) -> int:
-    """Return the smallest number of voters that is more than half of them."""
-    return voters // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,80 +30,86 @@ class Choice:
 class Election:
     """Promises for one candidate, over all the epochs that it tries."""
 
-    def __init__(self, voters: tuple[int, ...], floor: LogHistory | None) -> None:
+    def __init__(self, founders: tuple[int, ...], floor: LogHistory | None) -> None:
         """``floor`` is the older log that the cluster is taken over from, None where there is none."""
-        self._voters = voters
+        self._founders = founders
         self._floor = floor
         self.grants: dict[int, PromiseAnswered] = {}
         """Promises for the epoch that is tried now."""
-        self.unreadable: set[int] = set()
+        self.configurations: dict[tuple[int, int], Members] = {}
+        """The last configuration of each log that was read in this epoch, by rank: logs of one rank are equal."""
 
     def new_epoch(self) -> None:
         """Promises for an earlier epoch are worth nothing."""
         self.grants.clear()
-        self.unreadable.clear()
+        self.configurations.clear()
+
+    @property
+    def _lowest(self) -> tuple[int, int]:
+        return (0, 0) if self._floor is None else self._floor.rank
 
     @property
     def creates(self) -> bool:
-        """Tell whether a cluster is to be created: all have promised this epoch, too few have a say, none has a log."""
-        floor = (0, 0) if self._floor is None else self._floor.rank
+        """Tell whether a cluster is to be created, or taken over from its older log."""
         return (
-            set(self.grants) == set(self._voters)
-            and len(self._with_a_say()) < majority(len(self._voters))
-            and all(grant.history.rank <= floor for grant in self.grants.values())
-            and not self._lost_beside_data
+            bool(self._founders)
+            and all(number in self.grants for number in self._founders)
+            and all(grant.history.rank <= self._lowest for grant in self.grants.values())
+            and (self._floor is not None or self._may_found())
         )
 
-    @property
-    def _lost_beside_data(self) -> bool:
-        if self._floor is not None or self._with_a_say():
-            return False
-        return any(grant.holds_data for grant in self.grants.values())
+    def _may_found(self) -> bool:
+        founding = all(self.grants[number].founder for number in self._founders)
+        return founding and not any(grant.holds_data for grant in self.grants.values())
 
-    def _with_a_say(self) -> dict[int, PromiseAnswered]:
-        return {voter: grant for voter, grant in self.grants.items() if grant.admitted}
-
-    @property
-    def hopeless(self) -> str:
-        """The sentence for an operator when no majority can ever come together by itself; empty = wait."""
-        lost = sorted(voter for voter, grant in self.grants.items() if not grant.admitted)
-        if len(self._voters) - len(lost) >= majority(len(self._voters)) or self.creates:
+    def hopeless(self, asked: Collection[int]) -> str:
+        """Return the sentence for an operator when all that were ``asked`` have promised in vain; empty = wait."""
+        if any(number not in self.grants for number in asked) or self.creates:
             return ""
-        floor = (0, 0) if self._floor is None else self._floor.rank
-        held = any(grant.history.rank > floor for grant in self.grants.values())
-        complete = set(self.grants) == set(self._voters)
-        if not held and not (complete and self._lost_beside_data):
+        best = max((grant.history.rank for grant in self.grants.values()), default=(0, 0))
+        members = self.configurations.get(best, {})
+        expected = sorted(members) if members else sorted(self._founders or self.grants)
+        lost = [number for number in expected if not members or self._identity(number) != members[number]]
+        if not expected or len(expected) - len(lost) >= majority(len(expected)):
             return ""
         named = ", ".join(map(str, lost))
         return (
-            f"The metadata log is lost on {len(lost)} of {len(self._voters)} voters (brokers {named}), and "
-            f"{majority(len(self._voters))} intact ones are needed. Stop the cluster, restore the folder metadata of "
+            f"The metadata log is lost on {len(lost)} of {len(expected)} voters (brokers {named}), and "
+            f"{majority(len(expected))} intact ones are needed. Stop the cluster, restore the folder metadata of "
             "these brokers from a backup, and start again. Nothing was changed."
         )
 
+    def _identity(self, number: int) -> str:
+        grant = self.grants.get(number)
+        return "" if grant is None else grant.identity
+
     def choice(self) -> Choice | None:
-        """Return the log to adopt, once enough voters have promised; None before."""
-        usable = {voter: grant for voter, grant in self._with_a_say().items() if voter not in self.unreadable}
+        """Return the log to read, or the one to lead with; None = more promises are needed."""
         if self.creates:
             return Choice(None, LogHistory() if self._floor is None else self._floor)
-        if len(usable) < majority(len(self._voters)):
-            return None
         # Of equal ones the log with the latest snapshot: there is less to read.
-        best = max(usable.values(), key=lambda grant: (grant.history.rank, grant.history.start, grant.voter))
-        if self._floor is not None and self._floor.rank >= best.history.rank:
-            return Choice(None, self._floor)
-        return Choice(best.voter, best.history)
+        order = sorted(
+            self.grants.values(), key=lambda grant: (grant.history.rank, grant.history.start, grant.voter), reverse=True
+        )
+        for grant in order:
+            choice = Choice(grant.voter, grant.history)
+            members = self.configurations.get(grant.history.rank)
+            if grant.history.rank > self._lowest and (members is None or self.confirmed(choice, members)):
+                return choice
+        return None
 
-    def confirmed(self, choice: Choice, members: Mapping[int, str]) -> bool:
+    def confirmed(self, choice: Choice, members: Members) -> bool:
         """Tell whether a majority of those that count by the adopted log has promised and holds no better log."""
+        if choice.source is None:
+            return self.creates
         counted = [
-            voter
-            for voter, grant in self._with_a_say().items()
-            if grant.history.rank <= choice.history.rank and (not members or members.get(voter) == grant.identity)
+            number
+            for number, grant in self.grants.items()
+            if grant.history.rank <= choice.history.rank
+            and (members.get(number) == grant.identity if members else number in self._founders)
         ]
-        return self.creates or len(counted) >= majority(len(self._voters))
+        return len(counted) >= majority(len(members or self._founders))
 
-    def identities(self) -> dict[int, str]:
-        """Return the identities that count when the adopted log names none."""
-        counted = self.grants if self.creates else self._with_a_say()
-        return {voter: grant.identity for voter, grant in sorted(counted.items())}
+    def founding(self) -> dict[int, str]:
+        """Return the first configuration, for a log that has none."""
+        return {number: self.grants[number].identity for number in self._founders if number in self.grants}

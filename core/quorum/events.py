@@ -2,7 +2,8 @@
 
 A *voter* keeps a copy of the metadata log in a broker; a *proposer* is the part of a controller that writes to a
 majority of them. ``voter`` numbers are broker ids. An *identity* is made at random when a voter's log is made, so that
-a voter whose log was lost comes back as another one, which nobody counts before it has been admitted.
+a voter whose log was lost comes back as another one, which no configuration has. A *learner* is a broker that gets the
+log and does not count yet.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ class PromiseRequested:
 class AppendRequested:
     """The proposer of ``epoch`` sends the batches behind ``start``, or none, to be seen and to tell ``committed``.
 
-    ``previous_epoch`` is the epoch of the record before ``start``. ``admit`` names an identity, and gives the voter
-    that has it a say: the record that enters it is committed. A voter that has lost its log since then has another.
+    ``previous_epoch`` is the epoch of the record before ``start``.
     """
 
     request: int
@@ -39,7 +39,6 @@ class AppendRequested:
     previous_epoch: int
     spans: tuple[Span, ...] = ()
     committed: int = 0
-    admit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class ReadRequested:
 class SnapshotOffered:
     """The proposer of ``epoch`` sends what all records below ``end`` add up to, the last being of ``end_epoch``.
 
-    All of them are committed. ``admit`` as in :class:`AppendRequested`.
+    All of them are committed.
     """
 
     request: int
@@ -64,7 +63,6 @@ class SnapshotOffered:
     candidate: str
     end: int
     end_epoch: int
-    admit: str = ""
 
 
 VoterEvent = PromiseRequested | AppendRequested | ReadRequested | SnapshotOffered
@@ -74,11 +72,14 @@ VoterEvent = PromiseRequested | AppendRequested | ReadRequested | SnapshotOffere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavePromise:
-    """Write the promise durably before anything behind it is carried out; ``admitted`` = the voter has a say."""
+    """Write the promise durably before anything behind it is carried out.
+
+    ``trusted``: the copy has taken something from a proposer. From then on a folder without its log is a lost copy.
+    """
 
     epoch: int
     candidate: str
-    admitted: bool
+    trusted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,6 @@ class PromiseReply:
     request: int
     granted: bool
     promised: int
-    admitted: bool
     epochs: tuple[tuple[int, int], ...]
     start: int
     end: int
@@ -141,7 +141,6 @@ class AppendReply:
 
     request: int
     promised: int
-    admitted: bool
     matched: int | None
     epochs: tuple[tuple[int, int], ...]
     end: int
@@ -178,17 +177,21 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseAnswered:
-    """A voter answered a promise request; ``holds_data`` = its broker keeps partitions of topics."""
+    """A voter answered a promise request.
+
+    ``holds_data``: its broker keeps partitions of topics. ``founder``: the start that creates the cluster has chosen it
+    to be one of the first voters, and nothing has been written to its copy.
+    """
 
     now_ms: int
     voter: int
     request: int
     granted: bool
     promised: int
-    admitted: bool
     identity: str
     history: LogHistory
     holds_data: bool = False
+    founder: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +202,6 @@ class AppendAnswered:
     voter: int
     request: int
     promised: int
-    admitted: bool
     identity: str
     matched: int | None
     history: LogHistory
@@ -218,7 +220,7 @@ class VoterSilent:
 class HistoryRead:
     """The shell holds the log of ``source`` (None: the older log that is taken over) as far as its promise said.
 
-    ``members`` are the identities entered in it, by voter; empty where none were.
+    ``members`` is the last configuration in it: the identities that count, by voter; empty where it has none.
     """
 
     now_ms: int
@@ -237,7 +239,7 @@ class HistoryUnreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The controller wrote a batch behind the proposer's log; ``members`` when it changes who counts."""
+    """The controller wrote a batch behind the proposer's log; ``members`` when it has another configuration."""
 
     now_ms: int
     span: Span
@@ -252,8 +254,33 @@ class SnapshotTaken:
     end: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersFound:
+    """These brokers run. Any of them may hold the log: who votes is known only when it has been read."""
+
+    now_ms: int
+    brokers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersWanted:
+    """These brokers shall vote. Those that do not yet are brought up to date; then one change follows the other."""
+
+    now_ms: int
+    voters: frozenset[int]
+
+
 ProposerEvent = (
-    Tick | PromiseAnswered | AppendAnswered | VoterSilent | HistoryRead | HistoryUnreadable | Appended | SnapshotTaken
+    Tick
+    | PromiseAnswered
+    | AppendAnswered
+    | VoterSilent
+    | HistoryRead
+    | HistoryUnreadable
+    | Appended
+    | SnapshotTaken
+    | BrokersFound
+    | VotersWanted
 )
 
 # ---------------------------------------------------------------- what a proposer asks its shell
@@ -295,7 +322,6 @@ class SendAppend:
     start: int
     previous_epoch: int
     committed: int
-    admit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,14 +334,17 @@ class SendSnapshot:
     candidate: str
     end: int
     end_epoch: int
-    admit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Won:
-    """Lead ``epoch``: the adopted log is the shell's; write a record of this epoch and say :class:`Appended`."""
+    """Lead ``epoch``: the adopted log is the shell's; write a record of this epoch and say :class:`Appended`.
+
+    ``members``: the configuration to write in the same batch, where the adopted log has none; empty = it has one.
+    """
 
     epoch: int
+    members: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +356,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnterVoters:
-    """Write a record that says whose answers count: the identity of each voter that is known."""
+    """Write a record with this configuration: whose answers count from then on."""
 
     members: Mapping[int, str]
 

@@ -1,9 +1,10 @@
 """The proposer: writes the metadata log through a majority of voters, as one controller in one epoch.
 
-electing: promises for an epoch from a majority; adopting: the best log among them is read; admitting: at a creation
-alone, a majority gets its say before anything is written; leading: what is appended
-goes to every voter, and is committed when a majority has it on disk. Entries of earlier epochs are committed only when
-one of this epoch behind them is (R6). It has no disk of its own, so all its effects are in ``now``.
+electing: every broker that is known is asked for a promise; adopting: the best log among them is read, and its last
+configuration says whose promises count; leading: what is appended goes to every voter and learner, and is committed
+when a majority of the configuration has it on disk. Entries of earlier epochs are committed only when one of this epoch
+behind them is (R6). A configuration counts from when it is in the log; the next one follows only when it, and a record
+of this epoch, are committed. It has no disk of its own, so all its effects are in ``now``.
 A snapshot stands for the log's committed beginning; a voter whose log begins earlier, or ends before it, is sent it.
 Driven by the controller's shell and by the simulator.
 """
@@ -16,11 +17,13 @@ from typing import assert_never
 
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
-from raylog.core.quorum.election import Choice, Election, majority
+from raylog.core.quorum.changes import is_single_change, majority, next_members
+from raylog.core.quorum.election import Choice, Election
 from raylog.core.quorum.events import (
     AppendAnswered,
     Appended,
     AskPromise,
+    BrokersFound,
     Committed,
     EnterVoters,
     Fenced,
@@ -36,6 +39,7 @@ from raylog.core.quorum.events import (
     SnapshotTaken,
     Tick,
     VoterSilent,
+    VotersWanted,
     Won,
 )
 from raylog.core.quorum.history import LogHistory
@@ -49,6 +53,8 @@ class ProposerSettings:
     """Pause before a voter that did not answer, or a higher epoch, is tried again."""
     heartbeat_ms: int = 500
     """How often a voter hears from its leader, and so how soon a fenced leader learns of it."""
+    hopeless_ms: int = 3_000
+    """How long brokers have to show up before a candidate believes that too many copies are lost."""
 
 
 @dataclass(slots=True)
@@ -64,7 +70,15 @@ class _Voter:
     held: int = 0
     """Where its log begins, behind its snapshot."""
     identity: str = ""
-    admitted: bool = False
+    """Empty = it has not answered in this epoch."""
+    is_silent: bool = False
+    """The last request was not answered."""
+
+    def heard(self, identity: str, held: int) -> None:
+        """Note an answer. What another copy under the same number has on disk is not known."""
+        if self.identity != identity:
+            self.identity, self.matched = identity, -1
+        self.held, self.is_silent = held, False
 
 
 class Proposer:
@@ -72,38 +86,42 @@ class Proposer:
 
     def __init__(
         self,
-        voters: tuple[int, ...],
+        founders: tuple[int, ...],
         *,
         candidate: str,
         settings: ProposerSettings,
         floor: LogHistory | None = None,
         jitter_ms: int = 0,
     ) -> None:
-        """``candidate`` is a name that no other life has; ``floor`` an older log that the cluster is taken over from.
+        """``founders`` are asked first, and make the first configuration of a cluster that is created.
 
+        ``candidate`` is a name that no other life has; ``floor`` an older log that the cluster is taken over from.
         ``jitter_ms`` keeps two candidates from outbidding one another in step.
         """
-        require(len(voters) % 2 == 1, "the number of voters is odd")
         self.epoch = 1 if floor is None else floor.rank[0] + 1
         self.phase = "electing"
         self.history = LogHistory()
         self.committed = 0
-        self._voters = {voter: _Voter() for voter in voters}
-        self._majority = majority(len(voters))
+        self.members: dict[int, str] = {}
+        """The configuration in force: the last one in the log. Not empty once a batch of this life is written."""
+        self._members_end = 0
+        """End of the batch with that configuration, where it was written in this life."""
+        self._is_entering = False
+        """A configuration was asked for and is not written yet."""
+        self._wanted: frozenset[int] | None = None
+        self._voters = {voter: _Voter() for voter in founders}
         self._candidate = candidate
         self._settings = settings
         self._jitter_ms = jitter_ms
-        self._election = Election(voters, floor)
+        self._election = Election(founders, floor)
         self._reading: Choice | None = None
+        self._adopted: tuple[Choice, Mapping[int, str]] | None = None
+        """The log that the shell holds, and its configuration."""
+        self._is_contested = False
+        """A voter has promised this epoch to another candidate: without a majority there is no use in waiting."""
         self._tried_epochs = 1
+        self._began_ms: int | None = None
         self._last_request = 0
-        self._trusted: dict[int, str] = {}
-        """Identities that count from the start: those that the adopted log has, or at a creation those that joined."""
-        self._recorded: dict[int, str] = {}
-        """Identities as the log has them now; a new one counts when its record, which ends at ..., is committed."""
-        self._recorded_end: dict[int, int] = {}
-        self._wanted: dict[int, str] = {}
-        """Identities as the log shall have them: all in one record, so that the log never has some without others."""
         self._own_end = 0
         self._outbox: Outbox[ProposerEffect] = Outbox()
 
@@ -122,7 +140,7 @@ class Proposer:
             case VoterSilent():
                 voter = self._voters[event.voter]
                 if voter.request == event.request:
-                    voter.request = 0
+                    voter.request, voter.is_silent = 0, True
                     voter.due_ms = event.now_ms + self._settings.retry_ms
             case HistoryRead():
                 self._history_read(event)
@@ -132,19 +150,43 @@ class Proposer:
                 self._appended(event)
             case SnapshotTaken():
                 self._snapshot_taken(event)
+            case BrokersFound():
+                for number in event.brokers - set(self._voters):
+                    self._voters[number] = _Voter(due_ms=event.now_ms)
+            case VotersWanted():
+                self._wanted = event.voters
+                for number in event.voters - set(self._voters):
+                    self._voters[number] = _Voter(due_ms=event.now_ms)
+                self._change()
             case _:
                 assert_never(event)
         return self._outbox
 
+    @property
+    def expected(self) -> frozenset[int]:
+        """The brokers whose promises count by the log that was read last; empty before one was."""
+        return frozenset() if self._adopted is None else frozenset(self._adopted[1])
+
     # ------------------------------------------------------------ electing and adopting
 
     def _tick(self, now_ms: int) -> None:
+        self._began_ms = now_ms if self._began_ms is None else self._began_ms
+        served = self._served()
         for number, voter in self._voters.items():
             if voter.request == 0 and voter.due_ms <= now_ms:
-                if self.phase == "leading" or (self.phase == "admitting" and not voter.admitted):
-                    self._send(number, voter, now_ms)
-                elif self.phase != "admitting" and number not in self._election.grants:
+                if self.phase != "leading" and number not in self._election.grants:
                     self._ask(number, voter)
+                elif self.phase == "leading" and number in served:
+                    self._send(number, voter, now_ms)
+        if self.phase == "electing" and now_ms - self._began_ms >= self._settings.hopeless_ms:
+            reason = self._election.hopeless(self._voters)
+            if reason:
+                self.phase = "ended"
+                self._outbox.now.append(Hopeless(reason=reason))
+
+    def _served(self) -> frozenset[int]:
+        """Return the voters and the learners."""
+        return frozenset(self.members) | (self._wanted or frozenset())
 
     def _ask(self, number: int, voter: _Voter) -> None:
         voter.request = self._new_request()
@@ -163,46 +205,50 @@ class Proposer:
             return
         voter.request = 0
         voter.due_ms = event.now_ms + self._settings.retry_ms
-        voter.identity, voter.admitted, voter.held = event.identity, event.admitted, event.history.start
+        voter.heard(event.identity, event.history.start)
         if self.phase == "leading":
             if event.promised > self.epoch:
-                self._fenced(event.promised, event.voter)
-            else:
-                self._enter_new()
+                self._refused(event.voter, event.promised)
+            elif event.voter in self._served():
                 voter.start = self.history.common_end(event.history)
                 self._send(event.voter, voter, event.now_ms)
             return
-        election = self._election
         if event.granted:
-            election.grants[event.voter] = event
+            self._election.grants[event.voter] = event
         highest = max(event.promised, event.history.rank[0])
         if not event.granted and highest >= self.epoch:
             # With a majority of promises in hand, a minority that promised the same epoch to another is no matter.
-            if self._reading is None or highest > self.epoch:
+            self._is_contested = True
+            if highest > self.epoch or (self._reading is None and self._adopted is None):
                 self._outbid(highest, event.now_ms)
-            return
-        if election.hopeless:
-            self.phase = "ended"
-            self._outbox.now.append(Hopeless(reason=election.hopeless))
-            return
-        self._adopt()
+                return
+        self._adopt(event.now_ms)
 
     def _outbid(self, highest: int, now_ms: int) -> None:
         """Try a higher epoch: at once the first time (voters remember earlier controllers), then with pauses."""
         self.epoch = highest + 1
         self._election.new_epoch()
-        self._reading, self.phase = None, "electing"
+        self._reading, self._adopted, self._is_contested, self.phase = None, None, False, "electing"
         pause_ms = 0 if self._tried_epochs == 1 else self._settings.retry_ms + self._jitter_ms
         self._tried_epochs += 1
         for voter in self._voters.values():
             voter.request, voter.due_ms = 0, now_ms + pause_ms
-            # Who it was belongs to the epoch that is given up: by now it may be another, and the log may say so.
-            voter.identity, voter.admitted = "", False
+            # The identity belongs to the epoch that is given up: by now it may be another, and the log may say so.
+            voter.identity = ""
         self._tick(now_ms)
 
-    def _adopt(self) -> None:
+    def _adopt(self, now_ms: int) -> None:
+        """Lead when enough of those that count have promised; else read the log that may tell, or wait."""
         choice = self._election.choice()
-        if choice is None or (self._reading is not None and self._reading == choice):
+        if choice is None:
+            if self._is_contested and self._reading is None:
+                self._outbid(self.epoch, now_ms)
+            return
+        if self._reading is not None and self._reading.history.rank == choice.history.rank:
+            return
+        held = self._adopted
+        if held is not None and held[0].history.rank == choice.history.rank:
+            self._win(*held, now_ms)
             return
         self._reading, self.phase = choice, "adopting"
         history = choice.history
@@ -227,45 +273,29 @@ class Proposer:
         self._reading, self.phase = None, "electing"
         del self._election.grants[event.source]
         self._voters[event.source].due_ms = event.now_ms + self._settings.retry_ms
-        self._adopt()
+        self._adopt(event.now_ms)
 
     def _history_read(self, event: HistoryRead) -> None:
         choice = self._reading
         if self.phase != "adopting" or choice is None or choice.source != event.source:
             return
-        if not self._election.confirmed(choice, event.members):
-            # Some of the promises came from voters that do not count any more: the next promise decides.
-            self._reading, self.phase = None, "electing"
-            return
+        self._reading, self.phase = None, "electing"
+        for number in event.members:
+            self._voters.setdefault(number, _Voter(due_ms=event.now_ms))
+        self._adopted = (choice, dict(event.members))
+        self._election.configurations[choice.history.rank] = event.members
+        self._adopt(event.now_ms)
+
+    def _win(self, choice: Choice, members: Mapping[int, str], now_ms: int) -> None:
         self.history = choice.history.copy()
         self.committed = self.history.start
-        self._recorded = dict(event.members)
-        self._trusted = dict(event.members) or self._election.identities()
-        self._wanted = dict(event.members)
+        self.members = dict(members)
         for number, voter in self._voters.items():
             known = self._election.grants.get(number)
             voter.start = self.history.end if known is None else self.history.common_end(known.history)
-            voter.due_ms = event.now_ms
-        if self._election.creates:
-            self.phase = "admitting"
-            self._tick(event.now_ms)
-        else:
-            self._win()
-
-    def _win(self) -> None:
+            voter.due_ms = now_ms
         self.phase = "leading"
-        self._outbox.now.append(Won(epoch=self.epoch))
-
-    def _admission_answered(self, event: AppendAnswered, voter: _Voter) -> None:
-        """Nothing is written before a majority has its say, so that a creation that ends halfway can begin again."""
-        voter.due_ms = event.now_ms + self._settings.retry_ms
-        if event.promised > self.epoch:
-            self._outbid(event.promised, event.now_ms)
-            return
-        if event.identity == self._trusted.get(event.voter):
-            voter.identity, voter.admitted = event.identity, event.admitted
-        if sum(one.admitted for one in self._voters.values()) >= self._majority:
-            self._win()
+        self._outbox.now.append(Won(epoch=self.epoch, members={} if members else self._election.founding()))
 
     # ------------------------------------------------------------ leading
 
@@ -273,31 +303,28 @@ class Proposer:
         require(self.phase == "leading", "only a leader appends")
         require(event.span.epoch == self.epoch and event.span.start == self.history.end, f"{event.span} follows")
         self.history.append([event.span])
+        if event.members is not None:
+            self._enter(event.members, event.span.end)
+        require(bool(self.members), "the first batch of a cluster has its configuration")
         if self._own_end == 0:
             self._own_end = event.span.end
-        if event.members is not None:
-            self._changed_members(event.members, event.span.end)
-        for number, voter in self._voters.items():
-            if voter.request == 0:
-                self._send(number, voter, event.now_ms)
-        self._enter_new()
+        for number in sorted(self._served()):
+            if self._voters[number].request == 0:
+                self._send(number, self._voters[number], event.now_ms)
 
-    def _changed_members(self, members: Mapping[int, str], end: int) -> None:
-        for number, identity in members.items():
-            if self._recorded.get(number) != identity:
-                self._recorded_end[number] = end
-                if self._trusted.get(number) != identity:
-                    self._trusted.pop(number, None)
-        self._recorded = dict(members)
+    def _enter(self, members: Mapping[int, str], end: int) -> None:
+        if self.members:
+            require(self._may_change(), f"{dict(members)} follows what is committed")
+            require(is_single_change(self.members, members), f"{dict(members)} is one change of {self.members}")
+        self.members, self._members_end, self._is_entering = dict(members), end, False
 
     def _send(self, number: int, voter: _Voter, now_ms: int) -> None:
-        if self._own_end == 0 and self.phase == "leading":
+        if self._own_end == 0:
             return  # the first record of this epoch is on its way
         voter.request = self._new_request()
         voter.due_ms = now_ms + self._settings.heartbeat_ms
-        admit = voter.identity if self._may_admit(number, voter) else ""
         base = self.history.start
-        if (voter.admitted or admit) and min(voter.held, voter.start) < base:
+        if voter.identity and min(voter.held, voter.start) < base:
             self._outbox.now.append(
                 SendSnapshot(
                     voter=number,
@@ -306,7 +333,6 @@ class Proposer:
                     candidate=self._candidate,
                     end=base,
                     end_epoch=self.history.epoch_before(base),
-                    admit=admit,
                 )
             )
             return
@@ -320,7 +346,6 @@ class Proposer:
                 start=start,
                 previous_epoch=self.history.epoch_before(start),
                 committed=self.committed,
-                admit=admit,
             )
         )
 
@@ -328,69 +353,75 @@ class Proposer:
         require(self.phase == "leading", "only a leader takes snapshots")
         require(event.end <= self.committed, f"{event} has only what is committed, which ends at {self.committed}")
         self.history.drop_before(event.end)
-        for number, voter in self._voters.items():
-            if voter.request == 0:
-                self._send(number, voter, event.now_ms)
-
-    def _may_admit(self, number: int, voter: _Voter) -> bool:
-        """A voter gets its say when the record that names its identity, and with it all before, is committed."""
-        if self.phase == "admitting":
-            return self._trusted.get(number) == voter.identity
-        end = max(self._own_end, self._recorded_end.get(number, 0))
-        return self._recorded.get(number) == voter.identity and self.committed >= end
+        for number in sorted(self._served()):
+            if self._voters[number].request == 0:
+                self._send(number, self._voters[number], event.now_ms)
 
     def _append_answered(self, event: AppendAnswered) -> None:
         voter = self._voters[event.voter]
-        if voter.request != event.request or self.phase not in ("admitting", "leading"):
+        if voter.request != event.request or self.phase != "leading":
             return
         voter.request = 0
-        if self.phase == "admitting":
-            self._admission_answered(event, voter)
-            return
+        voter.heard(event.identity, event.history.start)
         if event.promised > self.epoch:
-            self._fenced(event.promised, event.voter)
+            voter.due_ms = event.now_ms + self._settings.heartbeat_ms
+            self._refused(event.voter, event.promised)
             return
-        if voter.identity != event.identity:
-            voter.identity, voter.matched = event.identity, -1
-        voter.admitted, voter.held = event.admitted, event.history.start
-        self._enter_new()
         if event.matched is None:
             at, voter.start = voter.start, self.history.common_end(event.history)
-            if event.admitted and voter.start != at:
+            if voter.start != at or min(voter.held, voter.start) < self.history.start:
                 self._send(event.voter, voter, event.now_ms)
             else:
                 voter.due_ms = event.now_ms + self._settings.retry_ms
             return
         voter.start = voter.matched = max(voter.matched, event.matched)
         self._commit()
-        if voter.start < self.history.end or voter.held < self.history.start:
+        self._change()
+        if event.voter in self._served() and (voter.start < self.history.end or voter.held < self.history.start):
             self._send(event.voter, voter, event.now_ms)
 
-    def _enter_new(self) -> None:
-        """Have the log say who counts, whenever a voter shows up with an identity that it does not have."""
-        shown = {number: voter.identity for number, voter in self._voters.items() if voter.identity}
-        wanted = {**self._wanted, **shown}
-        if self._own_end and wanted != self._wanted:
-            self._wanted = wanted
-            self._outbox.now.append(EnterVoters(members=wanted))
-
-    def _counts(self, number: int, voter: _Voter) -> bool:
-        if not voter.admitted or not voter.identity:
-            return False
-        return self._trusted.get(number) == voter.identity or self._may_admit(number, voter)
+    def _refused(self, number: int, promised: int) -> None:
+        """End when a voter has promised a higher epoch; a broker that does not count cannot unseat a leader."""
+        if self.members.get(number) == self._voters[number].identity:
+            self.phase = "ended"
+            self._outbox.now.append(Fenced(epoch=promised, by=number))
 
     def _commit(self) -> None:
-        ends = sorted((voter.matched for number, voter in self._voters.items() if self._counts(number, voter)))
-        if len(ends) < self._majority:
+        ends = sorted(
+            self._voters[number].matched
+            for number, identity in self.members.items()
+            if self._voters[number].identity == identity
+        )
+        needed = majority(len(self.members))
+        if len(ends) < needed:
             return
-        end = ends[-self._majority]
+        end = ends[-needed]
         if end > self.committed and self.history.epoch_before(end) == self.epoch:
             self.committed = end
             self._outbox.now.append(Committed(end=end))
 
-    def _fenced(self, epoch: int, by: int) -> None:
-        self.phase = "ended"
-        self._outbox.now.append(Fenced(epoch=epoch, by=by))
+    # ------------------------------------------------------------ changes of the configuration
+
+    def _may_change(self) -> bool:
+        """No change is pending: a record of this epoch is committed (R6), and so is the last configuration."""
+        return 0 < self._own_end <= self.committed and self._members_end <= self.committed
+
+    def _is_ready(self, voter: _Voter) -> bool:
+        return bool(voter.identity) and not voter.is_silent and voter.matched >= self.committed
+
+    def _change(self) -> None:
+        """Ask for the next configuration, if one is due."""
+        if self._is_entering or self.phase != "leading" or not self._may_change():
+            return
+        members = next_members(
+            self.members,
+            {number: voter.identity for number, voter in self._voters.items() if voter.identity},
+            {number for number, voter in self._voters.items() if self._is_ready(voter)},
+            frozenset(self.members) if self._wanted is None else self._wanted,
+        )
+        if members is not None:
+            self._is_entering = True
+            self._outbox.now.append(EnterVoters(members=members))
 
     def _new_request(self) -> int:
         self._last_request += 1

@@ -2,6 +2,8 @@
 
 Everything durable is asked for in ``now``, every answer leaves in ``after_sync``, so that no shell can answer before
 the promise and the batches are on disk. The rules are Raft's for a follower; the proposer is not one of the voters.
+A voter does not know whether it counts: a learner and a removed voter keep the same rules, and proposers count only
+those that the configuration in the log names.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from raylog.core.quorum.history import LogHistory
 class VoterMachine:
     """One life of a voter."""
 
-    def __init__(self, history: LogHistory, *, identity: str, promised: int, candidate: str, admitted: bool) -> None:
-        """Take over what is on disk: the log, the promise, and whether this voter has a say (else it lost its log)."""
+    def __init__(self, history: LogHistory, *, identity: str, promised: int, candidate: str, trusted: bool) -> None:
+        """Take over what is on disk: the log, the promise, and whether a proposer has ever written to this copy."""
         self.history = history
         self.identity = identity
         self.promised = promised
         self.candidate = candidate
-        self.admitted = admitted
+        self.trusted = trusted
         self.committed = history.start
         """What a proposer has told to be committed in this life; nothing below it is ever cut."""
 
@@ -74,10 +76,9 @@ class VoterMachine:
 
     def _save(self, epoch: int, candidate: str, outbox: Outbox[VoterEffect]) -> None:
         self.promised, self.candidate = epoch, candidate
-        outbox.now.append(SavePromise(epoch=epoch, candidate=candidate, admitted=self.admitted))
+        outbox.now.append(SavePromise(epoch=epoch, candidate=candidate, trusted=self.trusted))
 
     def _promise(self, event: PromiseRequested, outbox: Outbox[VoterEffect]) -> None:
-        # A voter without a say promises too: when all voters do, and none holds anything, a cluster may be created.
         if event.epoch > self.promised:
             self._save(event.epoch, event.candidate, outbox)
         # Asked again by the same candidate: the first answer may have been lost.
@@ -87,7 +88,6 @@ class VoterMachine:
                 request=event.request,
                 granted=granted,
                 promised=self.promised,
-                admitted=self.admitted,
                 epochs=tuple(self.history.epochs),
                 start=self.history.start,
                 end=self.history.end,
@@ -96,11 +96,11 @@ class VoterMachine:
 
     def _is_from_leader(self, event: AppendRequested | SnapshotOffered, outbox: Outbox[VoterEffect]) -> bool:
         """Tell whether to take what a proposer sends; what it may send is promised to it, and counts from now on."""
-        if event.epoch < self.promised or not (self.admitted or event.admit == self.identity):
+        if event.epoch < self.promised:
             return False
-        # In one epoch one candidate has a majority of promises, so whoever appends in it is the one that won.
-        if not self.admitted or not self._is_from_promised(event.epoch, event.candidate):
-            self.admitted = True
+        # In one epoch one candidate has a majority of promises, so the one that appends in it has won it.
+        if not self.trusted or not self._is_from_promised(event.epoch, event.candidate):
+            self.trusted = True
             self._save(event.epoch, event.candidate, outbox)
         return True
 
@@ -136,7 +136,6 @@ class VoterMachine:
             AppendReply(
                 request=request,
                 promised=self.promised,
-                admitted=self.admitted,
                 matched=matched,
                 epochs=tuple(self.history.epochs),
                 end=self.history.end,

@@ -26,6 +26,9 @@ NAMED_MAX = 10
 @click.option("--brokers", type=click.IntRange(min=1), help="Brokers on this machine; default: as many as there were.")
 @click.option("--config", "config", multiple=True, metavar="KEY=VALUE...", help="Cluster keys, with Kafka's names.")
 @click.option("--broker", type=int, help="Bring back this one broker of a running cluster, after stop --broker.")
+@click.option(
+    "--join", is_flag=True, help="Wait for nodes that hold a cluster and join it; never create one (lost head)."
+)
 @click.option("--foreground", is_flag=True, help="Stay, and stop the cluster at Ctrl-C or SIGTERM.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Time to serve.")
 @address_option
@@ -34,6 +37,7 @@ def start(
     brokers: int | None,
     config: tuple[str, ...],
     broker: int | None,
+    join: bool,
     foreground: bool,
     timeout_s: float,
     address: str | None,
@@ -46,7 +50,7 @@ def start(
     settings = pairs("--config", config)
     root = data_dir.absolute()
     if broker is not None:
-        if brokers is not None or settings or foreground:
+        if brokers is not None or settings or foreground or join:
             raise click.UsageError("--broker N brings one broker back; it goes with no other setting of a start")
         _start_broker(root, broker, timeout_s, address)
         return
@@ -55,7 +59,7 @@ def start(
 
     validate_cluster_config(settings)
     log_format()
-    cluster, own = _bring_up(root, brokers, settings, address, timeout_s)
+    cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join)
     _tell(cluster, root, own)
     if foreground:
         ended = _wait_for_signal(own)
@@ -87,7 +91,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _bring_up(
-    root: Path, brokers: int | None, settings: dict[str, str], address: str | None, timeout_s: float
+    root: Path, brokers: int | None, settings: dict[str, str], address: str | None, timeout_s: float, join: bool
 ) -> tuple[Cluster, OwnRay | None]:
     from raylog import cluster as clusters
     from raylog.cli import ray_node
@@ -104,7 +108,7 @@ def _bring_up(
         own = None  # another Ray cluster was asked for by --address
     try:
         ray_node.join(found, root)
-        return clusters.start(root, brokers=brokers, config=settings, timeout_s=timeout_s), own
+        return clusters.start(root, brokers=brokers, config=settings, timeout_s=timeout_s, join=join), own
     except BaseException:  # also an interrupt: a Ray that was started for a cluster which is not there has to go
         if started_here and own is not None:
             _shut_down(own, root)

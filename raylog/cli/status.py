@@ -102,6 +102,8 @@ def _draw(found: dict[str, Any]) -> None:
         [[one["broker"], f"{one['host']}:{one['port']}", broker_state(one)] for one in brokers],
         marks=[BROKER_STYLE[broker_state(one)] for one in brokers],
     )
+    if "metadata_voters" in found:
+        click.echo(voters_line(found["metadata_voters"]))
     rows = [(topic, one) for topic, partitions in sorted(found["topics"].items()) for one in partitions]
     if not rows:
         click.echo("\nNo topics yet; make one with `raylog topic create`.")
@@ -130,6 +132,15 @@ def _draw(found: dict[str, Any]) -> None:
                 f"{len(found[key])} {name}: {', '.join(found[key][:10])}{' ...' if len(found[key]) > 10 else ''}"
             )
     warn_of_unclean(found["unclean_partitions"])
+
+
+def voters_line(voters: dict[str, Any]) -> str:
+    """Which brokers keep the metadata log, and how many more could."""
+    held, most = voters["voters"], voters["max"]
+    line = f"Metadata log: on brokers {listed(held)}"
+    if len(held) >= most:
+        return f"{line}."
+    return f"{line}; metadata.voters.max is {most}: it grows when enough brokers run (3 of them for 3 copies)."
 
 
 def warn_of_unclean(partitions: list[list[Any]]) -> None:

@@ -24,6 +24,7 @@ from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 from raylog.actors.naming import broker_folder, controller_folder, replica_name
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.voter_files import make_founder
 from raylog.core.errors import ConnectionFailed, RaylogError
 from tests.chaos.namespace import end_with_parent, enter
 
@@ -96,11 +97,14 @@ class Host:
                 start_coordinator=self._start_coordinator,
                 on_fatal=end_process,
                 find_voter=self._find_voter,
+                find_brokers=self._find_brokers,
             )
             await self._controller.start()
             write_place(self._places, spec.name, self._controller.endpoint)
             return
         number = int(spec.name.removeprefix("broker-"))
+        if number in spec.voters and not broker_folder(root, number).exists():
+            make_founder(broker_folder(root, number))
         self._broker = BrokerServer(
             BrokerSpec(
                 broker=number,
@@ -146,6 +150,9 @@ class Host:
         return {"controller": controller, "replicas": replicas, "coordinators": len(self._coordinators)}
 
     # Finding one another
+
+    async def _find_brokers(self) -> list[int]:
+        return sorted(int(path.name.removeprefix("broker-")) for path in self._places.glob("broker-*"))
 
     async def _find_controller(self) -> tuple[str, int]:
         return read_place(self._places, "controller")

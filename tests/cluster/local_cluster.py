@@ -19,6 +19,7 @@ from raylog.actors.group_coordinator_server import GroupCoordinatorServer
 from raylog.actors.naming import replica_name
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.voter_files import make_founder
 from raylog.core.errors import ConnectionFailed
 from raylog.storage.directory import partition_folder
 
@@ -42,7 +43,7 @@ class LocalCluster:
     brokers: int = 3
     config: Mapping[str, str] = field(default_factory=dict)
     voters: tuple[int, ...] = ()
-    """Brokers that keep the metadata log; none = the controller's own disk."""
+    """Brokers that found the cluster and keep the metadata log at first; none = the controller's own disk."""
 
     def __post_init__(self) -> None:
         self.controller: ControllerServer | None = None
@@ -62,6 +63,9 @@ class LocalCluster:
 
     async def start(self) -> None:
         """Start controller and brokers and wait until the brokers are registered."""
+        if self.voters and not any(self.root.glob("broker-*")) and not (self.root / "controller").exists():
+            for broker in self.voters:
+                make_founder(self.root / f"broker-{broker}")
         if not self.voters:
             await self.start_controller()
         for broker in range(1, self.brokers + 1):
@@ -84,12 +88,13 @@ class LocalCluster:
                 secret=SECRET,
                 cluster_id=self.cluster_id,
                 cluster_config=self.config,
-                voters=self.voters,
+                voters=self.voters or None,
                 quorum_timeout_s=quorum_timeout_s,
             ),
             start_coordinator=self.start_coordinator,
             on_fatal=self.fatal.append,
             find_voter=self.find_voter,
+            find_brokers=self.find_brokers,
         )
 
     def running(self) -> ControllerServer:
@@ -103,6 +108,10 @@ class LocalCluster:
         if server is None or not server.endpoint[1]:
             raise ConnectionFailed(f"broker {broker} does not run")
         return server.endpoint
+
+    async def find_brokers(self) -> list[int]:
+        """Return the brokers that run."""
+        return sorted(self.broker_servers)
 
     async def stop_controller(self) -> None:
         """Stop the controller; everything else goes on."""

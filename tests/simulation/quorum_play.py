@@ -5,21 +5,34 @@ from __future__ import annotations
 import random
 
 from raylog.core.invariants import InvariantBroken
-from tests.simulation.quorum import Broken, SimController, World
+from raylog.core.quorum import majority
+from tests.simulation.quorum import World
+from tests.simulation.quorum_controller import SimController
+from tests.simulation.quorum_disk import Broken, last_members
 from tests.simulation.quorum_planted import Planted
 
 
 def play(
-    seed: int, *, planted: Planted | None = None, steps: int = 40, voters: int | None = None, hasty: bool = False
+    seed: int,
+    *,
+    planted: Planted | None = None,
+    steps: int = 40,
+    voters: int | None = None,
+    hasty: bool = False,
+    snappy: bool = False,
 ) -> World:
     """Play one seed: faults for a while, then heal, and a controller has to get going. Raises :class:`Broken`.
 
-    ``hasty``: faults follow so closely that controllers are gone before they have done much.
+    ``hasty``: faults follow so closely that controllers are gone before they have done much. ``snappy``: snapshots are
+    taken all the time, and crashes come between their steps.
     """
     draw = random.Random(seed * 7919 + 1)
-    world = World(seed, voters or draw.choice([1, 3, 3, 3, 5]), planted)
+    founders = voters or draw.choice([1, 1, 3, 3, 5])
+    world = World(seed, founders, planted, spares=draw.choice([0, 2, 3]) if founders < 5 else 1)
     if hasty:
         world.fragile = 0.6
+    if snappy:
+        world.short, world.torn = 2, 0.3
     storms = draw.random()
     try:
         world.start_controller()
@@ -58,11 +71,13 @@ def play_figure_8(planted: Planted | None = None) -> World:
     first.decide("X")
     world.run_until(lambda: ends()[0] > common)
     first.alive = False
+    world.run(50)  # what is on its way meets the cut
     world.cut = {1}
     second = begin()
     world.cut = {1, 3}
     world.run_until(lambda: ends()[1] > common)
     second.alive = False
+    world.run(50)
     world.cut = {2}
     third = begin()
     world.run_until(lambda: ends()[2] > common)
@@ -100,6 +115,7 @@ def play_torn(torn_at: type, planted: Planted | None = None) -> World:
     world.cut = {2, 3}
     decide(first, 20, 1)
     first.alive = False
+    world.run(50)
     world.cut = {1}
     second = begin()
     decide(second, 2, 2)
@@ -124,32 +140,54 @@ def _fault(world: World, draw: random.Random, storms: float) -> None:
         world.crash_voter(number, draw.choice([10, 200, 2_000]))
     elif kind < 0.5 and len(world.numbers) > 1:
         world.lose_directory(number)
-    elif kind < 0.65 and alive:
+    elif kind < 0.6 and alive:
         draw.choice(alive).paused_until_ms = world.now_ms + draw.choice([100, 1_000, 4_000])
-    elif kind < 0.8 and alive:
+    elif kind < 0.72 and alive:
         draw.choice(alive).alive = False
+    elif kind < 0.9:
+        count = draw.choice([1, 2, 3, 3, 3, 4, 5])
+        world.wanted = frozenset(draw.sample(world.numbers, min(count, len(world.numbers))))
+    elif kind < 0.95:
+        world.cut = {number} if not world.cut else set()
     if sum(controller.alive for controller in world.controllers) < (2 if draw.random() < 0.2 else 1):
         world.start_controller()
 
 
 def _heal(world: World) -> None:
     world.loss = world.late = world.copies = world.fragile = world.torn = 0.0
-    world.chunk = 8
+    world.chunk, world.cut = 8, set()
     for number in world.numbers:
         world.start_voter(number)
     for controller in world.controllers:
         controller.alive = False
     world.run(4_000)  # what is late arrives, and may fence nobody but the dead
+    if _is_lost(world):
+        world.excused = True
+        return
+    size = min(3, len(world.numbers)) if len(world.numbers) != 2 else 1
+    world.wanted = frozenset(world.numbers[-size:])
     before = world.decided
     last = world.start_controller()
-    world.run(20_000)
-    for _ in range(2):  # one that meets the promise of a dead candidate ends, and Ray starts the next
-        if not last.alive:
+    world.run(10_000)
+    for _ in range(4):  # one that meets a promise to a dead candidate ends, or cannot add that broker, and Ray goes on
+        if not last.alive or set(last.proposer.members) != world.wanted:
+            last.alive = False
             last = world.start_controller()
-            world.run(20_000)
+            world.run(10_000)
     if not last.leads or not last.alive or world.decided <= before:
         raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
+    if set(last.proposer.members) != world.wanted:
+        raise Broken(f"{last.name} stays with the voters {last.proposer.members}, and {set(world.wanted)} are wanted")
     world.quiet = True
     world.run(2_000)
-    if len({(disk.start, disk.content()) for disk in world.disks.values()}) > 1:
+    voting = [world.disks[number] for number in world.wanted]
+    if len({(disk.start, disk.content()) for disk in voting}) > 1:
         raise Broken("the voters' logs are not equal after all was healed and nothing is decided any more")
+
+
+def _is_lost(world: World) -> bool:
+    """Tell whether the best log names voters of which a majority has lost its copies: nothing may go on then."""
+    best = max(world.disks.values(), key=lambda disk: disk.found().history.rank)
+    members = last_members(best.content())
+    intact = [number for number, identity in members.items() if world.disks[number].identity == identity]
+    return bool(members) and len(intact) < majority(len(members))

@@ -18,7 +18,7 @@ from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
 from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
-from tests.simulation.quorum import Broken
+from tests.simulation.quorum_disk import Broken
 from tests.simulation.quorum_play import play as play_quorum
 from tests.simulation.simulation import Simulation
 from tests.simulation.world import Violation

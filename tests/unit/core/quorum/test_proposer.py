@@ -20,8 +20,8 @@ def log(*epochs: int) -> LogHistory:
 class Play:
     """A proposer, and the requests that wait for answers."""
 
-    def __init__(self, floor: LogHistory | None = None) -> None:
-        self.proposer = Proposer((1, 2, 3), candidate="me", settings=ProposerSettings(), floor=floor)
+    def __init__(self, floor: LogHistory | None = None, founders: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.proposer = Proposer(founders, candidate="me", settings=ProposerSettings(), floor=floor)
         self.asked: dict[int, ev.AskPromise | ev.SendAppend | ev.SendSnapshot] = {}
         self.others: list[ev.ProposerEffect] = []
         self.feed(ev.Tick(now_ms=0))
@@ -39,9 +39,9 @@ class Play:
         history: LogHistory | None = None,
         *,
         promised: int | None = None,
-        admitted: bool = True,
         identity: str | None = None,
         holds_data: bool = False,
+        founder: bool = False,
     ) -> None:
         asked = self.asked.pop(voter)
         assert isinstance(asked, ev.AskPromise)
@@ -53,10 +53,10 @@ class Play:
                 request=asked.request,
                 granted=granted,
                 promised=asked.epoch if granted else promised or 0,
-                admitted=admitted,
-                identity=identity or NAMES[voter],
+                identity=identity or NAMES.get(voter, f"x{voter}"),
                 history=history or LogHistory(),
                 holds_data=holds_data,
+                founder=founder,
             )
         )
 
@@ -78,7 +78,6 @@ class Play:
         promised: int | None = None,
         history: LogHistory | None = None,
         identity: str | None = None,
-        admitted: bool = True,
     ) -> None:
         asked = self.asked.pop(voter)
         assert isinstance(asked, (ev.SendAppend, ev.SendSnapshot))
@@ -88,8 +87,7 @@ class Play:
                 voter=voter,
                 request=asked.request,
                 promised=promised or asked.epoch,
-                admitted=admitted,
-                identity=identity or NAMES[voter],
+                identity=identity or NAMES.get(voter, f"x{voter}"),
                 matched=matched,
                 history=history or LogHistory(),
             )
@@ -161,7 +159,6 @@ def test_an_answer_to_another_request_is_not_believed() -> None:
                 voter=voter,
                 request=1,
                 promised=2,
-                admitted=True,
                 identity=NAMES[voter],
                 matched=2,
                 history=log(1),
@@ -170,35 +167,58 @@ def test_an_answer_to_another_request_is_not_believed() -> None:
     assert play.proposer.committed == 0
 
 
-def test_a_creation_needs_every_voter_and_a_majority_admitted_before_anything_is_written() -> None:
+def test_a_creation_needs_every_founder_and_its_first_batch_has_the_voters() -> None:
     play = Play()
-    play.promise(1, admitted=False)
-    play.promise(2, admitted=False)
+    play.promise(1, founder=True)
+    play.promise(2, founder=True)
     assert not play.others
-    play.promise(3, admitted=False)
+    play.promise(3, founder=True)
     play.read({})
+    assert play.others.pop() == ev.Won(epoch=1, members=NAMES)
+    play.append(members=NAMES)
+    assert set(play.asked) == {1, 2, 3}
+    play.answer(1, 1)
     assert not play.others
-    assert [asked.admit for asked in play.asked.values() if isinstance(asked, ev.SendAppend)] == ["x1", "x2", "x3"]
-    play.answer(1, 0)
-    assert not play.others
-    play.answer(2, 0)
-    assert isinstance(play.others[-1], ev.Won)
+    play.answer(2, 1)
+    assert play.others == [ev.Committed(end=1)]
 
 
-def test_voters_without_a_say_do_not_make_a_majority() -> None:
+def test_a_directory_that_was_lost_founds_nothing() -> None:
+    play = Play(founders=(1,))
+    play.promise(1)
+    play.feed(ev.Tick(now_ms=1_000))
+    assert not play.others, "others may hold the log"
+    play.feed(ev.BrokersFound(now_ms=1_000, brokers=frozenset({2, 3})))
+    play.feed(ev.Tick(now_ms=1_100))
+    play.promise(2, log(1), promised=1)
+    play.promise(2, log(1))
+    play.read()
+    assert not play.others
+    play.promise(3, log(1))
+    assert play.others == [ev.Won(epoch=2, members={})]
+
+
+def test_nothing_is_founded_where_any_broker_shows_a_log() -> None:
+    play = Play(founders=(1,))
+    play.feed(ev.BrokersFound(now_ms=0, brokers=frozenset({2})))
+    play.feed(ev.Tick(now_ms=1))
+    play.promise(2, log(1), promised=4)
+    play.promise(2, log(1))
+    assert isinstance(play.others.pop(), ev.ReadHistory)
+    play.promise(1, founder=True)
+    assert not any(isinstance(effect, ev.Won) for effect in play.others)
+
+
+def test_a_majority_of_lost_logs_is_hopeless_when_no_other_broker_has_come() -> None:
     play = Play()
-    play.promise(1, admitted=False)
-    play.promise(2)
-    assert not play.others
-    play.promise(3)
-    assert isinstance(play.others[-1], ev.ReadHistory)
-
-
-def test_a_majority_of_lost_logs_is_hopeless() -> None:
-    play = Play()
+    play.promise(1, log(1), promised=1)
     play.promise(1, log(1))
-    play.promise(2, admitted=False)
-    play.promise(3, admitted=False)
+    play.read()
+    play.promise(2, identity="new")
+    play.promise(3, identity="newer")
+    play.feed(ev.Tick(now_ms=2_000))
+    assert not play.others, "a broker that was not found yet may have a better log"
+    play.feed(ev.Tick(now_ms=4_000))
     effect = play.others[-1]
     assert isinstance(effect, ev.Hopeless)
     assert "brokers 2, 3" in effect.reason
@@ -207,29 +227,107 @@ def test_a_majority_of_lost_logs_is_hopeless() -> None:
 def test_partitions_without_any_metadata_are_hopeless() -> None:
     play = Play()
     for voter in (1, 2, 3):
-        play.promise(voter, admitted=False, holds_data=voter == 2)
+        play.promise(voter, founder=True, holds_data=voter == 2)
+    play.feed(ev.Tick(now_ms=4_000))
     assert isinstance(play.others[-1], ev.Hopeless)
 
 
-def test_a_voter_under_another_identity_counts_after_its_record_is_committed() -> None:
+# ---------------------------------------------------------------- who votes
+
+
+def settled() -> Play:
+    """Voters 1, 2 and 3 have everything, and it is committed."""
     play = leading(log(1), log(1))
-    play.promise(3, admitted=False, identity="new")
-    assert ev.EnterVoters(members={1: "x1", 2: "x2", 3: "new"}) in play.others
-    play.answer(3, None, identity="new", admitted=False)
-    play.append(members={1: "x1", 2: "x2", 3: "new"})
+    play.promise(3, log(1))
+    for voter in (1, 2, 3):
+        play.answer(voter, 2, history=log(1, 2))
+    play.others.clear()
+    return play
+
+
+def changes(play: Play) -> list[Mapping[int, str]]:
+    return [effect.members for effect in play.others if isinstance(effect, ev.EnterVoters)]
+
+
+def test_a_lost_copy_is_removed_and_the_new_one_is_added_when_it_has_everything() -> None:
+    play = leading(log(1), log(1))
+    play.promise(3, identity="new")
+    for voter in (1, 2):
+        play.answer(voter, 2, history=log(1, 2))
+    assert not changes(play)
+    play.answer(3, 2, identity="new", history=log(1, 2))
+    assert changes(play) == [{1: "x1", 2: "x2"}]
+    play.append(members={1: "x1", 2: "x2"})
     play.answer(1, 3)
-    play.feed(ev.Tick(now_ms=1_000))
-    asked = play.asked[3]
-    assert isinstance(asked, ev.SendAppend)
-    assert not asked.admit
-    play.answer(3, 3, identity="new")
-    assert play.proposer.committed == 0, "an answer before it counts"
+    assert len(changes(play)) == 1, "the first change is not committed yet"
     play.answer(2, 3)
-    assert play.proposer.committed == 3
-    play.feed(ev.Tick(now_ms=2_000))
-    asked = play.asked[3]
+    play.feed(ev.VotersWanted(now_ms=2, voters=frozenset({1, 2, 3})))
+    play.feed(ev.Tick(now_ms=1_000))
+    play.answer(3, 3, identity="new", history=log(1, 2, 2))
+    assert changes(play)[1:] == [{1: "x1", 2: "x2", 3: "new"}]
+
+
+def test_a_learner_is_brought_up_to_date_before_it_counts() -> None:
+    play = settled()
+    play.feed(ev.VotersWanted(now_ms=2, voters=frozenset({1, 2, 4})))
+    play.feed(ev.Tick(now_ms=3))
+    asked = play.asked[4]
     assert isinstance(asked, ev.SendAppend)
-    assert asked.admit == "new"
+    assert asked.start == 0
+    assert not changes(play)
+    play.answer(4, 2, history=log(1, 2))
+    assert changes(play) == [{**NAMES, 4: "x4"}]
+    play.append(members={**NAMES, 4: "x4"})
+    play.feed(ev.Tick(now_ms=1_000))
+    play.answer(1, 3)
+    play.answer(2, 3)
+    assert play.proposer.committed == 2, "two of four are no majority"
+    play.answer(4, 3, history=log(1, 2, 2))
+    assert play.proposer.committed == 3
+    assert changes(play)[1:] == [{1: "x1", 2: "x2", 4: "x4"}]
+
+
+def test_a_removed_voter_neither_counts_nor_unseats_the_leader() -> None:
+    play = settled()
+    play.feed(ev.VotersWanted(now_ms=2, voters=frozenset({1, 2, 4})))
+    play.feed(ev.Tick(now_ms=3))
+    play.answer(4, None, promised=99)
+    assert not any(isinstance(effect, ev.Fenced) for effect in play.others)
+    assert play.proposer.phase == "leading"
+
+
+def test_no_voter_changes_before_a_record_of_this_epoch_is_committed() -> None:
+    play = leading(log(1), log(1))
+    play.feed(ev.VotersWanted(now_ms=2, voters=frozenset({1, 2})))
+    assert not changes(play)
+    with pytest.raises(InvariantBroken):
+        play.append(members={1: "x1", 2: "x2"})
+
+
+def test_the_last_configuration_in_the_log_says_whose_promises_are_needed() -> None:
+    play = Play(founders=(1,))
+    play.promise(1, log(1), promised=1)
+    play.promise(1, log(1))
+    play.read({2: "x2", 3: "x3", 4: "x4"})
+    assert not play.others
+    play.feed(ev.Tick(now_ms=1_000))
+    play.promise(2, log(1))
+    assert not play.others
+    play.promise(4, log(1))
+    assert play.others == [ev.Won(epoch=2, members={})]
+
+
+def test_another_log_may_do_where_the_best_one_needs_voters_that_are_away() -> None:
+    play = Play()
+    play.promise(1, log(1, 2), promised=2)
+    play.promise(1, log(1, 2))
+    play.read({1: "x1", 4: "x4", 5: "x5"})
+    play.promise(2, log(1, 1))
+    play.read()
+    assert not any(isinstance(effect, ev.Won) for effect in play.others), "1 holds a better log"
+    play.promise(3, log(1, 1))
+    assert isinstance(play.others[-1], ev.Won)
+    assert play.proposer.history.rank == (1, 2)
 
 
 def test_promises_of_identities_that_the_adopted_log_does_not_know_are_not_counted() -> None:
@@ -240,7 +338,6 @@ def test_promises_of_identities_that_the_adopted_log_does_not_know_are_not_count
     play.read({1: "x1", 2: "another", 3: "x3"})
     assert not any(isinstance(effect, ev.Won) for effect in play.others)
     play.promise(3, log(1))
-    play.read({1: "x1", 2: "another", 3: "x3"})
     assert isinstance(play.others[-1], ev.Won)
 
 
@@ -249,6 +346,7 @@ def test_an_older_log_is_taken_over_unless_a_voter_has_gone_beyond_it() -> None:
     assert play.proposer.epoch == 3
     play.promise(1)
     play.promise(2, log(1))
+    play.promise(3)
     effect = play.others[-1]
     assert isinstance(effect, ev.ReadHistory)
     assert (effect.source, effect.end) == (None, 2)
@@ -353,19 +451,12 @@ def test_a_snapshot_of_what_is_not_committed_is_a_defect() -> None:
         play.feed(ev.SnapshotTaken(now_ms=2, end=3))
 
 
-def test_a_voter_that_lost_its_log_is_sent_the_snapshot_only_when_it_may_have_a_say() -> None:
+def test_a_broker_that_was_never_heard_is_not_sent_the_snapshot_at_once() -> None:
     play = leading(behind(1, 1, 1), log(1))
-    play.promise(3, admitted=False, identity="new")
-    early = play.asked[3]
-    assert isinstance(early, ev.SendAppend)
-    play.answer(3, None, identity="new", admitted=False)
-    play.append(members={1: "x1", 2: "x2", 3: "new"})
-    play.answer(1, 4, history=behind(1, 1, 1, 2, 2))
-    play.answer(2, 1, history=behind(1, 1))
-    play.answer(2, 4, history=behind(1, 1, 1, 2, 2))
-    assert play.proposer.committed == 4
-    play.answer(3, None, identity="new", admitted=False)
-    play.feed(ev.Tick(now_ms=2_000))
-    asked = play.asked[3]
-    assert isinstance(asked, ev.SendSnapshot)
-    assert asked.admit == "new"
+    play.feed(ev.VoterSilent(now_ms=1, voter=3, request=play.asked.pop(3).request))
+    play.feed(ev.Tick(now_ms=1_000))
+    first = play.asked[3]
+    assert isinstance(first, ev.SendAppend)
+    play.answer(3, None, identity="new")
+    second = play.asked[3]
+    assert isinstance(second, ev.SendSnapshot)

@@ -8,10 +8,10 @@ from raylog.core.quorum import LogHistory, Span, VoterMachine
 from raylog.core.quorum import events as ev
 
 
-def voter(*epochs: int, promised: int = 0, candidate: str = "", admitted: bool = True) -> VoterMachine:
+def voter(*epochs: int, promised: int = 0, candidate: str = "", trusted: bool = True) -> VoterMachine:
     history = LogHistory()
     history.append([Span(offset, offset + 1, epoch) for offset, epoch in enumerate(epochs)])
-    return VoterMachine(history, identity="me", promised=promised, candidate=candidate, admitted=admitted)
+    return VoterMachine(history, identity="me", promised=promised, candidate=candidate, trusted=trusted)
 
 
 def promise(machine: VoterMachine, epoch: int, candidate: str) -> ev.PromiseReply:
@@ -22,7 +22,7 @@ def promise(machine: VoterMachine, epoch: int, candidate: str) -> ev.PromiseRepl
 
 
 def append(
-    machine: VoterMachine, epoch: int, start: int, previous: int, *spans: Span, committed: int = 0, admit: str = ""
+    machine: VoterMachine, epoch: int, start: int, previous: int, *spans: Span, committed: int = 0
 ) -> Outbox[ev.VoterEffect]:
     return machine.step(
         ev.AppendRequested(
@@ -33,7 +33,6 @@ def append(
             previous_epoch=previous,
             spans=spans,
             committed=committed,
-            admit=admit,
         )
     )
 
@@ -56,7 +55,7 @@ def test_one_epoch_is_promised_to_one_candidate_who_may_ask_again() -> None:
 
 def test_a_promise_is_saved_before_its_answer_leaves() -> None:
     outbox = voter().step(ev.PromiseRequested(request=1, epoch=4, candidate="a"))
-    assert outbox.now == [ev.SavePromise(epoch=4, candidate="a", admitted=True)]
+    assert outbox.now == [ev.SavePromise(epoch=4, candidate="a", trusted=True)]
     assert [type(effect) for effect in outbox.after_sync] == [ev.PromiseReply]
 
 
@@ -70,7 +69,7 @@ def test_an_append_of_a_higher_epoch_is_a_promise_too() -> None:
     machine = voter(1, promised=1, candidate="c1")
     outbox = append(machine, 3, 1, 1, Span(1, 2, 3))
     assert outbox.now == [
-        ev.SavePromise(epoch=3, candidate="c3", admitted=True),
+        ev.SavePromise(epoch=3, candidate="c3", trusted=True),
         ev.AppendSpans(request=1, first=0),
     ]
     assert matched(outbox) == 2
@@ -104,14 +103,16 @@ def test_what_is_committed_is_never_cut() -> None:
         append(machine, 2, 1, 1, Span(1, 2, 2))
 
 
-def test_a_voter_without_a_say_promises_but_takes_nothing_before_it_is_admitted() -> None:
-    machine = voter(admitted=False)
-    reply = promise(machine, 3, "c3")
-    assert (reply.granted, reply.admitted) == (True, False)
-    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3))) is None
-    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3), admit="who was here before")) is None
-    assert matched(append(machine, 3, 0, 0, Span(0, 1, 3), admit="me")) == 1
-    assert machine.admitted
+def test_what_a_proposer_writes_first_makes_the_copy_one_that_can_be_lost() -> None:
+    machine = voter(trusted=False)
+    assert promise(machine, 3, "c3").granted
+    assert not machine.trusted
+    outbox = append(machine, 3, 0, 0, Span(0, 1, 3))
+    assert outbox.now == [
+        ev.SavePromise(epoch=3, candidate="c3", trusted=True),
+        ev.AppendSpans(request=1, first=0),
+    ]
+    assert matched(outbox) == 1
 
 
 def test_only_the_promised_candidate_reads() -> None:
@@ -125,10 +126,8 @@ def test_only_the_promised_candidate_reads() -> None:
 # ---------------------------------------------------------------- snapshots
 
 
-def offer(machine: VoterMachine, epoch: int, end: int, end_epoch: int, admit: str = "") -> Outbox[ev.VoterEffect]:
-    return machine.step(
-        ev.SnapshotOffered(request=1, epoch=epoch, candidate=f"c{epoch}", end=end, end_epoch=end_epoch, admit=admit)
-    )
+def offer(machine: VoterMachine, epoch: int, end: int, end_epoch: int) -> Outbox[ev.VoterEffect]:
+    return machine.step(ev.SnapshotOffered(request=1, epoch=epoch, candidate=f"c{epoch}", end=end, end_epoch=end_epoch))
 
 
 def test_a_snapshot_is_saved_before_the_log_that_it_stands_for_goes() -> None:
@@ -155,12 +154,10 @@ def test_an_older_snapshot_changes_nothing() -> None:
     assert (outbox.now, matched(outbox)) == ([], 1)
 
 
-def test_a_snapshot_is_refused_from_an_older_epoch_and_by_a_voter_without_a_say() -> None:
+def test_a_snapshot_is_refused_from_an_older_epoch() -> None:
     outbox = offer(voter(promised=5), 4, 2, 1)
     assert (outbox.now, matched(outbox)) == ([], None)
-    outbox = offer(voter(admitted=False), 4, 2, 1, admit="another")
-    assert (outbox.now, matched(outbox)) == ([], None)
-    assert matched(offer(voter(admitted=False), 4, 2, 1, admit="me")) == 2
+    assert matched(offer(voter(trusted=False), 4, 2, 1)) == 2
 
 
 def test_a_snapshot_that_contradicts_what_is_committed_is_a_defect() -> None:

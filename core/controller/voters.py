@@ -1,0 +1,74 @@
+"""Which brokers shall keep the metadata log: as many as ``metadata.voters.max``, and none that stays away.
+
+Decides on brokers only; the quorum (``core/quorum``) brings new voters up to date and makes one change at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from raylog.core.config import CLUSTER_KEYS
+from raylog.core.controller.events import WantVoters
+from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.sessions import BrokerMember
+from raylog.core.ids import BrokerId
+
+KEY = "metadata.voters.max"
+
+
+class Voters:
+    """Says who shall vote, whenever that changes."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Work on the controller's ledger."""
+        self._ledger = ledger
+        self._wanted: tuple[BrokerId, ...] = ()
+
+    def time_passed(self, given_up: Collection[BrokerId]) -> None:
+        """Compare the voters with the brokers that run; ``given_up`` are those that have been away for too long."""
+        ledger = self._ledger
+        current = sorted(BrokerId(int(number)) for number in ledger.image.voters)
+        if not current:
+            return
+        able = {
+            broker.broker: broker.node_id
+            for broker in ledger.image.online_brokers()
+            if not broker.stopped and ledger.sessions.of(BrokerMember(broker.broker)) is not None
+        }
+        wanted = target_voters(current, able, given_up, voters_max(ledger.image.config))
+        if wanted != self._wanted:
+            self._wanted = wanted
+            ledger.do(WantVoters(cause=ledger.cause, voters=wanted))
+
+
+def voters_max(config: Mapping[str, str]) -> int:
+    """Return how many brokers keep the metadata log at most."""
+    return int(config.get(KEY, CLUSTER_KEYS[KEY].default))
+
+
+def target_voters(
+    current: Sequence[BrokerId], able: Mapping[BrokerId, str], given_up: Collection[BrokerId], most: int
+) -> tuple[BrokerId, ...]:
+    """Return the brokers that shall vote: an odd number, because an even one tolerates no more losses. Pure.
+
+    ``able`` are the brokers that run, with their nodes. A voter keeps its place until it is given up and another broker
+    is free; then new nodes come first. The number falls below what it is only when ``most`` does, or when it is even.
+    """
+    kept = sorted(
+        (broker for broker in current if broker not in given_up), key=lambda broker: (broker not in able, broker)
+    )
+    size = max(_odd(min(len({*kept, *able}), most)), _odd(min(len(current), most)))
+    chosen = kept[:size]
+    free = sorted(set(able) - set(chosen))
+    while len(chosen) < size and free:
+        used = Counter(able[broker] for broker in chosen if broker in able)
+        best = min(free, key=lambda broker: (used[able[broker]], broker))
+        free.remove(best)
+        chosen.append(best)
+    chosen += sorted(broker for broker in current if broker in given_up)[: size - len(chosen)]
+    return tuple(sorted(chosen))
+
+
+def _odd(count: int) -> int:
+    return count if count % 2 else count - 1

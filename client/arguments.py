@@ -1,7 +1,7 @@
-"""What users pass for one record, checked in `send()`: wrong arguments raise there, to the caller that passed them.
+"""What users pass, checked where they pass it: wrong arguments raise there, to the caller that passed them.
 
 A batch is encoded later, on the client's loop, together with other callers' records. What cannot be encoded must not
-get that far. Used by `Producer`, `AsyncProducer` and `send_batch`. Pure, but for the time of now.
+get that far. Used by producers and consumers. Pure, but for the time of now.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from time import time
 from typing import Any, Final, TypeAlias
 
 from raylog.client.types import Header
+from raylog.core.ids import TopicPartition
 
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
 """The header of a batch has eight signed bytes for a timestamp."""
@@ -97,6 +98,19 @@ def checked_topic(topic: object) -> str:
     if not topic:
         raise ValueError("The topic must be its name, not an empty text.")
     return topic
+
+
+def checked_partition(partition: object) -> TopicPartition:
+    """A partition as a TopicPartition. Raises TypeError for what is none, ValueError for a number below zero."""
+    given: Any = partition
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError(f"A partition must be a TopicPartition or a pair of topic and number, not {given!r:.100}.")
+    topic, number = checked_topic(given[0]), given[1]
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"The number of a partition of {topic!r} must be an int, not {number!r:.100}.")
+    if operator.index(number) < 0:
+        raise ValueError(f"The number of a partition of {topic!r} must be 0 or more, not {number}.")
+    return TopicPartition(topic, operator.index(number))
 
 
 def now_ms() -> int:

@@ -65,7 +65,7 @@ class SentBatch:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # see `SendFuture.result`
         return [
             BatchMetadata(batch.topic, batch.partition, batch.base_offset, count)
             for batch, count in zip(self._batches, self._counts, strict=True)

@@ -163,8 +163,13 @@ class Consumer:
     def __next__(self) -> Record:
         """The next record. Ends when none came for consumer_timeout_ms, and after close()."""
         engine = self._engine
-        if engine.is_smooth() and (record := engine.take_one()) is not None:
-            return record
+        if self._one_poll.acquire(blocking=False):  # else another thread polls, and the general way says so
+            try:
+                record = engine.take_one() if engine.is_smooth() else None
+            finally:
+                self._one_poll.release()
+            if record is not None:
+                return record
         if not self._is_open:
             raise StopIteration
         wait_ms = self.config.consumer_timeout_ms

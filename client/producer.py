@@ -114,7 +114,10 @@ class AsyncProducer:
         self._check_usable()
         accumulator = self.sender.accumulator
         key, value = self.checked_key(key), self.checked_value(value)
-        pairs, timestamp_ms = checked_headers(headers), checked_timestamp(timestamp_ms)
+        # Asked here, and not in what is called: most records have neither, and calls are what a record costs.
+        pairs = None if headers is None else checked_headers(headers)
+        if timestamp_ms is not None:
+            timestamp_ms = checked_timestamp(timestamp_ms)
         router = accumulator.routers.get(topic) or await self._route(topic)
         if partition is not None and partition >= router.count:
             router = await self._route(topic, at_least=partition + 1)
@@ -332,8 +335,10 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> SendFuture:
-        checked = self._twin.checked_key(key), self._twin.checked_value(value), checked_headers(headers)
-        timestamp_ms = checked_timestamp(timestamp_ms)
+        pairs = None if headers is None else checked_headers(headers)
+        checked = self._twin.checked_key(key), self._twin.checked_value(value), pairs
+        if timestamp_ms is not None:
+            timestamp_ms = checked_timestamp(timestamp_ms)
         router = self._routers.get(topic)
         if router is None or (partition is not None and partition >= router.count):
             router = self._route(topic, partition)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, overload
 
+from raylog.client.arguments import checked_partition, checked_topic
 from raylog.client.columns import ColumnBatch
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.consuming.engine import Engine
@@ -108,7 +109,7 @@ class AsyncConsumer:
         With a group_id the partitions are shared with the group's other members, and the listener is told inside polls
         when they come and go; without one they are all read. Replaces an earlier subscription.
         """
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = [checked_topic(topic) for topic in ([topics] if isinstance(topics, str) else topics)]
         if bool(names) == (pattern is not None):
             raise InvalidRequest("subscribe() takes topics or a pattern: one of the two.")
         self._listener.set(listener, on_assigned, on_revoked, on_lost)
@@ -120,7 +121,7 @@ class AsyncConsumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without sharing. Begins at committed offsets if there is a group_id."""
-        self._engine.assign(partitions)
+        self._engine.assign([checked_partition(each) for each in partitions])
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""
@@ -194,6 +195,8 @@ class AsyncConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Have the next poll go on at this offset. Raises InvalidRequest for a partition that is not assigned."""
+        if type(offset) is not int:
+            raise TypeError(f"An offset must be an int, not {offset!r:.100}.")
         if offset < 0:
             raise InvalidRequest(
                 f"An offset may not be negative: {offset}. seek_to_beginning() goes to the first record."
@@ -242,7 +245,7 @@ class AsyncConsumer:
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return self._engine.positions()
-        return {TopicPartition(*each): checked_offset(each, offset) for each, offset in offsets.items()}
+        return {(at := checked_partition(each)): checked_offset(at, offset) for each, offset in offsets.items()}
 
     @overload
     async def committed(self, partition: TopicPartition, metadata: Literal[False] = False) -> int | None: ...

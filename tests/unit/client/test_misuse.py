@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,7 +15,7 @@ from raylog.client.admin import Admin
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import ClientClosed
+from raylog.core.errors import ClientClosed, InvalidRequest
 from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
@@ -90,3 +91,64 @@ def test_a_callback_that_would_end_the_process_ends_nothing(cluster: ToyCluster)
         future.add_done_callback(lambda _: sys.exit(3))
         assert future.result(10).offset == 0
         assert producer.send("t", b"y").result(10).offset == 1
+
+
+def test_threads_that_iterate_over_one_consumer_are_refused_and_lose_no_record(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    for _ in range(10):
+        fill(cluster, "t", 0, numbers(0, 500))
+    found: list[int] = []
+    refused: list[InvalidRequest] = []
+    others: list[BaseException] = []
+    with Consumer("t", **cluster.options, auto_offset_reset="earliest", consumer_timeout_ms=1_000) as consumer:
+
+        def iterate() -> None:
+            while True:
+                try:
+                    found.append(next(consumer).offset)
+                except InvalidRequest as error:
+                    refused.append(error)
+                except StopIteration:
+                    return
+                except BaseException as error:  # shown by the test, which runs on another thread
+                    others.append(error)
+                    return
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=iterate, daemon=True) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+                assert not thread.is_alive()
+        finally:
+            sys.setswitchinterval(interval)
+    assert not others
+    assert sorted(found) == list(range(5_000))
+    assert all("one thread at a time" in str(error) for error in refused)
+
+
+@pytest.mark.parametrize("partition", [None, "t", ("t",), ("t", "0"), ("t", None), ("t", -1), (None, 0), ("t", True)])
+def test_what_is_no_partition_is_refused_where_it_is_given(cluster: ToyCluster, partition: Any) -> None:
+    cluster.create_topic("t")
+    with Consumer(**cluster.options, group_id="g") as consumer:
+        with pytest.raises((TypeError, ValueError), match=r"partition|topic"):
+            consumer.assign([partition])
+        with pytest.raises((TypeError, ValueError), match=r"partition|topic"):
+            consumer.commit({partition: 0})
+
+
+def test_what_is_no_topic_or_no_offset_is_refused_where_it_is_given(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    wrong_topics: list[Any] = [[None], [7], [""], ["t", b"t"]]
+    wrong_offsets: list[Any] = [1.5, "3", None, True]
+    with Consumer(**cluster.options) as consumer:
+        for topics in wrong_topics:
+            with pytest.raises((TypeError, ValueError), match="topic"):
+                consumer.subscribe(topics)
+        consumer.assign([HERE])
+        for offset in wrong_offsets:
+            with pytest.raises(TypeError, match="offset"):
+                consumer.seek(HERE, offset)

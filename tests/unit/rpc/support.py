@@ -38,6 +38,20 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.002)
 
 
+async def until_full(connection: Connection) -> None:
+    """Wait until the peer's socket takes no more answers: the connection stays behind, with the same unsent bytes."""
+    last, same = -1, 0
+
+    def settled() -> bool:
+        nonlocal last, same
+        unsent = connection.statistics()["unsent_bytes"] if connection.is_behind else -1
+        same = same + 1 if unsent == last >= 0 else 0
+        last = unsent
+        return same >= 30
+
+    await until(settled, "the socket takes no more")
+
+
 class HandlerBug(Exception):
     """What the handler below raises when asked to."""
 

@@ -10,7 +10,7 @@ import pytest
 from raylog.rpc import ConnectionLost, FrameTooLarge, Together
 from raylog.rpc.credentials import derived_client_secret
 from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header
-from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, run, serving, stranger, until
+from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, run, serving, stranger, until, until_full
 
 CLIENTS = derived_client_secret(SECRET)
 
@@ -24,7 +24,7 @@ def test_pipelined_requests_are_handled_only_as_fast_as_their_answers_are_taken(
             writer.write(b"".join(encode_header(REQUEST, n, "blob", [answer_bytes], 0) for n in range(1, 101)))
             await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
             (accepted,) = place.server.connections
-            await until(lambda: accepted.statistics()["unsent_bytes"] > mark, "the socket takes no more")
+            await until_full(accepted)
             assert accepted.statistics()["unsent_bytes"] <= mark + answer_bytes + 100
             await place.still_serves()
             taken, most = 0, 0

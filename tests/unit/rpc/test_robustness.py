@@ -31,6 +31,7 @@ from tests.unit.rpc.support import (
     serving,
     stranger,
     until,
+    until_full,
 )
 
 
@@ -238,7 +239,7 @@ def test_a_peer_that_sends_without_end_and_takes_no_answers_is_held_back() -> No
             writer.write(request * 2000)
             await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
             (accepted,) = place.server.connections
-            await until(lambda: accepted.statistics()["unsent_bytes"] > 100_000, "the socket takes no more")
+            await until_full(accepted)
             assert accepted._reading_paused
             handled = len(place.echo.seen)
             assert handled < 2000

@@ -52,9 +52,13 @@ class Inquiries:
             self._connections.pop(endpoint).close("moved away")
 
     async def ask(
-        self, asked: Mapping[Endpoint, tuple[str, object]], timeout_s: float = ANSWER_S
+        self, asked: Mapping[Endpoint, tuple[str, object]], timeout_s: float | None = None
     ) -> dict[Endpoint, object]:
-        """Call a method (with its arguments) at each endpoint; returns the answers that came in time."""
+        """Call a method (with its arguments) at each endpoint; returns the answers that came in time.
+
+        ``timeout_s``: for connecting, and again for the answers; default :data:`ANSWER_S`.
+        """
+        timeout_s = ANSWER_S if timeout_s is None else timeout_s
         missing = [one for one in asked if one not in self._connections or self._connections[one].is_closed]
         if missing:
             await asyncio.gather(*(self._connect(endpoint, timeout_s) for endpoint in missing))

@@ -5,6 +5,8 @@ append, answers are lost or come twice, leaders move with and without what was n
 """
 
 from collections import Counter
+from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from raylog.client.producer import Producer, SendFuture
 from raylog.core.errors import InvalidRecord, NotEnoughReplicas, NotLeaderOrFollower, RaylogError
+from raylog.storage.records import encode_batch, encode_stamped
 from tests.unit.client.toy_server import ToyCluster
 
 PARTITIONS = 2
@@ -53,6 +56,7 @@ def run(schedule: list[tuple[str, int, int]], plan: list[list[Any]], **options: 
                     case "wait" if sent[number]:
                         sent[number][-1][1].exception(30)
             producer.flush(30)
+            assert producer.metrics()["buffer-available-bytes"] == producer.config.buffer_memory
         for number, records in sent.items():
             check(records, cluster.records("t", number))
 
@@ -98,6 +102,34 @@ def test_a_batch_that_is_refused_for_good_takes_nothing_else_with_it(
 @given(schedules, st.lists(st.sampled_from(FAULTS[:6]), max_size=12), st.sampled_from(["gzip", "lz4", "zstd"]))
 def test_compression_changes_nothing(schedule: list[tuple[str, int, int]], chosen: list[Any], codec: str) -> None:
     run(schedule, [chosen, []], compression_type=codec)
+
+
+@settings(SLOW, max_examples=30)
+@given(
+    schedules,
+    st.lists(st.sampled_from([*FAULTS[:6], REFUSE_FOR_GOOD]), max_size=12),
+    st.lists(st.booleans(), min_size=1, max_size=8),
+)
+@example([("send", 0, 120)], ["store", REFUSE_FOR_GOOD, "store"], [False, True, False, False, True])
+@example([("send", 0, 9), ("flush", 0, 0), ("send", 0, 9), ("send", 1, 9)], [], [True])
+def test_batches_that_cannot_be_encoded_take_nothing_else_with_them(
+    schedule: list[tuple[str, int, int]], chosen: list[Any], failing: list[bool]
+) -> None:
+    """Neither at first nor again, under a higher epoch; `failing` says of each encoding in turn whether it fails."""
+    turns = cycle(failing)
+
+    def failing_at_times(encode: Callable[..., Any]) -> Callable[..., Any]:
+        def encoded(*columns: Any, **options: Any) -> Any:
+            if next(turns):
+                raise MemoryError("by the test")
+            return encode(*columns, **options)
+
+        return encoded
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, encode in (("encode_stamped", encode_stamped), ("encode_batch", encode_batch)):
+            patch.setattr(f"raylog.client.batch.{name}", failing_at_times(encode))
+        run(schedule, [chosen, []])
 
 
 def test_the_checker_finds_a_producer_that_stores_twice() -> None:

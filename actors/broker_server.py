@@ -20,6 +20,7 @@ from raylog.actors.controller_requests import (
     CREATE_TOPIC,
     DELETE_TOPIC,
     ELECT_LEADERS,
+    RAISE_FEATURE_LEVEL,
     RESUME_BROKER,
     STOP_BROKER,
 )
@@ -37,7 +38,15 @@ from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import record_from_wire
-from raylog.core.errors import CoordinatorNotAvailable, InvalidRequest, NotController, RaylogError, from_code
+from raylog.core.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotController,
+    RaylogError,
+    UnsupportedVersion,
+    from_code,
+)
+from raylog.core.features import SUPPORTED
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
 from raylog.rpc import Connection, RemoteError, Request, RpcError
 from raylog.storage.directory import DataDirectory
@@ -46,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 FORWARD_TIMEOUT_S: Final = 10.0
 REGISTER_TIMEOUT_S: Final = 5.0
+REFUSED_PAUSE_S: Final = 5.0
+"""How long a broker whose release is too old waits before it asks again."""
 PRODUCER_ID_BLOCK: Final = 1000
 
 
@@ -66,6 +77,10 @@ class BrokerServer:
         self._incarnation = int(NO_INCARNATION)
         self._directory: DataDirectory | None = None
         self._registered = asyncio.Event()
+        self._refusal = ""
+        """Why the cluster cannot have this broker, whatever it does; empty = it can."""
+        self._settled = asyncio.Event()
+        """It is registered, or refused for good."""
         self._updated = asyncio.Event()
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
@@ -152,9 +167,14 @@ class BrokerServer:
         return self.broker
 
     async def wait_registered(self, timeout_s: float) -> None:
-        """Wait until the controller knows this broker; raises TimeoutError."""
+        """Wait until the controller knows this broker; raises TimeoutError.
+
+        Raises UnsupportedVersion when this release does not know what the cluster uses.
+        """
         async with asyncio.timeout(timeout_s):
-            await self._registered.wait()
+            await self._settled.wait()
+        if self._refusal:
+            raise UnsupportedVersion(self._refusal)
 
     def connection_info(self) -> dict[str, object]:
         """Return what a client in this Ray cluster needs; serves when the controller is being restarted."""
@@ -172,6 +192,19 @@ class BrokerServer:
         directory = self._directory
         if directory is None:
             raise ConnectionResetError("the broker is stopping")
+        try:
+            await self._enter(directory, connection)
+        except RemoteError as refusal:
+            if refusal.code == UnsupportedVersion.code:
+                if refusal.message != self._refusal:
+                    logger.error("%s", refusal.message)
+                self._refusal = refusal.message
+                self._settled.set()
+                # The replicas here stay down, too. An upgrade of this machine ends the process.
+                await asyncio.sleep(REFUSED_PAUSE_S)
+            raise
+
+    async def _enter(self, directory: DataDirectory, connection: Connection) -> None:
         host, port = self.endpoint
         reply = await connection.call(
             "register_broker",
@@ -183,10 +216,12 @@ class BrokerServer:
                 port,
                 directory.directory_id,
                 directory.cluster_id,
+                *SUPPORTED,
             ],
             timeout_s=REGISTER_TIMEOUT_S,
         )
         incarnation, _, _, version, snapshot, broker = reply.args[:6]
+        self._refusal = ""
         directory.assign_broker(broker)
         self._incarnation = incarnation
         image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
@@ -197,6 +232,7 @@ class BrokerServer:
         # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         self._registered.set()
+        self._settled.set()
         if self._supervisor is None:
             self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop, self._newest_image)
             self._supervisor.start()
@@ -320,5 +356,6 @@ _ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
     "stop_broker": STOP_BROKER,
     "resume_broker": RESUME_BROKER,
     "describe_cluster": (),
+    "raise_feature_level": RAISE_FEATURE_LEVEL,
 }
 """What each method takes; those from ``create_topic`` on go on to the controller."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from raylog.actors.arguments import Check, arguments, each, flag, later, optional, row, table, text, whole
 from raylog.core.controller import events as ev
 from raylog.core.errors import InvalidRequest
+from raylog.core.features import FIRST_LEVEL, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.rpc import Request
 
@@ -26,7 +27,7 @@ def event_for(request: Request, session: int, number: int, now_ms: int) -> ev.Ev
 
 
 def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    broker, incarnation, node_id, host, port, directory_id, cluster_id = args
+    broker, incarnation, node_id, host, port, directory_id, cluster_id, lowest, highest = args
     return ev.BrokerRegistrationReceived(
         cause="register_broker",
         now_ms=now_ms,
@@ -39,6 +40,7 @@ def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]
         port=port,
         directory_id=directory_id,
         cluster_id=cluster_id,
+        levels=LevelRange(lowest, highest),
     )
 
 
@@ -176,6 +178,10 @@ def _resume_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) 
     return ev.ResumeBrokerReceived(cause="resume_broker", now_ms=now_ms, request=number, broker=BrokerId(args[0]))
 
 
+def _raise_feature_level(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+    return ev.RaiseFeatureLevelReceived(cause="raise_feature_level", now_ms=now_ms, request=number, level=args[0])
+
+
 def _allocate_producer_ids(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     return ev.ProducerIdsRequested(cause="allocate_producer_ids", now_ms=now_ms, request=number, count=args[0])
 
@@ -210,9 +216,12 @@ ALTER_REASSIGNMENTS: Final[tuple[Check, ...]] = (each(row(text, whole, optional(
 ELECT_LEADERS: Final[tuple[Check, ...]] = (optional(each(row(text, whole))), flag)
 STOP_BROKER: Final[tuple[Check, ...]] = (whole, flag)
 RESUME_BROKER: Final[tuple[Check, ...]] = (whole,)
+RAISE_FEATURE_LEVEL: Final[tuple[Check, ...]] = (whole,)
+_LEVEL: Final = later(whole, FIRST_LEVEL)
+REGISTER_BROKER: Final[tuple[Check, ...]] = (whole, whole, text, text, whole, text, text, _LEVEL, _LEVEL)
 
 _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "register_broker": (_register_broker, whole, whole, text, text, whole, text, text),
+    "register_broker": (_register_broker, *REGISTER_BROKER),
     "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text, flag),
     "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
     "alter_partition": (
@@ -231,6 +240,7 @@ _METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
     "elect_leaders": (_elect_leaders, *ELECT_LEADERS),
     "stop_broker": (_stop_broker, *STOP_BROKER),
     "resume_broker": (_resume_broker, *RESUME_BROKER),
+    "raise_feature_level": (_raise_feature_level, *RAISE_FEATURE_LEVEL),
     "allocate_producer_ids": (_allocate_producer_ids, whole),
     "ensure_coordinator": (_ensure_coordinator, text, whole),
     "describe_cluster": (_describe_cluster,),

@@ -27,6 +27,7 @@ from raylog.client.descriptions import (
     describe_cluster,
     describe_topic,
 )
+from raylog.client.features import AsyncFeatures, Features
 from raylog.client.lag import AsyncGroupLag, GroupLag
 from raylog.client.moving import AsyncMoving, Moving
 from raylog.core.errors import (
@@ -51,7 +52,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving, AsyncGroupLag):
+class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -339,7 +340,7 @@ class AsyncAdmin(AsyncMoving, AsyncGroupLag):
             await asyncio.sleep(POLL_S)
 
 
-class Admin(Moving, GroupLag):
+class Admin(Moving, Features, GroupLag):
     """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
 
     _twin: AsyncAdmin

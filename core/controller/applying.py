@@ -16,6 +16,7 @@ from raylog.core.controller.records import (
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
+    FeatureLevelRaised,
     MetadataRecord,
     PartitionChanged,
     PartitionsAdded,
@@ -29,6 +30,7 @@ from raylog.core.controller.records import (
     TopicsDeletedBefore,
     VotersEntered,
 )
+from raylog.core.features import LevelRange
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
@@ -64,8 +66,14 @@ def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
         host=record.host,
         port=record.port,
         directory_id=record.directory_id,
+        levels=LevelRange(record.lowest_level, record.highest_level),
         stopped=held is not None and held.stopped,
     )
+
+
+def _feature_level_raised(image: MetadataImage, record: FeatureLevelRaised) -> None:
+    require(record.level > image.feature_level, "the feature level rises")
+    image.feature_level = record.level
 
 
 def _broker_offline(image: MetadataImage, record: BrokerOffline) -> None:
@@ -228,6 +236,7 @@ APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     ControllerStarted: _controller_started,
     BrokerRegistered: _broker_registered,
     BrokerOffline: _broker_offline,
+    FeatureLevelRaised: _feature_level_raised,
     BrokerStopped: _broker_stopped,
     BrokerResumed: _broker_resumed,
     TopicCreated: _topic_created,

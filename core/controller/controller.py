@@ -31,6 +31,7 @@ from raylog.core.controller.events import (
     ListReassignmentsReceived,
     PlacesGone,
     ProducerIdsRequested,
+    RaiseFeatureLevelReceived,
     ReplicaRegistrationReceived,
     ResumeBrokerReceived,
     SessionHeard,
@@ -39,6 +40,7 @@ from raylog.core.controller.events import (
     Tick,
     VotersShown,
 )
+from raylog.core.controller.features import Features
 from raylog.core.controller.growth import Growth
 from raylog.core.controller.healing import Healing
 from raylog.core.controller.image import MetadataImage
@@ -51,7 +53,8 @@ from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Mem
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.controller.voters import Voters, voters_max
-from raylog.core.errors import InvalidRequest, RaylogError
+from raylog.core.errors import InvalidRequest, RaylogError, UnsupportedVersion
+from raylog.core.features import SUPPORTED, misfit
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -70,8 +73,11 @@ class ControllerMachine:
     ) -> None:
         """Take over the image that the log adds up to (an empty one for a new cluster); :meth:`start` comes next.
 
-        ``cluster_config`` is laid over the configuration in the image; raises InvalidConfig when it is not legal.
+        ``cluster_config`` is laid over the configuration in the image; raises InvalidConfig when it is not legal, and
+        UnsupportedVersion when this release does not know the feature level of the image's cluster.
         """
+        if not SUPPORTED.knows(image.feature_level):
+            raise UnsupportedVersion(misfit("The controller", SUPPORTED, image.feature_level))
         self._cluster_config = validate_cluster_config(cluster_config or {})
         self._settings = settings
         self._ledger = Ledger(image, now_ms)
@@ -84,6 +90,7 @@ class ControllerMachine:
         self._healing = Healing(self._ledger, self._moves)
         self._voters = Voters(self._ledger)
         self._coordinators = Coordinators(self._ledger, self._topics)
+        self._features = Features(self._ledger)
         self._started = False
 
     @property
@@ -169,6 +176,7 @@ class ControllerMachine:
             case Tick():
                 self._time_passed()
             case BrokerRegistrationReceived():
+                self._features.check(event)
                 self._membership.register_broker(event)
             case ReplicaRegistrationReceived():
                 self._membership.register_replica(event)
@@ -198,6 +206,8 @@ class ControllerMachine:
                 self._shutdown.stop(event)
             case ResumeBrokerReceived():
                 self._shutdown.resume(event)
+            case RaiseFeatureLevelReceived():
+                self._features.raise_level(event)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event)
             case CoordinatorRequested():
@@ -255,6 +265,7 @@ class ControllerMachine:
                 "voters": sorted(int(number) for number in image.voters),
                 "max": voters_max(image.config),
             },
+            "feature_level": image.feature_level,
             "brokers": [
                 {
                     "broker": found.broker,
@@ -264,6 +275,7 @@ class ControllerMachine:
                     "online": found.online,
                     "incarnation": found.incarnation,
                     "stopped": found.stopped,
+                    "feature_levels": list(found.levels),
                 }
                 for _, found in sorted(image.brokers.items())
             ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raylog.core.features import FIRST, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, ProducerId
 from raylog.core.replication.state import PartitionState
 
@@ -19,6 +20,8 @@ class BrokerImage:
     host: str
     port: int
     directory_id: str
+    levels: LevelRange = FIRST
+    """The feature levels that its release knows."""
     online: bool = True
     stopped: bool = False
     """Somebody asked it to stop, and nobody asked for it again since."""

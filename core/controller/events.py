@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from raylog.core.controller.records import MetadataRecord
 from raylog.core.errors import RaylogError
+from raylog.core.features import FIRST, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.replication.state import PartitionState
 
@@ -42,6 +43,18 @@ class BrokerRegistrationReceived:
     port: int
     directory_id: str
     cluster_id: str = ""
+    levels: LevelRange = FIRST
+    """The feature levels that the broker's release knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseFeatureLevelReceived:
+    """An administrator lets the cluster use what a newer release brings; -1 = the highest that every broker knows."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    level: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +329,7 @@ Event = (
     | ElectLeadersReceived
     | StopBrokerReceived
     | ResumeBrokerReceived
+    | RaiseFeatureLevelReceived
     | ProducerIdsRequested
     | CoordinatorRequested
     | DescribeClusterReceived

@@ -19,6 +19,7 @@ from raylog.core.controller.records import (
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
+    FeatureLevelRaised,
     MetadataRecord,
     PartitionChanged,
     ProducerIdsAllocated,
@@ -29,6 +30,7 @@ from raylog.core.controller.records import (
     TopicsDeletedBefore,
     VotersEntered,
 )
+from raylog.core.features import FIRST_LEVEL
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, ProducerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
@@ -47,6 +49,8 @@ class MetadataImage:
     """Empty = no cluster has been created yet."""
     config: Mapping[str, str] = field(default_factory=dict)
     controller_epoch: ControllerEpoch = NO_CONTROLLER
+    feature_level: int = FIRST_LEVEL
+    """What the cluster may use, see ``core/features.py``."""
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
@@ -122,6 +126,8 @@ class MetadataImage:
             records.append(ClusterCreated(cluster_id=self.cluster_id, config=self.config))
         if self.controller_epoch:
             records.append(ControllerStarted(controller_epoch=self.controller_epoch))
+        if self.feature_level > FIRST_LEVEL:
+            records.append(FeatureLevelRaised(level=self.feature_level))
         if self.voters:
             records.append(VotersEntered(voters=self.voters))
         if self.deleted_topics:
@@ -135,6 +141,8 @@ class MetadataImage:
                     host=broker.host,
                     port=broker.port,
                     directory_id=broker.directory_id,
+                    lowest_level=broker.levels.lowest,
+                    highest_level=broker.levels.highest,
                 )
             )
             if not broker.online:

@@ -183,17 +183,15 @@ class Membership:
             host=event.host,
             port=event.port,
             directory_id=event.directory_id,
+            lowest_level=event.levels.lowest,
+            highest_level=event.levels.highest,
         )
+        where = (event.host, event.port, event.node_id, event.levels)
         if (
             held is None
             or not held.online
             or held.incarnation != incarnation
-            or (held.host, held.port, held.node_id)
-            != (
-                event.host,
-                event.port,
-                event.node_id,
-            )
+            or (held.host, held.port, held.node_id, held.levels) != where
         ):
             ledger.write(record)
         ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import ClassVar, TypeVar
 
+from raylog.core.features import FIRST_LEVEL
 from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.core.replication.state import NO_ELECTION_YET
 
@@ -23,6 +24,8 @@ class MetadataRecord:
     """Root of the metadata records."""
 
     __slots__ = ()
+    LEVEL: ClassVar[int] = FIRST_LEVEL
+    """The feature level that the cluster must have before a record of this type is written."""
     NAME: ClassVar[str] = ""
     """The record's name on the wire; a published name never changes its fields' order, it only gains fields."""
 
@@ -94,6 +97,17 @@ class BrokerRegistered(MetadataRecord):
     host: str
     port: int
     directory_id: str
+    lowest_level: int = FIRST_LEVEL
+    highest_level: int = FIRST_LEVEL
+    """The feature levels that the broker's release knows."""
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelRaised(MetadataRecord):
+    """The cluster may use what this feature level brings, and no broker takes part that does not know it."""
+
+    level: int
 
 
 @_record

@@ -16,6 +16,7 @@ import click
 import raylog
 from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.consume import consume
+from raylog.cli.features import features
 from raylog.cli.groups import group
 from raylog.cli.lifecycle import start, stop
 from raylog.cli.log import log
@@ -100,5 +101,5 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (start, stop, status, topic, balance, group, produce, consume, log, metrics, perf):
+for command in (start, stop, status, topic, balance, group, features, produce, consume, log, metrics, perf):
     cli.add_command(command)

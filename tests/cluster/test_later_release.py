@@ -2,10 +2,16 @@
 
 import asyncio
 from typing import Any
+from unittest import mock
+
+import pytest
 
 from raylog.client.admin import AsyncAdmin
 from raylog.client.consumer import AsyncConsumer
+from raylog.client.features import FeatureDescription
 from raylog.client.producer import AsyncProducer
+from raylog.core.errors import UnsupportedVersion
+from raylog.core.features import LevelRange
 from raylog.core.ids import TopicPartition
 from tests.cluster.later_release import everybody_is_of_a_later_release
 from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
@@ -55,3 +61,24 @@ async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalClus
     await cluster.start()
     await cluster.all_home()
     await use(cluster, "v")
+
+
+@in_cluster(config=QUICK, voters=(1, 2, 3))
+async def test_a_broker_takes_part_only_if_it_knows_the_cluster_s_feature_level(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    async with AsyncAdmin(bootstrap=cluster.bootstrap(), secret=SECRET) as admin:
+        assert await admin.describe_features() == FeatureDescription(1, dict.fromkeys((1, 2, 3), (1, 1)))
+        assert await admin.raise_feature_level() == (1, 1)
+        with pytest.raises(UnsupportedVersion, match="not known to broker 1, 2, 3; upgrade these first"):
+            await admin.raise_feature_level(2)
+        await cluster.stop_broker(3)
+        with mock.patch("raylog.actors.broker_server.SUPPORTED", LevelRange(2, 3)):
+            await cluster.start_broker(3)
+            with pytest.raises(UnsupportedVersion, match=r"Broker 3 on node .* needs feature level 2 at least"):
+                await cluster.broker_servers[3].wait_registered(10)
+            await cluster.stop_broker(3)
+        with mock.patch("raylog.actors.broker_server.SUPPORTED", LevelRange(1, 2)):
+            await cluster.start_broker(3)
+            await cluster.broker_servers[3].wait_registered(10)
+        assert (await admin.describe_features()).brokers[3] == (1, 2)

@@ -41,6 +41,7 @@ from raylog.core.controller import (
     WriteRecords,
     record_from_wire,
 )
+from raylog.core.features import FIRST, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.outbox import Outbox
 from raylog.core.replication.state import PartitionState
@@ -175,6 +176,7 @@ class Bench:
         directory: str = "",
         cluster: str = "",
         session: int | None = None,
+        levels: LevelRange = FIRST,
     ) -> list[object]:
         number = self.number() if session is None else session
         result = self.ask(
@@ -190,6 +192,7 @@ class Bench:
                 port=9000 + broker,
                 directory_id=directory or f"directory-{broker}",
                 cluster_id=cluster,
+                levels=levels,
             )
         )
         self._entered(("broker", result[5]), number, result)

@@ -1,0 +1,53 @@
+"""What a cluster may use while releases are mixed: its feature level (in the manner of KIP-584).
+
+A level is a number that a release raises when it adds something that an earlier one cannot read over: a record type, a
+method, a format. Each broker registers the range of levels that its software knows. The cluster has one level, in the
+metadata; an administrator raises it when all brokers know the next one. What a level brings is used from then on, so a
+broker that does not know the cluster's level may not take part. Pure; used by the controller and by brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+LEVELS: Final[Mapping[int, str]] = {
+    1: "0.1.0: the first; everything that there is",
+}
+"""Every level that was ever given out, and what came with it."""
+FIRST_LEVEL: Final = 1
+"""The level of a cluster whose metadata says nothing of levels, and of a broker that registers without."""
+
+
+class LevelRange(NamedTuple):
+    """The levels that some software knows, both ends included."""
+
+    lowest: int = FIRST_LEVEL
+    highest: int = FIRST_LEVEL
+
+    def knows(self, level: int) -> bool:
+        """Return whether a cluster of that level can have this software in it."""
+        return self.lowest <= level <= self.highest
+
+    def __str__(self) -> str:
+        """Return the form for sentences."""
+        return str(self.lowest) if self.lowest == self.highest else f"{self.lowest} to {self.highest}"
+
+
+FIRST: Final = LevelRange()
+"""What software knows that says nothing of levels."""
+SUPPORTED: Final = LevelRange(FIRST_LEVEL, max(LEVELS))
+"""What this release knows. ``raylog.rpc.version.FEATURE_LEVEL`` is the same number, told in handshakes."""
+
+
+def misfit(whose: str, known: LevelRange, level: int) -> str:
+    """Return the sentence for software that does not know the cluster's level."""
+    if level > known.highest:
+        return (
+            f"{whose} runs a release of Raylog that knows feature level {known}, and this cluster is at level {level}: "
+            "install a newer release there."
+        )
+    return (
+        f"{whose} runs a release of Raylog that needs feature level {known.lowest} at least, and this cluster is at "
+        f"level {level}: raise it with `raylog features upgrade` under the release before, then install this one."
+    )

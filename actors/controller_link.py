@@ -42,10 +42,12 @@ class ControllerLink:
         handler: Handler,
         heartbeat_s: float,
         on_superseded: Callable[[str], None],
+        report: Callable[[], list[object]] = list,
     ) -> None:
         """``register`` speaks first on every new connection; ``handler`` gets what the controller sends afterwards.
 
-        ``on_superseded`` is called when the controller says that a newer life of this process is registered.
+        ``on_superseded`` is called when the controller says that a newer life of this process is registered;
+        ``report`` for what each sign of life tells of this process.
         """
         self._find = find
         self._name = name
@@ -55,6 +57,7 @@ class ControllerLink:
         self.heartbeat_s = heartbeat_s
         """Seconds between two signs of life; may be changed at any time."""
         self._on_superseded = on_superseded
+        self._report = report
         self.place: tuple[str, int] | None = None
         """Where the controller is that this process registered with last."""
         self._connection: Connection | None = None
@@ -160,7 +163,8 @@ class ControllerLink:
 
         try:
             while not closed.is_set():
-                connection.call_nowait("heartbeat", timeout_s=ANSWER_TIMEOUT_S).add_done_callback(answered)
+                beat = connection.call_nowait("heartbeat", self._report(), timeout_s=ANSWER_TIMEOUT_S)
+                beat.add_done_callback(answered)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
                         await closed.wait()

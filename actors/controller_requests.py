@@ -26,6 +26,12 @@ def event_for(request: Request, session: int, number: int, now_ms: int) -> ev.Ev
     return event
 
 
+def heartbeat_event(request: Request, session: int, now_ms: int) -> ev.SessionHeard:
+    """Return the event for a sign of life, which nobody answers but the shell; it may report a disk that hangs."""
+    [hanging_ms] = arguments(request, later(whole, 0)) if request.args else [0]
+    return ev.SessionHeard(cause="heartbeat", now_ms=now_ms, session=session, disk_hanging_ms=hanging_ms)
+
+
 def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
     broker, incarnation, node_id, host, port, directory_id, cluster_id, lowest, highest = args
     return ev.BrokerRegistrationReceived(

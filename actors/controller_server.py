@@ -15,7 +15,7 @@ from typing import Final
 
 from raylog.actors.arguments import arguments, each, optional, text
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.controller_requests import event_for
+from raylog.actors.controller_requests import event_for, heartbeat_event
 from raylog.actors.grace_probe import GraceProbe, NodesAlive
 from raylog.actors.metadata_answers import cluster_answer, metadata_answer
 from raylog.actors.metadata_store import DiskStore, MetadataStore
@@ -164,7 +164,7 @@ class ControllerServer:
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""
         machine = self._running()
-        return cluster_answer(machine.image, machine.is_present)
+        return {**cluster_answer(machine.image, machine.is_present), "hanging_disks": machine.hanging_disks()}
 
     # ------------------------------------------------------------ sessions
 
@@ -205,7 +205,7 @@ class ControllerServer:
             return
         machine = self._running()
         if request.method == "heartbeat":
-            self._feed(ctl.SessionHeard(cause="heartbeat", now_ms=monotonic_ms(), session=session))
+            self._feed(heartbeat_event(request, session, monotonic_ms()))
             request.reply()
             return
         if request.method == "controller_metrics":

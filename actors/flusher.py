@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from time import monotonic_ns
 from typing import Final
 
+from raylog.actors.clock import monotonic_ms
 from raylog.core.metrics.histogram import LatencyHistogram
 from raylog.rpc import Together
 from raylog.storage.errors import DescriptorsExhausted
@@ -52,6 +53,7 @@ class Flusher:
         self._is_wanted = False
         self._is_busy = False
         self._is_postponed = False
+        self._began_ms = 0
         self.exclusive = threading.Lock()
         """Held while a sync runs; whoever truncates the log takes it, so that no sync spans a truncation."""
 
@@ -61,6 +63,11 @@ class Flusher:
         self._thread.start()
         if self._is_wanted:
             self._loop.call_soon(self._order)
+
+    @property
+    def busy_since_ms(self) -> int | None:
+        """When the sync began that is under way, in monotonic milliseconds; None when there is none."""
+        return self._began_ms if self._is_busy else None
 
     def kick(self) -> None:
         """Say that something was appended. What else this turn of the loop appends goes to disk with it."""
@@ -79,6 +86,7 @@ class Flusher:
     def _order(self) -> None:
         if self._is_wanted and not self._is_busy and self._loop is not None:
             self._is_wanted, self._is_busy = False, True
+            self._began_ms = monotonic_ms()
             self._orders.put(True)
 
     def _synced(self, end: int) -> None:

@@ -126,6 +126,11 @@ class ReplicaRunner:
             ),
         )
 
+    @property
+    def disk_hanging_ms(self) -> int:
+        """For how long the disk has not finished a sync, if that is too long; else 0."""
+        return 0 if self.machine is None else self.machine.disk_hanging_ms
+
     def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings) -> None:
         """Go by a changed configuration from the next event on."""
         self.log.config = log
@@ -173,7 +178,7 @@ class ReplicaRunner:
     def tick(self) -> int:
         """Let the machine and the parked consumers look at the clock; returns what it shows, in milliseconds."""
         now = monotonic_ms()
-        self.feed(ev.Tick(cause="tick", now_ms=now))
+        self.feed(ev.Tick(cause="tick", now_ms=now, sync_since_ms=self._flusher.busy_since_ms))
         self.reads.wake()
         if self.machine is not None:
             self._keeper.tick(now, self.machine.high_watermark, self.machine.state)

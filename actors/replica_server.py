@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from time import monotonic_ns
@@ -21,6 +20,7 @@ from raylog.actors.follower_link import FollowerLink
 from raylog.actors.metrics.replica import replica_metrics
 from raylog.actors.replica_log import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
+from raylog.actors.replica_status import replica_status
 from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
 from raylog.actors.specs import ReplicaSpec
 from raylog.actors.ticks import LONGEST_MS, Ticks
@@ -71,6 +71,7 @@ class ReplicaServer:
             handler=self._on_controller_message,
             heartbeat_s=session_heartbeat_s(spec.cluster_config),
             on_superseded=on_fatal,
+            report=lambda: [0 if self._runner is None else self._runner.disk_hanging_ms],
         )
         self._leader = FollowerLink(
             topic_id=spec.topic_id,
@@ -176,26 +177,8 @@ class ReplicaServer:
 
     def status(self) -> dict[str, object]:
         """Return what an operator wants to know of this replica."""
-        runner = self._running()
-        log, machine = runner.log, runner.machine
-        return {
-            "topic": self.spec.topic,
-            "partition": self.spec.partition,
-            "broker": self.spec.broker,
-            "role": "starting" if machine is None else machine.role,
-            "leader_epoch": -1 if machine is None else machine.leader_epoch,
-            "high_watermark": -1 if machine is None else machine.high_watermark,
-            "isr": [] if machine is None else list(machine.isr),
-            "min_insync_replicas": (self._settings if machine is None else machine.settings).min_insync_replicas,
-            "parked_fetches": runner.reads.parked,
-            "log_start_offset": log.log_start_offset,
-            "log_end_offset": log.log_end_offset,
-            "synced_end_offset": log.synced_end_offset,
-            "size_bytes": log.size_bytes,
-            "incarnation": self._incarnation,
-            "pid": os.getpid(),
-            "controller_connected": self._link.is_connected,
-        }
+        found = replica_status(self.spec, self._running(), self._settings)
+        return {**found, "incarnation": self._incarnation, "controller_connected": self._link.is_connected}
 
     def _running(self) -> ReplicaRunner:
         if self._runner is None:
@@ -443,7 +426,7 @@ class ReplicaServer:
         )
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
-        logger.warning("%s: the disk refuses appends; another replica is asked to lead", self.partition)
+        logger.warning("%s: the disk refuses appends or hangs; another replica is asked to lead", self.partition)
         place = [self.spec.topic_id, self.spec.topic, self.spec.partition, self.spec.broker, self._incarnation]
         try:
             await self._link.call("resign_leader", [*place, effect.leader_epoch], timeout_s=PROPOSE_TIMEOUT_S)

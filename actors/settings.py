@@ -56,6 +56,7 @@ def replication_settings(
         min_insync_replicas=config.min_insync(replication_factor),
         majority=config.min_insync_replicas is None,
         replica_lag_time_max_ms=ClusterConfig.from_dict(cluster).replica_lag_time_max_ms,
+        sync_time_max_ms=ClusterConfig.from_dict(cluster).replica_sync_time_max_ms,
         catch_up_bytes_per_s=catch_up_bytes_per_s,
     )
 

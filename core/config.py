@@ -299,6 +299,13 @@ CLUSTER_KEYS: Final = _keys(
         "as long as they last. Used ones are replaced one by one while no replica starts; 0 = none.",
         1_000,
     ),
+    _int(
+        "replica.sync.time.max.ms",
+        10_000,
+        100,
+        "A leader whose disk has not finished a sync for so long lets another replica lead, if one is in sync "
+        "(Kafka has no such key).",
+    ),
 )
 """Settings of the whole cluster, given to ``raylog.start(config=...)`` and kept in the metadata log."""
 
@@ -427,6 +434,7 @@ class ClusterConfig:
     offsets_topic_replication_factor: int
     replica_lag_time_max_ms: int
     replica_spares: int
+    replica_sync_time_max_ms: int
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> ClusterConfig:

@@ -171,6 +171,7 @@ class ControllerMachine:
         match event:
             case SessionHeard():
                 ledger.sessions.heard(event.session, ledger.now_ms)
+                ledger.sessions.reported(event.session, event.disk_hanging_ms)
             case SessionLost():
                 self._end([ledger.sessions.close(event.session)])
             case Tick():
@@ -250,6 +251,10 @@ class ControllerMachine:
                 case None:
                     pass
 
+    def hanging_disks(self) -> list[list[object]]:
+        """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
+        return self._ledger.sessions.hanging_disks()
+
     def _description(self) -> dict[str, object]:
         image = self._ledger.image
         leaderless = [str(state.partition) for state in image.partitions() if state.leader == NO_LEADER]
@@ -290,6 +295,7 @@ class ControllerMachine:
                 for state in image.partitions()
                 if state.unclean_leader_epoch
             ],
+            "hanging_disks": self.hanging_disks(),
             "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
         }
 

@@ -99,11 +99,12 @@ class CoordinatorRegistrationReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHeard:
-    """Something came in on the session: its other end lives."""
+    """Something came in on the session: its other end lives. ``disk_hanging_ms``: its disk does not finish a sync."""
 
     cause: str
     now_ms: int
     session: SessionId
+    disk_hanging_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

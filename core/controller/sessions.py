@@ -46,6 +46,8 @@ class Session:
     life: int
     """Incarnation of a broker or replica, epoch of a coordinator."""
     heard_ms: int
+    disk_hanging_ms: int = 0
+    """For how long its disk has not finished a sync, as far as that is too long; 0 = it keeps up."""
 
 
 class Sessions:
@@ -90,6 +92,20 @@ class Sessions:
         session = self._by_number.get(number)
         if session is not None:
             session.heard_ms = now_ms
+
+    def reported(self, number: SessionId, disk_hanging_ms: int) -> None:
+        """Note what a sign of life says of the disk there."""
+        session = self._by_number.get(number)
+        if session is not None:
+            session.disk_hanging_ms = disk_hanging_ms
+
+    def hanging_disks(self) -> list[list[object]]:
+        """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
+        return [
+            [str(session.member.partition), session.member.broker, session.disk_hanging_ms]
+            for session in self
+            if session.disk_hanging_ms and isinstance(session.member, ReplicaMember)
+        ]
 
     def silent_since(self, limit_ms: int) -> list[Session]:
         """Return the sessions that were last heard before ``limit_ms``."""

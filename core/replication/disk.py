@@ -1,8 +1,11 @@
-"""Whether the disk under a replica takes appends. Told by appends that fail and succeed; asked by leader and follower.
+"""Whether the disk under a replica takes appends, and finishes syncs. Used by the leader and the follower.
 
 A leader whose disk goes on failing lets another in-sync replica lead; a follower in the same state leaves the ISR, so
 that nobody waits for it. A disk that is only full may have room again at any moment, and the partition may be idle
 until then: so the doubt ends by itself when nothing has failed for a while, and comes back with the first failure.
+
+A disk that hangs fails nothing: appends go to the page cache, and the sync behind them does not end. Ticks report since
+when the oldest sync is under way. A follower with such a disk acknowledges nothing, and leaves the ISR as it lags.
 """
 
 from __future__ import annotations
@@ -11,18 +14,32 @@ PATIENCE_MS = 2_000
 """Failures for so long, without a success between them, are more than a moment."""
 DOUBT_MS = 10_000
 """A failure older than this says nothing about now."""
+PAUSE_MS = 2_000
+"""Ticks so far apart mean that the process itself stood still: a sync may have ended unnoticed meanwhile."""
 
 
 class DiskHealth:
     """Shared by the leader and follower halves of one machine."""
 
-    __slots__ = ("_failed_ms", "failing_since_ms")
+    __slots__ = ("_failed_ms", "_looked_ms", "_watched_ms", "failing_since_ms", "hanging_ms")
 
     def __init__(self) -> None:
         """Begin with trust."""
         self.failing_since_ms: int | None = None
         """Since when the disk has refused everything; None while it takes appends."""
         self._failed_ms = 0
+        self.hanging_ms = 0
+        """For how long the oldest sync has been under way, once that is too long; 0 while the disk keeps up."""
+        self._looked_ms = 0
+        self._watched_ms = 0
+
+    def look(self, now_ms: int, sync_since_ms: int | None, limit_ms: int) -> None:
+        """Take note, at a tick, since when the oldest sync is under way; None when there is none."""
+        if now_ms - self._looked_ms > PAUSE_MS:
+            self._watched_ms = now_ms
+        self._looked_ms = now_ms
+        under_way_ms = 0 if sync_since_ms is None else now_ms - max(sync_since_ms, self._watched_ms)
+        self.hanging_ms = under_way_ms if under_way_ms >= limit_ms else 0
 
     def append_failed(self, now_ms: int) -> None:
         """Note that the disk refused an append."""

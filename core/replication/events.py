@@ -211,6 +211,8 @@ class Tick:
 
     cause: str
     now_ms: int
+    sync_since_ms: int | None = None
+    """When the oldest sync began that has not ended yet, by the same clock; None: nothing is being synced."""
 
 
 Event = (
@@ -299,7 +301,7 @@ class AnswerDeleteRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """Ask the controller to let another in-sync replica lead: our disk has refused appends for a while.
+    """Ask the controller to let another in-sync replica lead: our disk has refused appends for a while, or hangs.
 
     Sent again after a pause for as long as it stays so; the answer is the controller's next word.
     """

@@ -311,14 +311,16 @@ class Leader:
 
     def _resign_if_the_disk_fails(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Give way to a replica that can write, if there is one in sync; alone, we lead on and refuse what fails."""
-        if now_ms < self._resign_at_ms or not self._log.disk.is_failing(now_ms):
+        disk = self._log.disk
+        if now_ms < self._resign_at_ms or not (disk.hanging_ms or disk.is_failing(now_ms)):
             return
         state = self.isr.state
         for broker in state.isr:
             place = state.place(broker)
             if broker != self._me and place is not None and place.port and not self.followers[broker].disk_failing:
                 self._resign_at_ms = now_ms + _RESIGN_AGAIN_MS
-                self._note(f"the disk goes on failing: resign from leader epoch {state.leader_epoch}")
+                trouble = "hangs" if disk.hanging_ms else "goes on failing"
+                self._note(f"the disk {trouble}: resign from leader epoch {state.leader_epoch}")
                 out.now.append(ResignLeadership(cause=cause, leader_epoch=state.leader_epoch))
                 return
 

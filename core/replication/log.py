@@ -24,6 +24,8 @@ class ReplicationSettings:
     """``min_insync_replicas`` is only where to begin: the majority of the replicas that the partition's state names."""
     replica_lag_time_max_ms: int = 30_000
     """A follower that has not caught up for so long leaves the ISR."""
+    sync_time_max_ms: int = 10_000
+    """A leader whose oldest sync is under way for so long lets another in-sync replica lead."""
     fetch_retry_ms: int = 20
     """Pause after a refused or failed fetch."""
     fetch_timeout_ms: int = 5_000

@@ -124,6 +124,11 @@ class ReplicaMachine:
         return self._log.durable_end
 
     @property
+    def disk_hanging_ms(self) -> int:
+        """For how long the oldest sync has been under way, once that is too long for a leader; 0 otherwise."""
+        return self._log.disk.hanging_ms
+
+    @property
     def epochs(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
         """The leader epochs of the log and where they begin."""
         return self._log.epochs.entries
@@ -258,6 +263,7 @@ class ReplicaMachine:
         return otherwise if role is None else min(otherwise, role.next_due_ms(now_ms, otherwise))
 
     def _on_tick(self, event: Tick, out: Outbox[Effect]) -> None:
+        self._log.disk.look(event.now_ms, event.sync_since_ms, self._settings.sync_time_max_ms)
         if self._leader is not None:
             self._leader.tick(event.cause, event.now_ms, out)
         elif self._follower is not None:

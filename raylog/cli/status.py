@@ -132,6 +132,8 @@ def _draw(found: dict[str, Any]) -> None:
                 f"{len(found[key])} {name}: {', '.join(found[key][:10])}{' ...' if len(found[key]) > 10 else ''}"
             )
     warn_of_unclean(found["unclean_partitions"])
+    for name, broker, ms in found.get("hanging_disks", []):
+        click.echo(f"{name} on broker {broker}: the disk has not finished a sync for {ms / 1000:.0f} s.")
 
 
 def voters_line(voters: dict[str, Any]) -> str:

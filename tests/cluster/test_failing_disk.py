@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
 from raylog.core.errors import KafkaStorageError, StaleMetadataError
 from raylog.core.replication.disk import PATIENCE_MS
 from raylog.storage.errors import DiskFull, StorageError, StorageIoError
-from tests.cluster.local_cluster import LocalCluster
+from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
 
@@ -98,3 +99,35 @@ async def test_a_single_replica_leads_on_and_goes_on_when_there_is_room(cluster:
     assert (await talk.partition("t")).leader == 1
     repair()
     assert await talk.produce("t", b"after") == 1
+
+
+@in_cluster(config={"replica.sync.time.max.ms": "300", "broker.heartbeat.interval.ms": "100"})
+async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("t")
+    await talk.produce("t", b"before")
+    old = (await talk.partition("t")).leader
+    log, ends = cluster.replica("t", 0, old)._running().log, threading.Event()
+    real = log.sync
+
+    def hang() -> int:
+        assert ends.wait(30)
+        return real()
+
+    log.sync = hang  # type: ignore[method-assign]
+    try:
+        stuck = asyncio.create_task(refused(talk.produce("t", b"stuck"), StaleMetadataError))
+        row = await talk.until("t", lambda found: found.leader not in (-1, old) and found.port > 0)
+        assert old not in row.isr
+        await stuck
+        assert await talk.produce("t", b"after", acks=-1) >= 1
+
+        def named() -> bool:
+            found = cluster.running()._running()._description()["hanging_disks"]
+            return isinstance(found, list) and [one[:2] for one in found] == [["t-0", old]]
+
+        await eventually(named, what="the disk that hangs is in the description")
+    finally:
+        ends.set()
+        log.sync = real  # type: ignore[method-assign]
+    await talk.whole("t")
+    await eventually(lambda: not cluster.running()._running()._description()["hanging_disks"], what="it goes on")

@@ -19,6 +19,7 @@ from tests.simulation.checkers import (
     WatermarkMonotone,
 )
 from tests.simulation.checkers_admin import DeletedIsGone, ResigningSettles
+from tests.simulation.checkers_disk import GivesWay
 from tests.simulation.disk import NO_PRODUCER_ID, Entry, VirtualLog, chained
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.requests import ProduceRequest
@@ -45,6 +46,7 @@ class Checks:
         self.metadata = MetadataLine(faults.topic_min_insync_replicas or faults.min_insync_replicas)
         self.deleted = DeletedIsGone()
         self.resigning = ResigningSettles()
+        self.giving_way = GivesWay()
         self.elections = 0
 
     def recovered(self, process: ReplicaProcess) -> None:

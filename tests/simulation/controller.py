@@ -401,6 +401,11 @@ class ReplicaLink:
         session.send(True, controller.register, self, session.number, self._ask(0), incarnation)
         self._heartbeat(session)
 
+    @property
+    def registered(self) -> bool:
+        """True while a session stands over which this life has registered."""
+        return self._session is not None and not self._session.broken and self._registered
+
     def propose(self, effect: ProposeIsr) -> None:
         """Send an ISR proposal; without a session its outcome is unknown at once."""
         session, machine = self._session, self.process.machine

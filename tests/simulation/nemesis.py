@@ -50,6 +50,7 @@ class Nemesis:
             (faults.reassign_rate, self._reassign),
             (faults.delete_rate, self.simulation.administrator.delete),
             (faults.refuse_rate, self._refuse),
+            (faults.hang_rate, self._hang),
         )
         for rate, strike in kinds:
             if rate > 0:
@@ -188,6 +189,12 @@ class Nemesis:
         ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.refuse_ms
         self.world.tell("the disk of r{} refuses records for {:.0f} ms", broker, ms)
         self.simulation.refusing_until_us[broker] = self.world.now_us + int(ms * 1000)
+
+    def _hang(self) -> None:
+        broker = self._victim()
+        ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.hang_ms
+        self.world.tell("the disk of r{} hangs for {:.0f} ms", broker, ms)
+        self.simulation.hung_until_us[broker] = self.world.now_us + int(ms * 1000)
 
     def _pause(self) -> None:
         broker = self._victim()

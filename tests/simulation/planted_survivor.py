@@ -1,4 +1,4 @@
-"""Bugs on purpose around the last replica of a partition and the high watermark that is kept on disk (ADR 0025)."""
+"""Bugs on purpose around the last replica of a partition, the kept high watermark (ADR 0025), and disks that hang."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from raylog.core.ids import Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication import leader as leader_module
 from raylog.core.replication import watermark as watermark_module
+from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.events import Effect
 from raylog.core.replication.leader import Leader
 from tests.simulation.bugs import Planted
@@ -66,6 +67,15 @@ SURVIVOR_BUGS = (
         leader_module,
         "committed_end",
         _whatever_comes(watermark_module.committed_end),
+    ),
+    Planted(
+        "a leader does not mind that its disk hangs",
+        "hanging",
+        20,
+        ("L5",),
+        DiskHealth,
+        "look",
+        lambda self, now_ms, sync_since_ms, limit_ms: None,
     ),
     Planted(
         "the log end is kept for the high watermark",

@@ -64,6 +64,10 @@ class Faults:
     refuse_rate: float = 0
     """A replica's disk refuses records for seconds, and takes everything else."""
     refuse_ms: float = 4000
+    hang_rate: float = 0
+    """A replica's disk finishes no sync for seconds, and takes everything else."""
+    hang_ms: float = 4000
+    sync_time_max_ms: int = 10_000
     retention: float = 0
     """How often a replica drops all but the newest of what it knows to be committed."""
 
@@ -361,6 +365,26 @@ def _survivor(draw: random.Random) -> Faults:
     )
 
 
+def _hanging(draw: random.Random) -> Faults:
+    """Disks finish no sync for seconds; the leaders on them are to give way to replicas that can sync."""
+    return replace(
+        _three(draw),
+        min_insync_replicas=draw.choice((1, 2)),
+        hang_rate=draw.choice((0.2, 0.5)),
+        hang_ms=draw.choice((2500, 6000)),
+        sync_time_max_ms=draw.choice((300, 600)),
+        lag_max_ms=draw.choice((200, 800)),
+        acks_one=draw.choice((0.0, 0.5)),
+        crash_rate=draw.choice((0.0, 0.3)),
+        crash_leader=0.1,
+        down_ms=50,
+        pause_rate=draw.choice((0.0, 0.2)),
+        pause_ms=1000,
+        fence_rate=draw.choice((0.0, 0.2)),
+        session_timeout_ms=2000,
+    )
+
+
 def _quiet(draw: random.Random) -> Faults:
     return _calm(draw)
 
@@ -379,12 +403,13 @@ PROFILES: dict[str, Callable[[random.Random], Faults]] = {
     "eligible": _eligible,
     "reassign": _reassign,
     "survivor": _survivor,
+    "hanging": _hanging,
     "quiet": _quiet,
 }
 DEFAULT = "default"
 _ROTATION = ("swarm", "zombie", "swarm", "stale", "swarm", "reboot", "swarm", "last-man", "swarm", "controller")
 _ROTATION_TAIL = ("swarm", "swizzle", "swarm", "sticky-lag", "swarm", "retention", "swarm", "disk")
-_ROTATION_END = ("swarm", "eligible", "swarm", "reassign", "swarm", "survivor")
+_ROTATION_END = ("swarm", "eligible", "swarm", "reassign", "swarm", "survivor", "swarm", "hanging")
 
 
 def profile_of(name: str, seed: int) -> str:

@@ -82,6 +82,7 @@ class ReplicaProcess(Pausable):
         self._records: dict[int, tuple[Entry, ...]] = {}
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._syncing = False
+        self.sync_since_ms: int | None = None
         self._summary = log.summary()
         self.log_is_new = not log.opened
         """This life made the folder; a later one does not know it any more, save by the folder's identity."""
@@ -109,6 +110,7 @@ class ReplicaProcess(Pausable):
                     replica_lag_time_max_ms=faults.lag_max_ms,
                     fetch_timeout_ms=faults.fetch_wait_ms + 400,
                     isr_retry_ms=50,
+                    sync_time_max_ms=faults.sync_time_max_ms,
                 ),
                 log=self._summary,
             )
@@ -181,14 +183,15 @@ class ReplicaProcess(Pausable):
         log = self.log
         if self._syncing or log.durable_end >= log.end or not self.alive:
             return
-        self._syncing = True
+        self._syncing, self.sync_since_ms = True, self.world.now_ms
         delay = self.simulation.sync_us()
         self.world.after(delay, self._synced, log.end, log.truncations)
 
     def _synced(self, end: int, truncations: int) -> None:
-        if self._asleep(self._synced, end, truncations):
+        hangs = self.simulation.hangs(self.broker, self._synced, end, truncations)
+        if hangs or self._asleep(self._synced, end, truncations):
             return
-        self._syncing = False
+        self._syncing, self.sync_since_ms = False, None
         if truncations == self.log.truncations:
             self.log.durable_end = max(self.log.durable_end, end)
             self.step(Synced(cause="sync", now_ms=self.world.now_ms, end_offset=Offset(end)))
@@ -208,7 +211,8 @@ class ReplicaProcess(Pausable):
         if not self.alive:
             return
         self.world.after(_TICK_US, self._tick)
-        self.feed(lambda now: Tick(cause="tick", now_ms=now))
+        self.feed(lambda now: Tick(cause="tick", now_ms=now, sync_since_ms=self.sync_since_ms))
+        self.simulation.checks.giving_way.looked(self.simulation, self)
         if self.machine is not None and self.simulation.keeps_watermark(self):
             self.log.keep_watermark(self.machine.high_watermark)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raylog.core.controller.events import SendPartitionState
 from raylog.core.ids import NO_LEADER
 from raylog.core.replication.replica import ReplicaMachine
@@ -19,6 +21,7 @@ from tests.simulation.requests import DeleteRequest, ProduceRequest
 from tests.simulation.survivor import leave_one
 from tests.simulation.world import Violation, World
 
+_HANG_LOOK_US = 50_000
 _KEEP_US = 100_000
 _KEEP_TURNS = 5
 """Each broker keeps its watermarks for a tenth of a second out of half a second."""
@@ -47,6 +50,7 @@ class Simulation:
         self.logs = {broker: self._new_folder() for broker in self.brokers}
         self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.refusing_until_us = dict.fromkeys(self.brokers, 0)
+        self.hung_until_us = dict.fromkeys(self.brokers, 0)
         self.processes: dict[int, ReplicaProcess] = {}
         self.links: dict[int, ReplicaLink] = {}
         self.lives = dict.fromkeys(self.brokers, 0)
@@ -98,6 +102,7 @@ class Simulation:
         self.network.heal()
         self.full_until_us = dict.fromkeys(self.brokers, 0)
         self.refusing_until_us = dict.fromkeys(self.brokers, 0)
+        self.hung_until_us = dict.fromkeys(self.brokers, 0)
         self.controller.crash_after_effects = None
         self.controller.wake()
         self.controller.start()
@@ -261,6 +266,14 @@ class Simulation:
     def disk_refuses(self, broker: int) -> bool:
         """True while that broker's disk takes no records: it is full, or failing in part."""
         return self.disk_is_full(broker) or self.refusing_until_us[broker] > self.world.now_us
+
+    def hangs(self, broker: int, ended: Callable[..., None], *args: object) -> bool:
+        """True when that broker's disk hangs: then the sync ends with that, or soon after the heal."""
+        until_us = self.hung_until_us[broker]
+        if until_us <= self.world.now_us:
+            return False
+        self.world.at(min(until_us, self.world.now_us + _HANG_LOOK_US), ended, *args)
+        return True
 
     def crash_controller(self) -> None:
         """End the controller's life; it starts again by itself."""

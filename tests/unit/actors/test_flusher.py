@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
+from raylog.actors.clock import monotonic_ms
 from raylog.actors.flusher import Flusher
 from raylog.storage.errors import DescriptorsExhausted
 from raylog.storage.log import PartitionLog
@@ -138,5 +139,30 @@ def test_a_sync_without_a_descriptor_is_tried_again_and_fails_nothing() -> None:
         disk.error = None
         await until(lambda: ends == [3])
         assert errors == []
+
+    run(scenario)
+
+
+def began(flusher: Flusher) -> int | None:
+    return flusher.busy_since_ms
+
+
+def test_a_sync_that_does_not_end_is_known_by_when_it_began() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], errors: list[BaseException]) -> None:
+        assert began(flusher) is None
+        before = monotonic_ms()
+        with held(disk):
+            disk.end = 1
+            flusher.kick()
+            await until(lambda: disk.syncs == 1)
+            since_ms = began(flusher)
+            assert since_ms is not None
+            assert before <= since_ms <= monotonic_ms()
+            disk.end = 2
+            flusher.kick()
+            await asyncio.sleep(0.01)
+            assert began(flusher) == since_ms, "the oldest counts"
+        await until(lambda: ends == [1, 2])
+        assert began(flusher) is None
 
     run(scenario)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raylog.cli.consume import compile_format
-from raylog.cli.status import condition, judged
+from raylog.cli.status import _draw, condition, judged
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.types import Record
@@ -235,6 +235,15 @@ def test_preferred_replicas_are_elected_by_command(cluster: ToyCluster) -> None:
 )
 def test_an_election_says_what_it_is_for(cluster: ToyCluster, words: list[str], reason: str) -> None:
     assert reason in refusal(at(cluster, "topic", "elect", *words), 2)
+
+
+def test_a_disk_that_hangs_is_named_in_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy = {"partition": 0, "leader": 1, "leader_epoch": 4, "replicas": [1, 2], "isr": [1, 2]}
+    found = judged(
+        {"cluster_id": "c", "brokers": [], "topics": {"t": [healthy]}, "hanging_disks": [["t-0", 2, 12_400]]}
+    )
+    _draw(found)
+    assert "t-0 on broker 2: the disk has not finished a sync for 12 s." in capsys.readouterr().out
 
 
 def test_a_stopped_broker_is_no_offline_one_and_unclean_elections_are_named() -> None:

@@ -14,6 +14,7 @@ from raylog.core.replication.events import (
     ProposeIsr,
     ResignLeadership,
     SendFetch,
+    Tick,
 )
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state, some
 
@@ -121,3 +122,55 @@ def test_a_follower_says_that_its_disk_fails_until_an_append_succeeds() -> None:
     context.answered(fetch, end=10)
     out = context.step(FollowerAppended(cause="c", now_ms=context.now_ms, request=fetch.request, end_offset=Offset(10)))
     assert not only(SendFetch, out.after_sync).disk_failing
+
+
+LIMIT_MS = 10_000
+
+
+def synced_since(context: Context, since_ms: int, ms: int) -> Outbox[Effect]:
+    """Time passes tick by tick while a sync does not end; returns what came of it."""
+    out: Outbox[Effect] = Outbox()
+    for _ in range(ms // 500):
+        context.now_ms += 500
+        out.extend(context.step(Tick(cause="t", now_ms=context.now_ms, sync_since_ms=since_ms)))
+    return out
+
+
+def test_a_leader_whose_sync_does_not_end_resigns_and_says_so_again_while_it_leads() -> None:
+    context = leading()
+    since_ms = context.now_ms
+    assert not some(ResignLeadership, synced_since(context, since_ms, LIMIT_MS - 500).now)
+    assert only(ResignLeadership, synced_since(context, since_ms, 500).now).leader_epoch == 1
+    assert some(ResignLeadership, synced_since(context, since_ms, 1_500).now)
+    assert context.machine.disk_hanging_ms >= LIMIT_MS
+
+
+def test_a_leader_whose_disk_hangs_leads_on_when_no_other_can() -> None:
+    context = leading(isr=(ME,), down=(SECOND, THIRD))
+    assert not some(ResignLeadership, synced_since(context, context.now_ms, 2 * LIMIT_MS).now)
+    assert context.machine.disk_hanging_ms >= LIMIT_MS
+
+
+def test_syncs_that_end_are_no_trouble_however_many_there_are() -> None:
+    context = leading()
+    for _ in range(6):
+        assert not some(ResignLeadership, synced_since(context, context.now_ms, LIMIT_MS // 2).now)
+    context.ticked()
+    assert context.machine.disk_hanging_ms == 0
+
+
+def test_a_process_that_stood_still_does_not_blame_its_disk() -> None:
+    """SIGSTOP, a debugger, a machine that was suspended: the sync ended, and that is yet to be heard."""
+    context = leading()
+    since_ms = context.now_ms
+    synced_since(context, since_ms, 1_000)
+    context.now_ms += 60_000
+    out = context.step(Tick(cause="t", now_ms=context.now_ms, sync_since_ms=since_ms))
+    assert not some(ResignLeadership, out.now)
+    assert some(ResignLeadership, synced_since(context, since_ms, LIMIT_MS).now), "unless it hangs on"
+
+
+def test_a_follower_whose_sync_does_not_end_waits_for_nothing_else() -> None:
+    context = Context()
+    context.told(partition_state(leader=SECOND))
+    assert not some(ResignLeadership, synced_since(context, context.now_ms, 2 * LIMIT_MS).now)

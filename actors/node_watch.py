@@ -14,10 +14,16 @@ from typing import Any, Final
 
 from raylog.actors.naming import RESOURCE
 from raylog.actors.specs import BrokerSpec, ControllerSpec
+from raylog.storage.errors import WrongDirectory
 
 logger = logging.getLogger(__name__)
 
 CHECK_S: Final = 2.0
+OTHER_CLUSTER: Final = (
+    "The broker's directory on %s belongs to another cluster, and is not touched. If this cluster was created by "
+    "mistake, on a head without its disk: run `raylog stop`, remove the head's data directory (the one with %s), and "
+    "run `raylog start --join`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ class NodeWatch:
             await self._make_broker(spec)
         except (TimeoutError, OSError, RuntimeError) as error:
             logger.warning("the broker on %s was not started, trying again: %s", node.host, error)
+            if WrongDirectory.__name__ in str(error):
+                logger.error(OTHER_CLUSTER, node.host, folder)
         else:
             logger.info("node %s has its broker", node.host)
             self._seen.add(node.node_id)

@@ -135,10 +135,19 @@ def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]]
     ``places`` returns (Ray node id, host, folder) of each node. With a ``deadline`` it waits for such nodes until then.
     Raises :class:`StartFailed` at the deadline, :class:`DataDirectoryError` when the directories do not fit together.
     """
-    while (found := known_cluster(survey(places()))) is None:
+    while True:
+        is_late = deadline is not None and time.monotonic() >= deadline
+        try:
+            found = known_cluster(survey(places()))
+        except DataDirectoryError:
+            if deadline is None or is_late:
+                raise
+            found = None  # the nodes with the metadata may still be on their way
+        if found is not None:
+            break
         if deadline is None:
             return False
-        if time.monotonic() >= deadline:
+        if is_late:
             raise StartFailed(
                 "No node of this Ray cluster holds a broker's directory of a Raylog cluster to join. Start the other "
                 "nodes first, with their disks; or leave --join out, to create a new cluster."

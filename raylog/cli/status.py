@@ -142,7 +142,7 @@ def voters_line(voters: dict[str, Any]) -> str:
     line = f"Metadata log: on brokers {listed(held)}"
     if len(held) >= most:
         return f"{line}."
-    return f"{line}; metadata.voters.max is {most}: it grows when enough brokers run (3 of them for 3 copies)."
+    return f"{line}; metadata.voters.max is {most}, and brokers join the voters once {len(held) + 2} of them run."
 
 
 def warn_of_unclean(partitions: list[list[Any]]) -> None:

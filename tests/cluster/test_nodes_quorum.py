@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,69 @@ def test_metadata_survives_the_loss_of_a_node_and_of_the_controller(tmp_path: Pa
     finally:
         ray.shutdown()
         nodes.shutdown()  # type: ignore[no-untyped-call]
+
+
+def test_the_head_loses_its_disk_after_the_third_broker_joined(tmp_path: Path) -> None:
+    """One broker begins alone, as on the head of a Ray cluster; the others join later; then the head's disk is lost."""
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    import raylog
+
+    def add(nodes: Any, name: str) -> None:
+        nodes.add_node(
+            num_cpus=1,
+            resources={"raylog": 1},
+            env_vars={"RAYLOG_DATA_DIR": str(tmp_path / name)},
+            object_store_memory=80 * 1024 * 1024,
+            include_dashboard=False,
+        )
+
+    def voters(cluster: raylog.Cluster) -> list[int]:
+        found: list[int] = cluster.status()["metadata_voters"]["voters"]
+        return found
+
+    nodes = RayCluster()
+    try:
+        add(nodes, "head")
+        ray.init(address=nodes.address, log_to_driver=False)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        assert voters(cluster) == [1]
+        for name in ("second", "third"):
+            add(nodes, name)
+        wait_for(lambda: voters(cluster) == [1, 2, 3], "the voters grow")
+        with raylog.Admin() as admin, raylog.Producer() as producer:
+            admin.create_topic("kept", partitions=1, replication_factor=3)
+            producer.send("kept", b"record").result(30)
+        cluster.stop()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()  # type: ignore[no-untyped-call]
+    cluster_id = (tmp_path / "head" / "cluster-id").read_text()[:32]
+    shutil.rmtree(tmp_path / "head")
+    nodes = RayCluster()
+    try:
+        for name in ("head", "second", "third"):
+            add(nodes, name)
+        ray.init(address=nodes.address, log_to_driver=False)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        status = cluster.status()
+        assert status["cluster_id"] == cluster_id, "no second cluster was created"
+        assert set(voters(cluster)) >= {2, 3}
+        assert "kept" in status["topics"]
+        wait_for(lambda: 4 in {one["broker"] for one in cluster.status()["brokers"]}, "the new head has a new broker")
+        with raylog.Consumer("kept", auto_offset_reset="earliest") as consumer:
+            found: list[bytes | None] = []
+            wait_for(
+                lambda: bool(found) or bool(_extend(found, consumer.poll(timeout_ms=500))), "the record is still there"
+            )
+        assert found == [b"record"]
+        cluster.stop()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _extend(found: list[bytes | None], batches: Any) -> list[bytes | None]:
+    found += [record.value for records in batches.values() for record in records]
+    return found

@@ -40,6 +40,7 @@ class Decisions:
     def __init__(self, talk: Talk) -> None:
         self.made: list[str] = []
         self.waits: list[float] = []
+        self.failures: list[str] = []
         self._talk = talk
         self._ends = False
         self._task = asyncio.create_task(self._run())
@@ -52,7 +53,8 @@ class Decisions:
                 await self._talk.broker("create_topic", [name, 1, 1, [[1]], {}, False, 100])
             except TopicAlreadyExists:
                 pass
-            except (RaylogError, RpcError):
+            except (RaylogError, RpcError) as failure:
+                self.failures.append(repr(failure))
                 continue
             self.made.append(name)
             self.waits.append(time.monotonic() - began)
@@ -77,6 +79,7 @@ async def test_one_voter_becomes_three_when_brokers_join_and_no_decision_waits(
     seen = len(decisions.made)
     await eventually(lambda: len(decisions.made) > seen + 5)
     await decisions.end()
+    assert decisions.failures == []
     assert max(decisions.waits) < NO_DECISION_S
     await eventually(lambda: settled(cluster, 1, 2, 3), what="the copies are equal")
     for broker in (1, 2, 3):
@@ -101,6 +104,7 @@ async def test_a_voter_that_stays_away_is_replaced_and_cannot_disturb_when_it_re
     seen = len(decisions.made)
     await eventually(lambda: len(decisions.made) > seen + 5)
     await decisions.end()
+    assert decisions.failures == []
     assert max(decisions.waits) < NO_DECISION_S
     epoch = cluster.running().image.controller_epoch
     await cluster.start_broker(3)

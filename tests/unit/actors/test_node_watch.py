@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from raylog.actors.node_watch import NodeWatch
 from raylog.actors.specs import BrokerSpec, ControllerSpec
+from raylog.storage.errors import WrongDirectory
 
 
 def listed(*names: str) -> list[dict[str, Any]]:
@@ -62,3 +66,30 @@ def test_a_broker_is_not_waited_for_any_longer_when_its_node_is_gone() -> None:
 
 def test_an_answer_that_ray_owes_is_asked_for_again() -> None:
     assert asyncio.run(given([[], listed("a", "b")], "", "b"))[0] == {"a", "b"}
+
+
+def test_a_node_with_another_clusters_directory_is_named_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        refused_before = asyncio.Event()
+        tries: list[BrokerSpec] = []
+
+        async def make(spec: BrokerSpec) -> None:
+            tries.append(spec)
+            if len(tries) > 1:
+                refused_before.set()
+            refusal = WrongDirectory(spec.folder, "cluster.id", "a" * 32, "b" * 32)
+            raise RuntimeError(f"The actor died: {type(refusal).__name__}: {refusal}")  # as Ray passes it on
+
+        spec = ControllerSpec(folder=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
+        watch = NodeWatch(spec, nodes=lambda: listed("b"), make_broker=make, check_s=0.01)
+        watch.start()
+        try:
+            async with asyncio.timeout(10):
+                await refused_before.wait()
+        finally:
+            await watch.stop()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(story())
+    assert "on host-of-b belongs to another cluster" in caplog.text
+    assert "raylog start --join" in caplog.text

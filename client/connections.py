@@ -55,6 +55,10 @@ class ConnectionPool:
             return await asyncio.wait_for(asyncio.shield(task), timeout_s)
         except (RpcError, TimeoutError) as error:
             raise as_raylog_error(error) from error
+        except asyncio.CancelledError:
+            if task.cancelled() and self._is_closed:  # it was not the caller that was cancelled
+                raise ClientClosed("The client was closed while it connected.") from None
+            raise
 
     async def close(self) -> None:
         """Close every connection, and end those that are being made. They send what is queued first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import sys
 import threading
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from raylog.client.admin import Admin
+from raylog.client.connections import ConnectionPool
 from raylog.client.consumer import Consumer
 from raylog.client.producer import Producer
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import ClientClosed, InvalidRequest
 from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
-from tests.unit.client.toy_server import ToyCluster
+from tests.unit.client.toy_server import SECRET, ToyCluster
 
 HERE = TopicPartition("t", 0)
 
@@ -152,3 +154,29 @@ def test_what_is_no_topic_or_no_offset_is_refused_where_it_is_given(cluster: Toy
         for offset in wrong_offsets:
             with pytest.raises(TypeError, match="offset"):
                 consumer.seek(HERE, offset)
+
+
+def test_a_client_that_is_closed_while_it_connects_ends_the_call_with_an_error_and_not_as_cancelled() -> None:
+    async def scenario() -> None:
+        arrived = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            arrived.set()
+            try:
+                await reader.read()
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        try:
+            pool = ConnectionPool(SECRET)
+            call = asyncio.ensure_future(pool.get(server.sockets[0].getsockname(), 10))
+            await asyncio.wait_for(arrived.wait(), 10)
+            await pool.close()
+            with pytest.raises(ClientClosed):
+                await call
+        finally:
+            server.close()
+            await server.wait_closed()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

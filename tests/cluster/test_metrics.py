@@ -165,3 +165,32 @@ async def reasons_within(timeout_s: float, port: int, wanted: set[str]) -> set[s
         if reasons == wanted or asyncio.get_running_loop().time() > deadline:
             return reasons
         await asyncio.sleep(0.05)
+
+
+def test_a_broker_that_starts_without_a_controller_is_alive_and_not_ready(tmp_path: Path) -> None:
+    asyncio.run(no_controller(tmp_path))
+
+
+async def no_controller(tmp_path: Path) -> None:
+    port = free_port()
+    async with LocalCluster(tmp_path, brokers=1, config={"metrics.port": str(port)}) as cluster:
+        page = NodePage(cluster.broker_servers[1])
+        page.start()
+        await eventually(lambda: page.endpoint is not None, what="the page is served")
+        await page.stop()
+        await cluster.stop_controller()
+        await cluster.stop_broker(1)
+        await cluster.start_broker(1)
+        page = NodePage(cluster.broker_servers[1])
+        try:
+            page.start()
+            await eventually(lambda: page.endpoint == ("127.0.0.1", port), what="the page is where it was")
+            assert (await get(port, "/healthz"))[0] == 200
+            wanted = {"broker 1 is not registered with the controller"}
+            assert await reasons_within(15, port, wanted) == wanted
+            body = (await get(port, "/metrics"))[1]
+            assert read(body, "kafka_controller_kafkacontroller_activecontrollercount") == [0]
+            await cluster.start_controller()
+            assert await reasons_within(15, port, set()) == set()
+        finally:
+            await page.stop()

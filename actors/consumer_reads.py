@@ -137,6 +137,13 @@ class ConsumerReads:
         else:
             self._answer_time(request, timestamp, upper, epoch)
 
+    def end_of_epoch(self, request: Request) -> None:
+        """Answer where the records of a leader epoch end here: a consumer compares that with what it has read."""
+        leader_epoch, epoch = request.args[2:4]
+        machine = self._leading(request, leader_epoch)
+        if machine is not None:
+            request.reply([*machine.end_of_epoch(LeaderEpoch(epoch)), self._log.log_start_offset])
+
     def _answer_time(self, request: Request, timestamp: int, upper: int, epoch: int) -> None:
         try:
             if timestamp == MAX_TIMESTAMP:

@@ -208,8 +208,10 @@ class ReplicaServer:
             if numbers[MAX_WAIT_OF_FETCH] < LONGEST_MS:
                 self._ticks.hasten(numbers[MAX_WAIT_OF_FETCH])
             runner.reads.fetch(request, *numbers)
-        else:
+        elif method == "list_offsets":
             runner.reads.list_offsets(request)
+        else:
+            runner.reads.end_of_epoch(request)
 
     def _on_other_request(self, request: Request) -> None:
         if request.method not in ("replica_status", "replica_metrics"):
@@ -465,6 +467,7 @@ _NUMBERS_BEHIND_PARTITION: Final = {
     "fetch": 6,
     "fetch_near": 7,
     "list_offsets": 2,
+    "offset_for_leader_epoch": 2,
     "replica_fetch": 9,
     "delete_records": 3,
 }

@@ -135,8 +135,8 @@ class Consumer:
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
         """The next records by partition, at most `max_records` (max_poll_records); {} when none come in `timeout_ms`.
 
-        Raises UnknownTopicOrPartition, NoOffsetForPartition, OffsetOutOfRange (without auto_offset_reset),
-        CorruptMessage, RecordDeserializationFailed, and what the group refuses for good.
+        Raises UnknownTopicOrPartition, NoOffsetForPartition, CorruptMessage, RecordDeserializationFailed, without
+        auto_offset_reset OffsetOutOfRange and LogTruncation, and what the group refuses for good.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         return self._take_or_poll(lambda: self._engine.take(limit), timeout_ms / 1000) or {}

@@ -50,6 +50,16 @@ class OffsetOutOfRange(RaylogError):
     code = 1
 
 
+class LogTruncation(OffsetOutOfRange):
+    """Records that this consumer has read are not in the partition any more: it was elected uncleanly (KIP-320).
+
+    Raised with ``auto_offset_reset="none"``. Details: ``position``, where reading would have gone on, and
+    ``divergent_offset``, from which on the partition holds other records; seek to one of them, or elsewhere.
+    """
+
+    code = 1012
+
+
 class CorruptMessage(RetriableError):
     """A record batch failed its checksum."""
 

@@ -29,12 +29,12 @@ from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.consuming.positions import PositionFinder
 from raylog.client.consuming.signal import Signal
+from raylog.client.consuming.truncation import repair
 from raylog.client.failures import as_raylog_error
 from raylog.client.serializers import deserializer
 from raylog.client.types import OffsetAndMetadata, Record
 from raylog.core.errors import (
     ClientClosed,
-    CorruptMessage,
     InvalidRequest,
     OffsetOutOfRange,
     RaylogError,
@@ -391,13 +391,7 @@ class Engine:
     def _repair(self) -> None:
         """Reset positions outside the log, and fetch again what came damaged (the user has been told)."""
         for state in self.assignment.states.values():
-            failure = state.failure
-            if isinstance(failure, OffsetOutOfRange) and self._repairs_itself(failure):
-                state.find_start(Start.POLICY)
-                self.fetcher.restart(state)
-            elif isinstance(failure, CorruptMessage | NearReadFailed):
-                state.reads_near = state.reads_near and isinstance(failure, CorruptMessage)
-                state.refetch()
+            if repair(state, resets=self.config.auto_offset_reset != "none"):
                 self.fetcher.restart(state)
 
     def _assign_everything(self) -> None:

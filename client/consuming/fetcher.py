@@ -16,6 +16,7 @@ from raylog.client.consuming.assignment import Assignment
 from raylog.client.consuming.near import NearReadFailed
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.consuming.stream import FetchStream
+from raylog.client.consuming.truncation import has_what_was_read, must_compare
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.core.errors import (
     CorruptMessage,
@@ -149,6 +150,8 @@ class Fetcher:
 
         None while all partitions together hold fetch_max_bytes, so that none starves either.
         """
+        if state.drains:
+            return 0
         if state.has_places:
             return NEAR_AHEAD_BYTES
         full = self._assignment.buffered_bytes >= self._config.fetch_max_bytes
@@ -171,6 +174,11 @@ class Fetcher:
         connection = cluster.live_connection(leader.endpoint)
         if connection is None:
             connection = await cluster.connection(leader.endpoint, timeout_s)
+        if must_compare(state, leader.leader_epoch):
+            state.drains = state.buffered_bytes > 0
+            if state.drains or not await has_what_was_read(state, leader, connection, timeout_s):
+                self._on_data()
+                return
         stream = FetchStream(
             state,
             connection,

@@ -57,6 +57,8 @@ class PartitionState:
         "_taken_bytes",
         "_taken_from",
         "_waiting",
+        "compared_epoch",
+        "drains",
         "fetch_offset",
         "high_watermark",
         "last_epoch",
@@ -89,7 +91,11 @@ class PartitionState:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.last_epoch = -1
-        """Leader epoch of the batch read last."""
+        """Leader epoch of the batch read last, or that of the committed offset; -1 when nothing says it."""
+        self.compared_epoch = -1
+        """The newest leader epoch whose leader is known to have what was read."""
+        self.drains = False
+        """What is buffered has to be taken before more is fetched: a new leader is to be asked whether it has that."""
         self._opener = opener
         self.reads_near = True
         """Whether a leader on this machine may be asked for places in its files; not after that has failed."""
@@ -116,9 +122,10 @@ class PartitionState:
 
     # The loop's side
 
-    def move_to(self, offset: int) -> None:
-        """Go on at this offset, in a new session."""
+    def move_to(self, offset: int, epoch: int = -1) -> None:
+        """Go on at this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""
         self.position = self.fetch_offset = offset
+        self.last_epoch = epoch
         self._drop()
 
     def find_start(self, start: Start) -> None:
@@ -131,10 +138,11 @@ class PartitionState:
     def refetch(self) -> None:
         """Throw away what is buffered and fetch again from the position."""
         if self.position is not None:
-            self.move_to(self.position)
+            self.move_to(self.position, self.last_epoch)
 
     def _drop(self) -> None:
         self.session += 1
+        self.drains = False
         self._waiting.clear()
         self._records = []
         self._at = 0

@@ -80,7 +80,7 @@ class PositionFinder:
                 if offset is None:
                     state.start = Start.POLICY
                 else:
-                    self._set_position(state, offset.offset)
+                    self._set_position(state, offset.offset, offset.leader_epoch)
         lost = [state.partition for state in lacking if current(state) and self._timestamp(state) is None]
         if lost:
             named = ", ".join(map(str, lost))
@@ -103,8 +103,8 @@ class PositionFinder:
         if failure is not None:
             raise failure  # after the others have their positions: it is about one topic
 
-    def _set_position(self, state: PartitionState, offset: int) -> None:
-        state.move_to(offset)
+    def _set_position(self, state: PartitionState, offset: int, epoch: int = -1) -> None:
+        state.move_to(offset, epoch)
         self._on_found(state)
 
     def _timestamp(self, state: PartitionState) -> int | None:

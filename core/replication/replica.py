@@ -133,6 +133,11 @@ class ReplicaMachine:
         """The leader epochs of the log and where they begin."""
         return self._log.epochs.entries
 
+    def end_of_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """Return the largest leader epoch of this log that is not above ``epoch``, and where it ends (KIP-320)."""
+        found = self._log.epochs.end_for(epoch, self._log.end)
+        return found.epoch, found.end_offset
+
     @property
     def isr(self) -> tuple[BrokerId, ...]:
         """The committed in-sync replicas, as far as this replica knows."""

@@ -20,6 +20,15 @@ def where(cluster: LocalCluster) -> dict[str, Any]:
     return {"bootstrap": cluster.bootstrap(), "secret": SECRET}
 
 
+async def read(consumer: raylog.AsyncConsumer, count: int) -> list[raylog.Record]:
+    found: list[raylog.Record] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                found += records
+    return found
+
+
 @in_cluster()
 async def test_leadership_goes_back_by_command_and_loses_nothing(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
@@ -74,6 +83,9 @@ async def test_an_unclean_election_by_command_is_marked_where_everybody_sees_it(
     await cluster.stop_replica("t", 0, third)
     await talk.until("t", lambda found: found.isr == [row.leader])
     await talk.produce("t", b"gone", acks=-1)
+    consumer = raylog.AsyncConsumer("t", auto_offset_reset="earliest", **where(cluster))
+    await consumer.start()
+    assert [record.value for record in await read(consumer, 1)] == [b"gone"]
     for broker in (row.leader, second, third):
         cluster.broker_servers[broker]._supervisor._needs_start = lambda *_, **__: False  # type: ignore[union-attr, method-assign]
     await cluster.stop_replica("t", 0, row.leader)
@@ -86,6 +98,11 @@ async def test_an_unclean_election_by_command_is_marked_where_everybody_sees_it(
         assert (await admin.describe_topic("t")).partitions[0].unclean_leader_epoch == found.leader_epoch
         details = (await admin.describe_cluster()).details
     assert details["unclean_partitions"] == [["t-0", found.leader_epoch]]
+    await talk.produce("t", b"other")
+    await talk.produce("t", b"more")
+    again = [(record.offset, record.value) for record in await read(consumer, 2)]
+    await consumer.stop()
+    assert again == [(0, b"other"), (1, b"more")], "it does not go on in the middle of another history (KIP-320)"
 
 
 @in_cluster()

@@ -84,6 +84,18 @@ class ToyPartition:
         for batch in kept:
             self._keep(batch)
 
+    def lose(self, end: int) -> None:
+        """Forget everything from an offset on, whoever was told that it is replicated: an unclean election follows."""
+        self.high_watermark = end
+        self.forget_unreplicated()
+
+    def end_of_epoch(self, epoch: int) -> list[int]:
+        """The largest leader epoch with records that is not above this one, where it ends, and the log start."""
+        headers = [header for header, _ in self.batches]
+        known = [header.partition_leader_epoch for header in headers if header.partition_leader_epoch <= epoch]
+        later = [header.base_offset for header in headers if header.partition_leader_epoch > epoch]
+        return [known[-1] if known else epoch, later[0] if later else self.log_end, self.log_start]
+
     def read(self, offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches from the one that holds `offset`, below the high watermark; at least one if there is one."""
         found: list[bytes] = []

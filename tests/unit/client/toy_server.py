@@ -53,6 +53,8 @@ class ToyCluster:
         self.extra_methods: dict[str, Callable[[Request], None]] = {}
         """Further methods that every broker endpoint serves, for instance those of a group coordinator."""
         self.requests_seen: list[str] = []
+        self.compares_epochs = True
+        """Whether leaders know `offset_for_leader_epoch`; those of the first release do not."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
@@ -327,6 +329,9 @@ class ToyCluster:
                 self._own(asyncio.ensure_future(self._fetch(one, request)))
             elif request.method == "list_offsets":
                 request.reply(self._list_offsets(one, request.args[3]))
+            elif request.method == "offset_for_leader_epoch" and self.compares_epochs:
+                self.requests_seen.append(request.method)
+                request.reply(one.end_of_epoch(request.args[3]))
             elif request.method == "delete_records":
                 request.reply([one.delete_records(request.args[3])])
             else:

@@ -12,7 +12,7 @@ import msgspec
 
 from .compression import Buffer
 from .errors import CorruptBatch
-from .grids import FOUR_COLUMNS, Grid, Layout, array_at, find_grid, find_layout
+from .grids import ARRAY_16, ARRAY_32, FOUR_COLUMNS, Grid, Layout, array_at, find_grid, find_layout
 from .grids import NIL as NIL_KIND
 
 Header = tuple[str, bytes | None]
@@ -20,6 +20,11 @@ Column = list[bytes | None]
 HeaderColumn = list[list[Header] | None]
 
 _NIL = bytes((NIL_KIND,))
+HEADERS_MAX = 1 << 22
+"""Most headers of one batch. Each takes 64 bytes and more when it is decoded, and may take 3 bytes in the body."""
+_HEADER_BYTES_MIN = 3
+_PAIR_KINDS = (0x92, ARRAY_16, ARRAY_32)
+"""First bytes of an encoded pair."""
 _RUNS_MAX = 16
 """A batch whose records were made within so many milliseconds has its timestamps made a run at a time."""
 
@@ -77,6 +82,7 @@ class OpenBatch:
         "_base_ms",
         "_body",
         "_columns",
+        "_is_checked",
         "_is_laid_out",
         "_kept",
         "_layout",
@@ -103,6 +109,9 @@ class OpenBatch:
         `source`: a buffer, and where the body begins and ends there; bytes are gone through faster than a view of them.
         """
         self.rows = rows
+        # What was compressed may be a thousand times larger than what was sent: no list is made of it before it is
+        # known to have as many elements as the batch has records.
+        self._is_checked = source is not None
         self._source = source or (body, 0, len(body))
         self._layout: Layout | None = None
         self._is_laid_out = False
@@ -131,16 +140,18 @@ class OpenBatch:
         """For a batch of another kind, whose records were decoded already."""
         one = cls.__new__(cls)
         one.rows, one.offsets, one._columns, one._kept = len(columns.offsets), columns.offsets, columns, {}
-        one._layout, one._is_laid_out = None, True
+        one._layout, one._is_laid_out, one._is_checked = None, True, True
         return one
 
     def all(self) -> Columns:
         """Every column, in one pass."""
         if self._columns is not None:
             return self._columns
+        if not self._is_checked:
+            self._check_lengths()
         try:  # not by `_decoded`: this is on the way of every batch
             body = _decode_whole(self._body)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise self._unreadable(error) from error
         keys, values, headers = body.keys, body.values, body.headers
         for column in (keys, values, headers):
@@ -175,6 +186,8 @@ class OpenBatch:
             return found
         if name == "timestamps":
             return self.timestamps()
+        if not self._is_checked:
+            self._check_lengths()
         if name == "values" and self._parts is None:
             values: list[Any] | None = self._decoded(_decode_values, self._body).values
             if values is not None and len(values) != self.rows:
@@ -252,10 +265,21 @@ class OpenBatch:
     def _decoded(self, decode: Any, part: Any) -> Any:
         try:
             return decode(part)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise self._unreadable(error) from error
 
-    def _unreadable(self, error: msgspec.MsgspecError) -> CorruptBatch:
+    def _check_lengths(self) -> None:
+        """CorruptBatch unless each column has an element a record; nothing is allocated for them."""
+        for name in ("timestamp_deltas", "keys", "values"):
+            self.part(name)
+        headers = self.part("headers")
+        if headers is not None and len(headers) > HEADERS_MAX * _HEADER_BYTES_MIN:
+            encoded = bytes(headers)
+            if sum(encoded.count(kind) for kind in _PAIR_KINDS) > HEADERS_MAX:
+                raise self._corrupt(f"it has more than {HEADERS_MAX} headers")
+        self._is_checked = True
+
+    def _unreadable(self, error: Exception) -> CorruptBatch:
         return self._corrupt(f"its columns cannot be read ({error})")
 
     def _unequal(self, count: int) -> CorruptBatch:

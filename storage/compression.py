@@ -23,6 +23,7 @@ Buffer = bytes | bytearray | memoryview
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SNAPPY_GROWTH_MAX = 32  # an element of 3 bytes makes 64 bytes at most; the format allows no more
 _FIRST_GUESS_BYTES = 1 << 20
 
 
@@ -120,8 +121,11 @@ def _decompress_xerial(data: Buffer, max_bytes: int) -> bytes:
 def _unpack_snappy_block(block: memoryview, max_bytes: int) -> bytes:
     cramjam = _cramjam()
     try:
-        if cramjam.snappy.decompress_raw_len(block) > max_bytes:
+        declared = cramjam.snappy.decompress_raw_len(block)
+        if declared > max_bytes:
             raise _too_large(max_bytes)
+        if declared > len(block) * _SNAPPY_GROWTH_MAX:  # the output is allocated before anything is read
+            raise CorruptBatch(f"its snappy body cannot hold the {declared} bytes that it declares")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"its snappy body is invalid ({error})") from error

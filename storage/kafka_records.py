@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from .columns import HEADERS_MAX
 from .compression import Buffer
 from .errors import CorruptBatch
 from .records import TIMESTAMP_TYPE_BIT, BatchHeader, Columns, Header
 
 _VARINT_BYTES_MAX = 10
+_RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key, value and number of headers, a byte each
 
 
 def _put_varint(out: bytearray, value: int) -> None:
@@ -61,11 +63,12 @@ def encode_records(
 class _Reader:
     """A position in the body; every read is checked against the end."""
 
-    __slots__ = ("data", "position")
+    __slots__ = ("data", "headers_left", "position")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.position = 0
+        self.headers_left = HEADERS_MAX
 
     def varint(self) -> int:
         number = shift = 0
@@ -95,6 +98,9 @@ class _Reader:
         count = self.varint()
         if not 0 <= count <= len(self.data) - self.position:
             raise CorruptBatch("a header count in its records is impossible")
+        self.headers_left -= count
+        if self.headers_left < 0:
+            raise CorruptBatch(f"it has more than {HEADERS_MAX} headers")
         pairs: list[Header] = []
         for _ in range(count):
             try:
@@ -108,6 +114,8 @@ class _Reader:
 def decode_records(body: Buffer, header: BatchHeader) -> Columns:
     """The records of a magic 2 body as columns; CorruptBatch when they do not fill the body exactly."""
     reader = _Reader(bytes(body))
+    if header.record_count * _RECORD_BYTES_MIN > len(reader.data):
+        raise CorruptBatch(f"{header.record_count} records cannot be in {len(reader.data)} bytes")
     offsets: list[int] = []
     timestamps: list[int] = []
     keys: list[bytes | None] = []

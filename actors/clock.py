@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import time
 
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The first exists on Linux only."""
+
 
 def monotonic_ms() -> int:
     """Return milliseconds of a clock that never goes back; for deadlines and session times."""
     return time.monotonic_ns() // 1_000_000
+
+
+def since_boot_ms() -> int:
+    """Return milliseconds of a clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
 
 
 def wall_ms() -> int:

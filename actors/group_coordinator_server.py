@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from raylog.actors.clock import monotonic_ms, wall_ms
+from raylog.actors.careful_clock import CarefulClock
+from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.group_requests import event_for
 from raylog.actors.metrics.process import usage_of
@@ -59,6 +60,8 @@ class GroupCoordinatorServer:
         self._identity: Identity | None = None
         self._registered = asyncio.Event()
         self._machine: CoordinatorMachine | None = None
+        self._clock = CarefulClock(self._name)
+        """What offsets expire by."""
         self._requests: dict[int, Request] = {}
         self._next_number = 1
         self._wanted = asyncio.Event()
@@ -155,7 +158,7 @@ class GroupCoordinatorServer:
                 machine.replay(key, value)
                 rows += 1
         self._machine = machine
-        self._perform(machine.loaded(monotonic_ms(), wall_ms=wall_ms()))
+        self._perform(machine.loaded(monotonic_ms(), wall_ms=self._clock.deleting_ms()))
         logger.info("%s ready in epoch %d after %d rows", self._name, self._epoch, rows)
 
     def _forget(self) -> None:
@@ -209,7 +212,7 @@ class GroupCoordinatorServer:
             if self._machine is not None:
                 self._drop_deserted()
                 log = groups.LogExtent(end_offset=self._log.end_offset, size_bytes=self._log.size_bytes)
-                tick = groups.Tick(cause="tick", now_ms=monotonic_ms(), wall_ms=wall_ms(), log=log)
+                tick = groups.Tick(cause="tick", now_ms=monotonic_ms(), wall_ms=self._clock.deleting_ms(), log=log)
                 self._step(self._machine, tick)
 
     def _drop_deserted(self) -> None:

@@ -9,6 +9,8 @@ NAMESPACE: Final = "raylog"
 """Ray namespace of every Raylog actor; one cluster per Ray cluster."""
 
 CONTROLLER: Final = "controller"
+INTERNAL_PREFIX: Final = "__"
+"""Begins the names of Raylog's own topics; users cannot create such topics."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 METADATA_TOPIC: Final = "__cluster_metadata"
 RESOURCE: Final = "raylog"

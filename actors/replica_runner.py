@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any, Final
 
+from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.flusher import Flusher
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 MAX_BYTES = 7
 """Place of ``max_bytes`` in the arguments of ``replica_fetch``."""
+RETENTION_CHECK_MS: Final = 300_000
+"""Default of ``log.retention.check.interval.ms``."""
 DESERTED_CHECK_MS: Final = 500
 """How often requests are looked for whose sender has gone."""
 
@@ -51,8 +54,16 @@ class Hands:
 class ReplicaRunner:
     """A partition log with the machine that decides what happens to it."""
 
-    def __init__(self, partition: TopicPartition, log: PartitionLog, *, flush: FlushPolicy, hands: Hands) -> None:
-        """``flush`` says when what was appended counts as durable."""
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: PartitionLog,
+        *,
+        flush: FlushPolicy,
+        hands: Hands,
+        retention_check_ms: int = RETENTION_CHECK_MS,
+    ) -> None:
+        """``flush`` says when what was appended counts as durable, ``retention_check_ms`` how often old segments go."""
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
@@ -62,6 +73,10 @@ class ReplicaRunner:
         self._flush = flush
         self._syncs_first = flush.before_acknowledging
         self._flush_due_ms = 0
+        self._retention_check_ms = retention_check_ms
+        self._retention_due_ms = monotonic_ms() + retention_check_ms
+        self.clock = CarefulClock(str(partition))
+        """What retention goes by."""
         self._deserted_due_ms = 0
         self._append_failing = False
         self._unflushed = 0
@@ -188,6 +203,9 @@ class ReplicaRunner:
         if self._unflushed and now >= self._flush_due_ms:
             self._unflushed = 0
             self._flusher.kick()
+        if now >= self._retention_due_ms:
+            self._retention_due_ms = now + self._retention_check_ms
+            self.apply_retention()
         return now
 
     def next_tick_ms(self, now: int, latest: int) -> int:
@@ -218,8 +236,9 @@ class ReplicaRunner:
         if machine is None:
             return
         before = self.log.log_start_offset
-        self.log.apply_retention(wall_ms(), machine.high_watermark)
-        self.log.purge_deleted(wall_ms())
+        now = self.clock.deleting_ms()
+        self.log.apply_retention(now, machine.high_watermark)
+        self.log.purge_deleted(now)
         if self.log.log_start_offset != before:
             self._log_start_moved("retention")
 

@@ -21,7 +21,7 @@ from raylog.actors.metrics.replica import replica_metrics
 from raylog.actors.replica_log import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.replica_status import replica_status
-from raylog.actors.settings import replication_settings, session_heartbeat_s, topic_settings
+from raylog.actors.settings import log_settings, replication_settings, retention_check_ms, session_heartbeat_s
 from raylog.actors.specs import ReplicaSpec
 from raylog.actors.ticks import LONGEST_MS, Ticks
 from raylog.actors.transport import listen
@@ -36,7 +36,6 @@ from raylog.storage.records import end_offset
 
 logger = logging.getLogger(__name__)
 
-RETENTION_CHECK_MS: Final = 300_000
 REGISTER_TIMEOUT_S: Final = 5.0
 PROPOSE_TIMEOUT_S: Final = 5.0
 LINK_BROKEN: Final = 1001
@@ -60,7 +59,6 @@ class ReplicaServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._ticks = Ticks(self._tick)
-        self._retention_due_ms = monotonic_ms() + RETENTION_CHECK_MS
         self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -97,7 +95,7 @@ class ReplicaServer:
             raise
 
     async def _start(self) -> None:
-        config, flush = topic_settings(self.spec.topic_config)
+        config, flush = log_settings(self.spec)
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(None, open_replica_log, self.spec, config, flush.before_acknowledging)
         try:
@@ -110,6 +108,7 @@ class ReplicaServer:
             self.partition,
             opened.log,
             flush=flush,
+            retention_check_ms=retention_check_ms(self.spec.cluster_config),
             hands=Hands(
                 send_fetch=self._send_fetch,
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
@@ -165,7 +164,7 @@ class ReplicaServer:
             catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
         )
         self._settings = _settings_of(self.spec)
-        log, flush = topic_settings(spec.topic_config)
+        log, flush = log_settings(self.spec)
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings)
 
@@ -371,7 +370,7 @@ class ReplicaServer:
             raise
         incarnation, state = reply.args[:2]
         if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
-            note_boot(self.spec, topic_settings(self.spec.topic_config)[1].before_acknowledging)
+            note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
         if runner.machine is None:
             self._incarnation = Incarnation(incarnation)
             runner.begin_life(self.spec.broker, self._incarnation, self._settings)
@@ -440,9 +439,6 @@ class ReplicaServer:
     def _tick(self, latest_ms: int) -> int:
         runner = self._running()
         now = runner.tick()
-        if now >= self._retention_due_ms:
-            self._retention_due_ms = now + RETENTION_CHECK_MS
-            runner.apply_retention()
         return runner.next_tick_ms(now, latest_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -27,5 +27,6 @@ def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: Replicati
         "synced_end_offset": log.synced_end_offset,
         "disk_hanging_ms": runner.disk_hanging_ms,
         "size_bytes": log.size_bytes,
+        "clock_jump_ms": runner.clock.jump_ms,
         "pid": os.getpid(),
     }

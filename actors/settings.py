@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from raylog.actors.naming import INTERNAL_PREFIX
+from raylog.actors.specs import ReplicaSpec
 from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.storage.log import LogConfig
@@ -32,19 +34,45 @@ class FlushPolicy:
         return self.messages == 1
 
 
-def topic_settings(topic: Mapping[str, str]) -> tuple[LogConfig, FlushPolicy]:
-    """Return how a topic's segments are written, kept and brought to disk."""
-    config = TopicConfig.from_dict(topic)
+def topic_settings(
+    topic: Mapping[str, str], cluster: Mapping[str, str], *, internal: bool = False
+) -> tuple[LogConfig, FlushPolicy]:
+    """Return how a topic's segments are written, kept and brought to disk.
+
+    ``internal``: a topic of Raylog's own, written by an actor on another machine perhaps. Its timestamps have no
+    limits, because clocks that differ must not stop a coordinator.
+    """
+    config = TopicConfig.from_dict({**_timestamp_limits(cluster), **topic})
     log = LogConfig(
         segment_bytes=config.segment_bytes,
         segment_ms=config.segment_ms,
         index_interval_bytes=config.index_interval_bytes,
         max_message_bytes=config.max_message_bytes,
+        message_timestamp_before_max_ms=LONG_MAX if internal else config.message_timestamp_before_max_ms,
+        message_timestamp_after_max_ms=LONG_MAX if internal else config.message_timestamp_after_max_ms,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )
     return log, FlushPolicy(messages=config.flush_messages, ms=config.flush_ms)
+
+
+def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:
+    """Return how the log of a replica is written, kept and brought to disk."""
+    return topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))
+
+
+def _timestamp_limits(cluster: Mapping[str, str]) -> dict[str, str]:
+    values = ClusterConfig.from_dict(cluster)
+    return {
+        "message.timestamp.after.max.ms": str(values.log_message_timestamp_after_max_ms),
+        "message.timestamp.before.max.ms": str(values.log_message_timestamp_before_max_ms),
+    }
+
+
+def retention_check_ms(cluster: Mapping[str, str]) -> int:
+    """Return how often a replica looks for segments to remove."""
+    return ClusterConfig.from_dict(cluster).log_retention_check_interval_ms
 
 
 def replication_settings(

@@ -129,7 +129,19 @@ TOPIC_KEYS: Final = _keys(
     ),
     _int("flush.ms", LONG_MAX, 0, "Sync to disk at the latest after this time."),
     _int("index.interval.bytes", 4096, 1, "Bytes of log between two entries of the offset index.", INT_MAX),
-    _int("max.message.bytes", 1_048_588, 0, "Largest record batch that is accepted, after compression.", INT_MAX),
+    _int("max.message.bytes", 1_048_588, 0, "Largest record batch accepted, compressed, with its header.", INT_MAX),
+    _int(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        0,
+        "How far a timestamp may be ahead of the leader's clock; above that the batch is refused (InvalidTimestamp).",
+    ),
+    _int(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        0,
+        "How far a timestamp may be behind the leader's clock; below that the batch is refused (InvalidTimestamp).",
+    ),
     ConfigKey(
         name="message.timestamp.type",
         kind="choice",
@@ -233,6 +245,9 @@ CLUSTER_KEYS: Final = _keys(
         "Share of the partitions whose preferred leader a broker is that others may lead before leadership goes back.",
         100,
     ),
+    _int("log.message.timestamp.after.max.ms", 3_600_000, 0, "`message.timestamp.after.max.ms` of topics without it."),
+    _int("log.message.timestamp.before.max.ms", LONG_MAX, 0, "`message.timestamp.before.max.ms` of topics without it."),
+    _int("log.retention.check.interval.ms", 300_000, 1, "How often replicas look for segments that retention removes."),
     _int(
         "metadata.log.max.record.bytes.between.snapshots",
         1_048_576,
@@ -368,6 +383,8 @@ class TopicConfig:
     flush_ms: int
     index_interval_bytes: int
     max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
     message_timestamp_type: str
     min_insync_replicas: int | None
     """None = not set: a majority of the replication factor, see :meth:`min_insync`."""
@@ -392,6 +409,8 @@ class TopicConfig:
             flush_ms=int(text("flush.ms")),
             index_interval_bytes=int(text("index.interval.bytes")),
             max_message_bytes=int(text("max.message.bytes")),
+            message_timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),
+            message_timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
             message_timestamp_type=text("message.timestamp.type"),
             min_insync_replicas=int(own_minimum) if own_minimum else None,
             retention_bytes=int(text("retention.bytes")),
@@ -422,6 +441,9 @@ class ClusterConfig:
     group_min_session_timeout_ms: int
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
+    log_message_timestamp_after_max_ms: int
+    log_message_timestamp_before_max_ms: int
+    log_retention_check_interval_ms: int
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_voters_max: int
     metrics_listen: str

@@ -174,6 +174,12 @@ class RebalanceInProgress(RetriableError):
     code = 27
 
 
+class InvalidTimestamp(RaylogError):
+    """The record's timestamp is too far from the broker's clock."""
+
+    code = 32
+
+
 class UnsupportedVersion(RaylogError):
     """The other side's release does not know this method, record or feature."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DAY_MS = 86_400_000
+NO_LIMIT_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class LogConfig:
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1_048_588
     retention_ms: int = 7 * DAY_MS
+    message_timestamp_before_max_ms: int = NO_LIMIT_MS
+    message_timestamp_after_max_ms: int = NO_LIMIT_MS  # Kafka's default for topics is an hour; a bare log has no limit
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS

@@ -68,6 +68,38 @@ class UnsupportedCompression(StorageError):
         self.codec = codec
 
 
+class InvalidRecord(StorageError):
+    """The header of a batch says what no producer may write. Sending it again does not help."""
+
+    code: ClassVar[int] = 87
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Record batch is refused: {reason}.")
+
+
+class InvalidTimestamp(StorageError):
+    """A timestamp is too far from the broker's clock. Kafka 4's rule (KIP-937)."""
+
+    code: ClassVar[int] = 32
+
+    def __init__(self, timestamp_ms: int, now_ms: int, key: str, limit_ms: int) -> None:
+        side = "ahead of" if timestamp_ms > now_ms else "behind"
+        super().__init__(
+            f"Timestamp {timestamp_ms} is {abs(timestamp_ms - now_ms)} ms {side} the broker's clock, {key}={limit_ms}. "
+            "Timestamps are milliseconds since 1970: check the unit and the clocks."
+        )
+        self.timestamp_ms = timestamp_ms
+
+
+class InvalidTimestampType(StorageError):
+    """A producer claims that the broker has set the timestamps."""
+
+    code: ClassVar[int] = 32
+
+    def __init__(self) -> None:
+        super().__init__("A producer must not set the timestamp type LogAppendTime; send CreateTime.")
+
+
 class OutOfOrderSequence(StorageError):
     """A producer's sequence number does not follow the last one: a batch before it was lost."""
 

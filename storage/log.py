@@ -109,14 +109,14 @@ class PartitionLog:
 
         Writable memory is stamped in place, so that it holds on return what the file holds.
         A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
-        RecordTooLarge, UnsupportedCompression, OutOfOrderSequence, InvalidProducerEpoch, DuplicateSequence, DiskFull,
-        StorageIoError; nothing is kept then.
+        InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression, OutOfOrderSequence,
+        InvalidProducerEpoch, DuplicateSequence, DiskFull, StorageIoError; nothing is kept then.
         """
         if self._closed_because is not None:  # asked here and not by a call: this is on the way of every batch
             self._require_open()
         self._now_ms = now_ms
         batches = inspect(payload)
-        check_produced(batches, self.config.max_message_bytes)
+        check_produced(batches, self.config, now_ms)
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
@@ -239,7 +239,6 @@ class PartitionLog:
             self._folder_dirty = True
             self._checkpoint_at = 0.0  # the next sync writes the recovery point
         self._recent.touch(old)
-        self.producers.expire(self._now_ms, self.config.producer_id_expiration_ms)
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -444,11 +443,11 @@ class PartitionLog:
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
         """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.
 
-        Only below the high watermark. The files are renamed now and removed by `purge_deleted` after
-        file.delete.delay.ms, so that readers of slices can finish.
+        Only below the high watermark. Producers that were idle for too long are forgotten, too. `now_ms` is the only
+        time by which anything is deleted: pass a clock that is believed. The files are renamed now and removed by
+        `purge_deleted` after file.delete.delay.ms, so that readers of slices can finish.
         """
         self._require_open()
-        self._now_ms = now_ms
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
         if count == len(self.segments):

@@ -8,10 +8,36 @@ from __future__ import annotations
 import google_crc32c
 
 from .compression import Buffer
-from .errors import CorruptBatch, DuplicateSequence, RecordTooLarge, UnsupportedCompression
+from .config import LogConfig
+from .errors import (
+    CorruptBatch,
+    DuplicateSequence,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTimestampType,
+    RecordTooLarge,
+    UnsupportedCompression,
+)
 from .producer_state import Duplicate, ProducerState
-from .records import COMPRESSION_MASK, CRC_START, LENGTH_PREFIX_BYTES, parse_header
+from .records import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC_KAFKA,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+)
 from .segment import PlacedHeader
+
+COMPRESSED_RECORDS_MAX = 1 << 20
+"""Most records of a compressed batch, unless max.message.bytes is a larger number."""
+_REFUSED_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT
+_BYTES_COUNTED_MIN = 8
+_NO_TIMESTAMP = -1
 
 
 def inspect(payload: Buffer) -> list[PlacedHeader]:
@@ -34,21 +60,61 @@ def inspect(payload: Buffer) -> list[PlacedHeader]:
     return batches
 
 
-def check_produced(batches: list[PlacedHeader], max_message_bytes: int) -> None:
-    """Rules for batches that come from a producer, not from a leader."""
+def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) -> None:
+    """Rules for batches that come from a producer, not from a leader; read from headers alone.
+
+    A batch is as large as its header and body together, as Kafka counts it. `now_ms` is the leader's wall clock. Raises
+    RecordTooLarge, InvalidRecord, InvalidTimestamp, UnsupportedCompression, CorruptBatch.
+    """
+    latest = now_ms + config.message_timestamp_after_max_ms
+    earliest = now_ms - config.message_timestamp_before_max_ms
     for position, header in batches:
-        if header.batch_length + LENGTH_PREFIX_BYTES > max_message_bytes:
-            raise RecordTooLarge(header.size, max_message_bytes)
-        if header.record_count != header.last_offset_delta + 1:
-            raise CorruptBatch("its record count does not fit its last offset", position=position)
-        if header.attributes & COMPRESSION_MASK > 4:
-            raise UnsupportedCompression(header.attributes & COMPRESSION_MASK)
-        if (
-            header.producer_id >= 0
-            and (header.base_sequence < 0 or header.producer_epoch < 0)
-            and not header.is_control
-        ):
+        size = header.batch_length + LENGTH_PREFIX_BYTES
+        if size > config.max_message_bytes:
+            raise RecordTooLarge(size, config.max_message_bytes)
+        attributes, count, newest, first = (
+            header.attributes,
+            header.record_count,
+            header.max_timestamp,
+            header.base_timestamp,
+        )
+        if attributes & _REFUSED_BITS:
+            raise _refused_bit(attributes)
+        if count != header.last_offset_delta + 1:
+            raise InvalidRecord(f"it has {count} records, and its last one is number {header.last_offset_delta}")
+        if count > size - HEADER_BYTES and count > _records_max(header, config):
+            raise InvalidRecord(f"{count} records cannot be in a batch of {size} bytes; send smaller batches")
+        if attributes & COMPRESSION_MASK > 4:
+            raise UnsupportedCompression(attributes & COMPRESSION_MASK)
+        if newest > latest or first > latest:
+            after = config.message_timestamp_after_max_ms
+            raise InvalidTimestamp(max(newest, first), now_ms, "message.timestamp.after.max.ms", after)
+        if (first < earliest or newest < earliest) and newest != _NO_TIMESTAMP:
+            before = config.message_timestamp_before_max_ms
+            raise InvalidTimestamp(min(newest, first), now_ms, "message.timestamp.before.max.ms", before)
+        if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
             raise CorruptBatch("it has a producer id, but no sequence or no producer epoch", position=position)
+
+
+def _refused_bit(attributes: int) -> InvalidRecord | InvalidTimestampType:
+    if attributes & CONTROL_BIT:
+        return InvalidRecord("clients do not write control batches")
+    if attributes & TRANSACTIONAL_BIT:
+        return InvalidRecord("it belongs to a transaction, and this version has none")
+    return InvalidTimestampType()
+
+
+def _records_max(header: BatchHeader, config: LogConfig) -> int:
+    """The most records that a batch with more records than bytes can hold: a consumer makes an object of each.
+
+    A column whose values are all null takes no bytes, but a producer counts at least 12 bytes a record against the size
+    of its batch. What is compressed may be far larger than it looks.
+    """
+    if header.attributes & COMPRESSION_MASK:
+        return max(COMPRESSED_RECORDS_MAX, config.max_message_bytes)
+    if header.magic == MAGIC_KAFKA:
+        return 0  # each takes several bytes
+    return config.max_message_bytes // _BYTES_COUNTED_MIN
 
 
 def check_offsets(batches: list[PlacedHeader], expected: int) -> None:

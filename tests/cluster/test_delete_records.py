@@ -4,9 +4,17 @@ import asyncio
 
 import pytest
 
+from raylog.actors.clock import wall_ms
 from raylog.client.admin import AsyncAdmin
-from raylog.core.errors import OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
+from raylog.core.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from raylog.core.ids import EARLIEST, TopicPartition
+from raylog.storage.records import CONTROL_BIT
 from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
@@ -141,3 +149,15 @@ async def test_a_replica_that_hangs_is_named_when_the_time_is_over_and_the_delet
         resume()
         assert await waiting == {WHERE: 2}
     await eventually(lambda: starts(cluster) == {2})
+
+
+@in_cluster(config={"log.retention.check.interval.ms": "50"})
+async def test_retention_looks_as_often_as_configured_and_timestamps_far_ahead_are_refused(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    await talk.create("t", config={"retention.ms": "1", "message.timestamp.after.max.ms": "60000"})
+    await refused(talk.produce("t", b"in microseconds", timestamp_ms=wall_ms() * 1000), InvalidTimestamp)
+    await refused(talk.produce("t", b"a marker", attributes=CONTROL_BIT), InvalidRecord)
+    assert await talk.produce("t", b"old soon") == 0
+    await eventually(lambda: starts(cluster) == {1}, what="retention on every replica")
+    assert {one.status()["clock_jump_ms"] for one in cluster.replicas.values()} == {0}

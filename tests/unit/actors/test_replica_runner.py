@@ -14,7 +14,7 @@ def test_every_effect_of_the_machine_has_somebody_who_carries_it_out(tmp_path: P
     def nothing(_: Any) -> None:
         pass
 
-    config, flush = topic_settings({})
+    config, flush = topic_settings({}, {})
     log = PartitionLog.open(tmp_path / "t-0", config, topic_id="t" * 32, topic="t", partition=0, now_ms=0)
     hands = Hands(send_fetch=nothing, propose_isr=nothing, resign=nothing, role_changed=nothing, fatal=nothing)
     try:

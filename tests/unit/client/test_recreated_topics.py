@@ -9,6 +9,7 @@ import pytest
 from raylog.client.partitioner import partition_for_key
 from raylog.client.producer import Producer
 from raylog.core.errors import RaylogError, RecordTooLarge, UnknownTopicOrPartition
+from raylog.storage.config import LogConfig
 from raylog.storage.validation import check_produced, inspect
 from tests.unit.client.toy_partition import ToyPartition
 from tests.unit.client.toy_server import ToyCluster
@@ -76,7 +77,7 @@ def test_the_largest_record_that_send_takes_is_the_largest_that_a_leader_takes(
     normal = ToyPartition.append
 
     def strict(partition: ToyPartition, payload: memoryview) -> int:
-        check_produced(inspect(payload), 1_048_588)
+        check_produced(inspect(payload), LogConfig(max_message_bytes=1_048_588), now_ms=0)
         return normal(partition, payload)
 
     monkeypatch.setattr(ToyPartition, "append", strict)

@@ -57,7 +57,7 @@ def test_wrong_indexes_are_reported(tmp_path: Path) -> None:
 
 def test_a_batch_that_cannot_be_opened_is_a_problem_row(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
-    log.append_as_leader(batch(b"a", attributes=0x10), 1, NOW)
+    log.append_as_follower(batch(b"a", attributes=0x10, partition_leader_epoch=1), NOW)
     path = log.segments[0].path
     rows = list(dump_segment(path))
     assert isinstance(rows[0], BatchRow)

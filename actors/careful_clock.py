@@ -1,0 +1,41 @@
+"""The time of day for everything that deletes: retention, producer ids, group offsets. Owned by shells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from raylog.actors.clock import since_boot_ms, wall_ms
+from raylog.core.clock_guard import ClockGuard
+
+logger = logging.getLogger(__name__)
+
+
+class CarefulClock:
+    """Reads both clocks, asks the guard, and logs a jump."""
+
+    def __init__(
+        self, name: str, *, since_boot: Callable[[], int] = since_boot_ms, wall: Callable[[], int] = wall_ms
+    ) -> None:
+        """``name`` begins each line of the log."""
+        self._name = name
+        self._since_boot = since_boot
+        self._wall = wall
+        self._guard = ClockGuard(since_boot_ms=since_boot(), wall_ms=wall())
+        self.jump_ms = 0
+        """How far the wall clock was off at the last look; 0 = it is believed."""
+
+    def deleting_ms(self) -> int:
+        """Return the time of day to delete by, in milliseconds since 1970."""
+        found = self._guard.look(since_boot_ms=self._since_boot(), wall_ms=self._wall())
+        if found.report:
+            logger.error(
+                "%s: the wall clock jumped by %+.0f s. Nothing is deleted that is not due by the clock before the jump "
+                "as well. Set the clock right; if it is right, it is believed after 24 hours or a restart.",
+                self._name,
+                found.jump_ms / 1000,
+            )
+        elif self.jump_ms and not found.jump_ms:
+            logger.warning("%s: the wall clock is believed again.", self._name)
+        self.jump_ms = found.jump_ms
+        return found.deleting_ms

@@ -1,0 +1,80 @@
+"""Which time of day may delete: a clock that jumped is not believed until it has stood by its word for a day.
+
+Retention, the expiry of producer ids and the expiry of group offsets compare the time of day with a timestamp. A wall
+clock that is set eight days ahead for a moment makes everything old at once, and what is deleted stays deleted. A
+second clock shows the jump: one that counts the time since boot, which no administrator and no NTP daemon sets. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+JUMP_MS: Final = 60_000
+"""Difference between the two clocks from one look to the next that counts as a jump. Deleting this much early is
+harmless, and an NTP step at boot or a paused virtual machine stays below it."""
+DRIFT_PER_MILLE: Final = 1
+"""How far apart the clocks may go by themselves, per elapsed time. NTP slews by at most half of it."""
+BELIEVED_AFTER_MS: Final = 24 * 3_600_000
+"""A clock that has jumped and then keeps going for so long is right: an operator had a day to object."""
+REPORT_MS: Final = 3_600_000
+"""Pause between two reports of the same jump."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """What one look at both clocks says."""
+
+    deleting_ms: int
+    """Time of day to delete by. Never later than the wall clock nor, after a jump, than the clock before the jump."""
+    jump_ms: int
+    """How far the wall clock is from where it should be; 0 while it is believed."""
+    report: bool
+    """Whether the jump is to be reported now: at first, then once an hour."""
+
+
+class ClockGuard:
+    """Compares the wall clock with the time since boot. All times are milliseconds.
+
+    Invariants: ``deleting_ms <= wall_ms`` at each look; while ``jump_ms != 0``, ``deleting_ms`` advances no faster than
+    the time since boot.
+    """
+
+    __slots__ = ("_ahead", "_looked_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms")
+
+    def __init__(self, *, since_boot_ms: int, wall_ms: int) -> None:
+        """Believe the wall clock as it is at the start: there is nothing yet to compare it with."""
+        self._ahead = wall_ms - since_boot_ms
+        """How far the believed time of day is ahead of the time since boot."""
+        self._looked_ms = since_boot_ms
+        """When the wall clock was last seen where it should be."""
+        self._suspect_ahead: int | None = None
+        """Where the wall clock jumped to; None while it is believed."""
+        self._suspect_since_ms = 0
+        self._reported_ms = 0
+
+    def look(self, *, since_boot_ms: int, wall_ms: int) -> ClockReading:
+        """Return the time to delete by. The time since boot must not go back."""
+        ahead = wall_ms - since_boot_ms
+        if self._agree(ahead, self._ahead, since_boot_ms - self._looked_ms):
+            return self._believe(ahead, since_boot_ms, wall_ms)
+        first = self._suspect_ahead is None
+        if self._suspect_ahead is None or not self._agree(
+            ahead, self._suspect_ahead, since_boot_ms - self._suspect_since_ms
+        ):
+            self._suspect_ahead, self._suspect_since_ms = ahead, since_boot_ms
+        elif since_boot_ms - self._suspect_since_ms >= BELIEVED_AFTER_MS:
+            return self._believe(ahead, since_boot_ms, wall_ms)
+        report = first or since_boot_ms - self._reported_ms >= REPORT_MS
+        if report:
+            self._reported_ms = since_boot_ms
+        should_be = since_boot_ms + self._ahead
+        return ClockReading(deleting_ms=min(wall_ms, should_be), jump_ms=wall_ms - should_be, report=report)
+
+    def _believe(self, ahead: int, since_boot_ms: int, wall_ms: int) -> ClockReading:
+        self._ahead, self._looked_ms, self._suspect_ahead = ahead, since_boot_ms, None
+        return ClockReading(deleting_ms=wall_ms, jump_ms=0, report=False)
+
+    @staticmethod
+    def _agree(ahead: int, expected: int, elapsed_ms: int) -> bool:
+        return abs(ahead - expected) <= JUMP_MS + elapsed_ms * DRIFT_PER_MILLE // 1000

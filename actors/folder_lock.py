@@ -39,7 +39,7 @@ class FolderLock:
 
     def __init__(self, folder: Path, *, wait_s: float = LOCK_WAIT_S) -> None:
         """Wait until the former holder has let go; raises :class:`DataDirectoryError` after ``wait_s`` seconds."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = lock_path(folder)
         self._descriptor = -1
         deadline = time.monotonic() + wait_s
@@ -60,7 +60,7 @@ class FolderLock:
         self._descriptor = -1
 
     def _try(self) -> bool:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._names(descriptor):

@@ -163,10 +163,21 @@ class ForkServer:
                 if worker is not None:
                     return worker
             if self._raylet in ready or (self._raylet < 0 and not self._look_for_raylet()):
-                self._listener.close()
-                shutil.rmtree(self._folder, ignore_errors=True)
+                self._end()
                 return None
             self._touch()
+
+    def _end(self) -> None:
+        """Remove the folder after the raylet; before there is one, leave the launcher that it will start workers by.
+
+        A launcher without a server is plain Python, so a raylet that comes late has workers all the same.
+        """
+        self._listener.close()
+        if self._raylet >= 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        else:
+            logger.warning("no raylet within %.0f s: workers are not forked here", NO_RAYLET_S)
+            (self._folder / "socket").unlink(missing_ok=True)
 
     def _look_for_raylet(self) -> bool:
         """Return whether there is one, or there may still be one."""

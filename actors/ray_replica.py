@@ -16,7 +16,7 @@ import ray
 
 from raylog.actors.logs import SPEAKER, set_up_logging
 from raylog.actors.naming import SPARE
-from raylog.actors.ray_support import begin, end_process, find_controller, keep_arrow_out
+from raylog.actors.ray_support import begin, end_replica, find_controller, keep_arrow_out
 from raylog.actors.replica_roles import name_of, read_role
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import ReplicaSpec, SpareSpec
@@ -41,7 +41,7 @@ class Replica:
         keep_freed_memory(KEPT_BYTES)
         self._server: ReplicaServer | None = None
         self._adopting = asyncio.Lock()
-        await begin(lambda: self._begin(spec, spare))
+        await begin(lambda: self._begin(spec, spare), paced=True)
 
     async def _begin(self, spec: ReplicaSpec | None, spare: SpareSpec | None) -> None:
         if spec is None and spare is not None:
@@ -59,7 +59,7 @@ class Replica:
         """
         async with self._adopting:
             if self._server is None:
-                server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_process)
+                server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_replica)
                 SPEAKER.actor, SPEAKER.topic, SPEAKER.partition = name_of(spec), spec.topic, spec.partition
                 SPEAKER.epoch = lambda: server.leader_epoch
                 wear(*replica_titles(spec.topic, spec.partition, spec.broker))

@@ -18,6 +18,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.naming import CONTROLLER, NAMESPACE
+from raylog.actors.restart_notes import RestartNotes
 from raylog.core.errors import ConnectionFailed
 
 logger = logging.getLogger(__name__)
@@ -44,20 +45,38 @@ async def answer(reference: Any, timeout_s: float) -> Any:
         return await asyncio.wrap_future(reference.future())
 
 
-async def begin(start: Callable[[], Awaitable[None]]) -> None:
+def end_replica(reason: str) -> None:
+    """As :func:`end_process`, noted for the next life: the more failures in a row, the longer it waits to start."""
+    RestartNotes(actor_name()).note_failure()
+    end_process(reason)
+
+
+def actor_name() -> str:
+    """Return the name of the actor that this process is; "" outside actors."""
+    return str(ray.get_runtime_context().get_actor_name() or "")
+
+
+async def begin(start: Callable[[], Awaitable[None]], *, paced: bool = False) -> None:
     """Start an actor's server in its constructor.
 
     The first time a failure is raised, so that whoever makes the actor learns of it. An actor that Ray restarts has
     nobody to tell, and Ray gives up for ever on one whose constructor raises: then the process ends instead, after a
-    pause, and Ray tries again.
+    pause, and Ray tries again. ``paced``: the pause grows with each failure in a row (``core/restart_pause.py``).
     """
+    notes = RestartNotes(actor_name()) if paced else None
+    if notes is not None and (pause_s := notes.pause_s()):
+        logger.warning("%s failed several times in a row and starts in %.0f s", actor_name(), pause_s)
+        await asyncio.sleep(pause_s)
     try:
         await start()
     except Exception as error:  # whatever it was, an actor that does not serve must not stay
         restarted: bool = ray.get_runtime_context().was_current_actor_reconstructed
         if not restarted:
             raise
-        await asyncio.sleep(RESTART_PAUSE_S)
+        if notes is None:
+            await asyncio.sleep(RESTART_PAUSE_S)
+        else:
+            notes.note_failure()
         end_process(f"the restart failed, trying again: {error!r}")
     stand_up()
 

@@ -15,7 +15,7 @@ class ControllerSpec:
     """
 
     folder: Path
-    secret: bytes
+    secret: bytes = field(repr=False)
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
@@ -36,7 +36,7 @@ class BrokerSpec:
 
     broker: int | None
     folder: Path
-    secret: bytes
+    secret: bytes = field(repr=False)
     cluster_id: str
     node_id: str
     host: str = "127.0.0.1"
@@ -52,7 +52,7 @@ class ReplicaSpec:
     broker: int
     data_directory: Path
     """The broker's data directory; the partition's folder lies below it."""
-    secret: bytes
+    secret: bytes = field(repr=False)
     replication_factor: int
     topic_config: Mapping[str, str]
     cluster_config: Mapping[str, str]
@@ -67,7 +67,7 @@ class SpareSpec:
 
     role_file: Path
     data_directory: Path
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,6 @@ class CoordinatorSpec:
 
     kind: str
     index: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     cluster_config: Mapping[str, str]
     host: str = "127.0.0.1"

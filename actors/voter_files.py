@@ -168,7 +168,7 @@ def _begin_again(folder: Path, why: str) -> VoterFiles:
 
 def _open_log(folder: Path) -> PartitionLog:
     fresh = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if fresh:
         sync_folder(folder.parent)
     return PartitionLog.open(

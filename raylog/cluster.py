@@ -17,7 +17,7 @@ from raylog.client.ray_session import own_ray_options, running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
-from raylog.kept import kept
+from raylog.kept import embedded_folders, kept
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.ray_note import leave_note
 from raylog.running_config import ignored_settings, what_was_ignored
@@ -228,7 +228,7 @@ def _join(root: Path, seats: list[_Seat], join: bool, deadline: float, ran_befor
     if seats[0].broker is not None:
         if join:
             raise StartFailed("--join needs Ray nodes that offer the resource 'raylog'; none is there.")
-        return any(root.glob("broker-*/metadata/*/*.log"))
+        return any(log for folder in embedded_folders(root) for log in folder.glob("metadata/*/*.log"))
     return join_nodes(
         root, lambda: [(one.node_id, one.host, one.folder) for one in _seats(root, None)], deadline if join else None
     )
@@ -332,9 +332,11 @@ def _check_metadata(root: Path) -> None:
     """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
     from raylog.actors.naming import controller_folder
 
-    partitions = sorted(root.glob("broker*/*/partition.metadata"))
+    folders = [*embedded_folders(root), root / NODE_FOLDER]
+    partitions = [found for folder in folders for found in folder.glob("*/partition.metadata")]
     older = controller_folder(root) / "__cluster_metadata-0"
-    if partitions and not any(older.glob("*.log")) and not any(root.glob("broker*/metadata/*/*.log")):
+    copies = [found for folder in folders for found in folder.glob("metadata/*/*.log")]
+    if partitions and not any(older.glob("*.log")) and not copies:
         raise DataDirectoryError(
             f"{root} holds {len(partitions)} partition replicas, but no copy of the metadata log (folder metadata of a "
             "broker); bring it back from where the directory was copied or restored from."
@@ -426,7 +428,7 @@ def _seats(root: Path, brokers: int | None) -> list[_Seat]:
                 "leave the argument out."
             )
         return [_Seat(broker=None, node_id=node.node_id, host=node.host, folder=root / NODE_FOLDER) for node in nodes]
-    known = len(list(root.glob("broker-*"))) if root.is_dir() else 0
+    known = len(embedded_folders(root))
     count = brokers if brokers is not None else max(known, 1)
     if count < known:
         raise StartFailed(

@@ -14,12 +14,13 @@ import socket
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from .errors import DirectoryInUse, StorageError, WrongDirectory, from_os_error
-from .files import read_text, sync_folder, write_atomically
+from .files import private_folder, read_text, sync_folder, write_atomically
 
 META = "meta.properties"
 LOCK = ".lock"
@@ -86,6 +87,7 @@ class DataDirectory:
         if self.broker_id is None:
             self._properties["broker.id"] = str(broker_id)
             _write(self.path, self._properties)
+            sync_folder(self.path.parent)
         elif self.broker_id != broker_id:
             raise WrongDirectory(self.path, "broker.id", str(self.broker_id), str(broker_id))
 
@@ -102,9 +104,10 @@ class DataDirectory:
         one in the directory; a new directory then gets one by `assign_broker`. Raises DirectoryInUse, WrongDirectory,
         StorageIoError, DiskFull.
         """
+        if private_folder(path):
+            _tighten(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise from_os_error(f"open the data directory {path}", error) from error
         try:
@@ -137,6 +140,16 @@ class DataDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _tighten(path: Path) -> None:
+    """Take what versions up to 0.1 made readable for all from everybody but its owner. Once: see `private_folder`."""
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            place = os.path.join(folder, name)
+            with suppress(OSError):  # removed meanwhile, or not ours: the data directory itself is closed already
+                if not os.path.islink(place):
+                    os.chmod(place, os.stat(place).st_mode & 0o700)
 
 
 def _lock(path: Path, fd: int) -> None:

@@ -176,6 +176,15 @@ class DescriptorsExhausted(StorageError):
         self.errno = error.errno
 
 
+class NotDurable(StorageError):
+    """A file was replaced, but its folder could not be synced: the new content is there, and may be lost."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, path: object, cause: StorageError) -> None:
+        super().__init__(f"{path} was written, but may be lost with the machine's power: {cause}")
+
+
 class LogDamaged(StorageError):
     """Bytes that had been synced are wrong. They are never cut silently: rebuild this replica from its peers."""
 

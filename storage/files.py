@@ -11,9 +11,25 @@ from pathlib import Path
 
 from .compression import Buffer
 from .descriptors import open_file
-from .errors import from_os_error
+from .errors import NotDurable, StorageError, from_os_error
 
 TEMPORARY = ".tmp"
+
+
+def private_folder(path: Path, *, tighten: bool = True) -> bool:
+    """Make a folder that only its owner may enter, whatever the umask; True where others could enter it before.
+
+    A folder of ours that is there already is tightened, unless `tighten` is False. Raises StorageIoError, DiskFull.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        loose = bool(found.st_mode & 0o077)
+        if loose and tighten and found.st_uid == os.geteuid():
+            path.chmod(found.st_mode & 0o700)
+    except OSError as error:
+        raise from_os_error(f"create {path}", error) from error
+    return loose
 
 
 def sync_folder(folder: Path) -> None:
@@ -31,7 +47,8 @@ def sync_folder(folder: Path) -> None:
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` by `data`, so that a reader sees the old or the new file, whole.
 
-    With `durable` the new file is on disk when this returns. On an error the old file is still there.
+    With `durable` the new file is on disk when this returns. On an error the old file is still there, unless it is
+    NotDurable: then the new one is, and a loss of power may bring the old one back.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -47,7 +64,10 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
         raise from_os_error(f"write {path}", error) from error
     if durable:
-        sync_folder(path.parent)
+        try:
+            sync_folder(path.parent)
+        except StorageError as error:
+            raise NotDurable(path, error) from error
 
 
 def write_at(fd: int, data: Buffer, position: int) -> int:

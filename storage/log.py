@@ -23,7 +23,7 @@ from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .descriptors import keep_reserve
 from .epochs import LeaderEpochHistory
 from .errors import DescriptorsExhausted, DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
-from .files import sync_folder
+from .files import private_folder, sync_folder
 from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from .recovery import Recovered, Recovery, replay
 from .retention import DeletedFiles, removable
@@ -77,10 +77,7 @@ class PartitionLog:
 
         The caller holds the lock of the data directory: two logs on one folder would destroy each other.
         """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise from_os_error(f"create {folder}", error) from error
+        private_folder(folder)
         keep_reserve()
         checkpoints = Checkpoints(folder)
         created = checkpoints.claim(topic_id, topic, partition)

@@ -174,3 +174,14 @@ def test_a_ray_that_does_not_start_leaves_no_server(tmp_path: Path, monkeypatch:
     with pytest.raises(ConnectionError), fork_workers.forked_workers():
         raise ConnectionError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_raylet_that_comes_after_the_server_gave_up_has_workers_all_the_same(launching: Launching) -> None:
+    serve = fork_workers._SERVE.replace("main()", "fork_server.NO_RAYLET_S = 0; fork_server.main()").replace(
+        "import main;", "import main; from raylog.actors import fork_server;"
+    )
+    done = subprocess.run([sys.executable, "-c", serve, str(launching.folder)], timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0
+    assert not (launching.folder / "socket").exists()
+    with raylet(launching.folder):
+        assert launching.worker("--late")["arguments"] == ["--late"]

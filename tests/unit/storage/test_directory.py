@@ -1,5 +1,6 @@
 """The data directory: one process at a time, one broker, one cluster."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from raylog.storage.directory import DataDirectory, InvalidTopicName, parse_partition_folder, partition_folder
-from raylog.storage.errors import DirectoryInUse, WrongDirectory
+from raylog.storage.errors import DirectoryInUse, NotDurable, StorageIoError, WrongDirectory
+from raylog.storage.files import write_atomically
 
 
 def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
@@ -61,3 +63,39 @@ def test_partition_folders_are_named_and_found(tmp_path: Path) -> None:
 def test_names_that_cannot_be_folders_are_refused(tmp_path: Path, topic: str) -> None:
     with pytest.raises(InvalidTopicName):
         partition_folder(tmp_path, topic, 0)
+
+
+def test_the_identity_of_a_new_directory_and_its_name_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    for module in ("directory", "files"):
+        monkeypatch.setattr(f"raylog.storage.{module}.sync_folder", synced.append)
+    with DataDirectory.open(tmp_path / "broker", cluster_id="c", broker_id=None) as directory:
+        assert tmp_path not in synced
+        directory.assign_broker(4)
+    assert synced == [tmp_path / "broker", tmp_path]
+
+
+def test_a_file_whose_folder_cannot_be_synced_is_there_and_may_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    write_atomically(path, b"old")
+
+    def refuse(folder: Path) -> None:
+        raise StorageIoError(f"sync the folder {folder}", OSError(errno.EIO, "Input/output error"))
+
+    monkeypatch.setattr("raylog.storage.files.sync_folder", refuse)
+    with pytest.raises(NotDurable, match="was written, but may be lost"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    monkeypatch.setattr("raylog.storage.files.os.replace", _refuse)
+    with pytest.raises(StorageIoError, match="Could not write"):
+        write_atomically(path, b"newer")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")

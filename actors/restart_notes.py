@@ -1,0 +1,58 @@
+"""Where a process notes that it ended because of a failure, for its next life. See `core/restart_pause.py`.
+
+The note is in memory (`/dev/shm`) where there is such a folder: the disk of the data may be what failed. A note that
+cannot be written or read costs a pause, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from raylog.actors.clock import since_boot_ms
+from raylog.core.restart_pause import RestartHistory, after_failure, pause_ms
+
+IN_MEMORY: Final = Path("/dev/shm")  # a folder of our own in it, whose owner is checked
+
+
+class RestartNotes:
+    """The note of one actor, by its name."""
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        """``folder`` None: one of this user's in memory."""
+        if folder is None:
+            parent = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+            folder = parent / f"raylog-restarts-{os.geteuid()}"
+        self._folder = folder
+        self._path = folder / hashlib.sha256(name.encode()).hexdigest()[:32]
+
+    def note_failure(self) -> None:
+        """Count one more failure."""
+        history = after_failure(self._read(), since_boot_ms())
+        with suppress(OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if self._is_ours():
+                self._path.write_text(f"{history.failures} {history.failed_ms}\n", encoding="ascii")
+
+    def pause_s(self) -> float:
+        """Return how long to wait before starting, in seconds."""
+        return pause_ms(self._read(), since_boot_ms()) / 1000
+
+    def _read(self) -> RestartHistory:
+        try:
+            if self._is_ours():
+                failures, failed_ms = self._path.read_text(encoding="ascii").split()
+                return RestartHistory(failures=int(failures), failed_ms=int(failed_ms))
+        except (OSError, ValueError):  # none, or not ours to understand
+            pass
+        return RestartHistory()
+
+    def _is_ours(self) -> bool:
+        """Others may write to the parent: what they left there under our name is not believed."""
+        found = self._folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

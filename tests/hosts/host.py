@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -143,6 +144,16 @@ class Host:
         os.kill(self._init, signal.SIGKILL)
         self._namespace.wait(END_TIMEOUT_S)
         self._namespace = None
+
+    def lose_disk(self) -> None:
+        """Replace the disk of a host that is down by an empty one."""
+        if self.runs or self.disk is None:
+            raise CommandFailed(f"{self.name} runs, or has no disk")
+        for entry in self.disk.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def processes(self) -> str:
         """What runs on the host, for people."""

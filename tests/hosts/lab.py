@@ -75,7 +75,7 @@ class Lab:
         link_libraries(WORK / "libraries")
         key, host_key = WORK / "id_ed25519", WORK / "lab_host_key"
         for path in (key, host_key):
-            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)])
+            run([self._keygen(), "-q", "-t", "ed25519", "-N", "", "-f", str(path)])
         return self
 
     def __exit__(
@@ -84,6 +84,9 @@ class Lab:
         """End every host."""
         for host in self.hosts.values():
             host.vanish()
+
+    def _keygen(self) -> str:
+        return shutil.which("ssh-keygen") or f"{self._programs}/usr/bin/ssh-keygen"
 
     def add(self, name: str, number: int) -> Host:
         """Build a host with an empty disk and boot it."""

@@ -41,16 +41,17 @@ def tree_of_programs(cache: Path) -> Path | None:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LeftOut(f"hosts for `ray up` need {wanted}, or make the test able to download them as Debian packages.")
     shutil.rmtree(cache, ignore_errors=True)
-    cache.mkdir(parents=True)
+    fresh = cache / "fresh"
+    fresh.mkdir(parents=True)
     try:
         for archive in _download(cache, packages):
-            _run(["dpkg-deb", "-x", str(archive), str(tree)], cache)
+            _run(["dpkg-deb", "-x", str(archive), str(fresh)], cache)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
         raise LeftOut(
             f"hosts for `ray up` need {wanted}; the download failed ({said[-1] if said else error})."
         ) from None
-    return tree
+    return fresh.rename(tree)
 
 
 def _download(cache: Path, packages: list[str]) -> list[Path]:

@@ -27,6 +27,9 @@ UP_TIMEOUT_S: Final = 180.0
 BROKERS_TIMEOUT_S: Final = 180.0
 ENDED_TIMEOUT_S: Final = 30.0
 SPARK_TIMEOUT_S: Final = 300.0
+VOTERS_TIMEOUT_S: Final = 60.0
+START: Final = "bin/raylog start"
+"""The command of `cluster.yaml` that starts the brokers."""
 PROGRAM: Final = "raylog-venv/bin/python clients.py"
 
 
@@ -68,15 +71,20 @@ class Story:
         found: dict[str, Any] = json.loads(said[said.index("{") :])
         return found
 
-    def up(self, brokers: int) -> None:
-        """`ray up`, then wait until the brokers of all hosts are online and every replica is in sync."""
+    def voters(self) -> list[int]:
+        """Brokers that keep the metadata log."""
+        found: list[int] = self.status()["metadata_voters"]["voters"]
+        return found
+
+    def up(self, brokers: int, *, in_sync: bool = True) -> None:
+        """`ray up`, then wait until so many brokers are online, and every replica is in sync where that is possible."""
         with self.step("ray up"):
             self.laptop.run("ray up --yes cluster.yaml", UP_TIMEOUT_S)
 
         def all_here() -> bool:
             found = self.status()
             online = [broker for broker in found["brokers"] if broker["online"]]
-            return len(online) == brokers and not found["under_replicated_partitions"]
+            return len(online) == brokers and not (in_sync and found["under_replicated_partitions"])
 
         with self.step(f"{brokers} brokers are online"):
             wait_until(all_here, BROKERS_TIMEOUT_S, f"{brokers} brokers are online")
@@ -153,6 +161,25 @@ def play(story: Story) -> None:
         assert story.client("produce", TOPIC, 2 * BATCH, BATCH) == BATCH
 
 
+def lose_the_head(story: Story) -> None:
+    """The head vanishes with its disk; another one with an empty disk takes over what the workers have."""
+    with story.step("three brokers keep the metadata"):
+        wait_until(lambda: len(story.voters()) == 3, VOTERS_TIMEOUT_S, "three brokers keep the metadata")
+    before = story.client("state", TOPIC, GROUP)
+    with story.step("the head is lost with its disk, another one comes"):
+        story.head.vanish()
+        story.head.lose_disk()
+        story.lab.boot(story.head)
+    place = story.laptop.root / HOME.relative_to("/") / "cluster.yaml"
+    text = place.read_text()
+    assert text.count(START) == 1
+    place.write_text(text.replace(START, f"{START} --join"))
+    story.up(brokers=3, in_sync=False)
+    with story.step("the same records, groups and offsets"):
+        assert story.client("state", TOPIC, GROUP) == before
+        assert story.client("produce", TOPIC, 3 * BATCH, BATCH) == BATCH
+
+
 def main() -> None:
     """Build the lab, play the story, print what matters when it fails."""
     folder, programs = Path(sys.argv[1]), sys.argv[2]
@@ -160,6 +187,7 @@ def main() -> None:
         try:
             story = Story(lab, folder)
             play(story)
+            lose_the_head(story)
         except BaseException:
             show(lab)
             raise

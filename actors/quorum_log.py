@@ -69,7 +69,7 @@ class QuorumLog:
         open_timeout_s: float,
         snapshot_bytes: int,
     ) -> None:
-        """``voters`` found a new cluster, and are asked first; who votes by now is in the log, on any of the brokers.
+        """``voters`` found a new cluster, and are asked first; the voters of now are in the log, on any of the brokers.
 
         ``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one.
 

@@ -96,7 +96,7 @@ class Voter:
     def perform(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out requests in order, with one sync for all that can share it, and return their answers.
 
-        Raises storage errors and InvariantBroken: then this life is over, and what was done is told to nobody.
+        Raises storage errors and InvariantBroken: then this life is over, and none of these requests may be answered.
         """
         answers: list[Answer] = []
         waiting: list[ev.VoterEffect] = []

@@ -1,4 +1,4 @@
-"""A broker's note of who keeps the metadata log: the file ``metadata-voters`` in its directory.
+"""A broker's note of the metadata voters: the file ``metadata-voters`` in its directory.
 
 A hint for people, and for the start of a cluster whose first node was lost; what counts is in the metadata log. Written
 in a thread, because the disk may hang.

@@ -1,7 +1,8 @@
 """Which brokers found a cluster's metadata log, and what `start` notes of those that keep it later.
 
 The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. It says
-that the cluster was created, and who kept its metadata when it was started last; who does now is in the metadata log.
+that the cluster was created, and which brokers kept its metadata when it was started last; the voters of now are in the
+metadata log.
 On a Ray cluster of several nodes the founders' directories get their broker ids here, before there is a controller.
 """
 

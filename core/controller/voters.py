@@ -18,7 +18,7 @@ KEY = "metadata.voters.max"
 
 
 class Voters:
-    """Says who shall vote, whenever that changes."""
+    """Asks for the set of voters that the brokers and the configuration allow."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Work on the controller's ledger."""

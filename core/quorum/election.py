@@ -1,7 +1,7 @@
 """Promises for one candidate's epoch, and the log that follows from them. Used by the proposer before it leads.
 
-A candidate asks every broker that it can find, because it does not know who votes before it has read a log. Of the logs
-of those that promised, it reads the best one. The last configuration in that log, committed or not, says whose promises
+A candidate asks every broker that it can find, because the voters are known only from a log. Of the logs of those
+that promised, it reads the best one. The last configuration in that log, committed or not, says whose promises
 count (Raft, section 4.1), whether the log's owner votes by it or not. Where they are too few, the next best log may do:
 its configuration may need others. A copy that was lost comes back under another identity, which no configuration has.
 

@@ -170,7 +170,7 @@ VoterEffect = SavePromise | TruncateLog | AppendSpans | SaveSnapshot | DropPrefi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: ask again whoever did not answer."""
+    """Time has passed: requests that were not answered are repeated."""
 
     now_ms: int
 
@@ -256,7 +256,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersFound:
-    """These brokers run. Any of them may hold the log: who votes is known only when it has been read."""
+    """These brokers run. Any of them may hold the log: which ones vote is known only when it has been read."""
 
     now_ms: int
     brokers: frozenset[int]

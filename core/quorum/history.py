@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 NO_EPOCH = 0
-"""Epoch of nobody: real ones begin at 1."""
+"""Epoch before the first record: real ones begin at 1."""
 
 
 class Span(NamedTuple):

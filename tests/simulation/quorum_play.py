@@ -160,7 +160,7 @@ def _heal(world: World) -> None:
         world.start_voter(number)
     for controller in world.controllers:
         controller.alive = False
-    world.run(4_000)  # what is late arrives, and may fence nobody but the dead
+    world.run(4_000)  # what is late arrives, and may fence only the dead
     if _is_lost(world):
         world.excused = True
         return

@@ -232,7 +232,7 @@ def test_partitions_without_any_metadata_are_hopeless() -> None:
     assert isinstance(play.others[-1], ev.Hopeless)
 
 
-# ---------------------------------------------------------------- who votes
+# ---------------------------------------------------------------- changes of the voters
 
 
 def settled() -> Play:

@@ -167,7 +167,7 @@ def test_a_snapshot_that_contradicts_what_is_committed_is_a_defect() -> None:
         offer(machine, 3, 2, 3)
 
 
-def test_where_the_log_begins_is_said_to_whoever_reads() -> None:
+def test_the_answer_to_a_read_has_the_start_of_the_log() -> None:
     machine = voter(1, 1, 2, promised=2, candidate="c2")
     offer(machine, 2, 2, 1)
     outbox = machine.step(ev.ReadRequested(request=1, epoch=2, candidate="c2", offset=0))

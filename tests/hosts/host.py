@@ -28,14 +28,19 @@ END_TIMEOUT_S: Final = 60.0
 """A loaded machine needs a while to end a hundred processes and to take their memory back."""
 POLL_S: Final = 0.05
 OUTPUT_MAX: Final = 4 * 2**20
-SSHD_CONFIG: Final = """\
+SETTINGS: Final = (
+    "PIP_NO_INDEX=1 RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=3000"
+    " RAY_health_check_failure_threshold=5"
+)
+"""Of every shell on a host: no index is in reach; and Ray takes 20 s instead of 65 to find that a host has vanished."""
+SSHD_CONFIG: Final = f"""\
 HostKey /etc/ssh/lab_host_key
 PermitRootLogin prohibit-password
 StrictModes no
 UsePAM no
 UseDNS no
 MaxStartups 100
-SetEnv PIP_NO_INDEX=1
+SetEnv {SETTINGS}
 """
 NAMESPACES: Final = ("--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
 BOOT: Final = r"""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from raylog.actors import permissions
 from raylog.actors.arguments import Check, arguments, each, optional, text
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.controller_requests import (
@@ -29,7 +30,7 @@ from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
 from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
-from raylog.actors.transport import listen
+from raylog.actors.transport import client_secret, listen
 from raylog.actors.voter import VOTER_METHODS
 from raylog.actors.voter_files import make_founder
 from raylog.actors.voter_host import VoterHost
@@ -85,7 +86,7 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
+        self._server = listen(self._on_request, spec, permissions.BROKER)
         self.endpoint: tuple[str, int] = ("", 0)
         self._workshop = workshop
         self._supervisor: ReplicaSupervisor | None = None
@@ -182,7 +183,7 @@ class BrokerServer:
         host, port = self.endpoint
         return {
             "cluster_id": self.image.cluster_id,
-            "secret": self.spec.secret,
+            "secret": client_secret(self.spec.secret),
             "brokers": brokers or [[self.broker, host, port]],
         }
 

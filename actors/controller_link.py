@@ -14,7 +14,7 @@ from typing import Final
 
 from raylog.actors.transport import dial
 from raylog.core.errors import ConnectionFailed, NotController, StaleBrokerEpoch
-from raylog.rpc import Connection, Handler, RemoteError, Reply, Request, RpcError
+from raylog.rpc import Connection, Handler, RemoteError, Reply, Request, RpcError, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class ControllerLink:
         find: FindController,
         *,
         name: str,
-        secret: bytes,
+        secret: Secret,
         register: Callable[[Connection], Awaitable[None]],
         handler: Handler,
         heartbeat_s: float,

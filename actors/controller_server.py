@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from raylog.actors import permissions
 from raylog.actors.arguments import arguments, each, optional, text
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_requests import event_for, heartbeat_event
@@ -23,7 +24,7 @@ from raylog.actors.metrics.process import usage_of
 from raylog.actors.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
 from raylog.actors.specs import ControllerSpec
-from raylog.actors.transport import listen
+from raylog.actors.transport import client_secret, listen
 from raylog.core.config import ClusterConfig
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
@@ -74,7 +75,7 @@ class ControllerServer:
         self._changes = PartitionChanges()
         self._tick_task: asyncio.Task[None] | None = None
         self._probe = GraceProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
-        self._server = listen(self._on_request, secret=spec.secret, host=spec.host, on_connect=self._on_connect)
+        self._server = listen(self._on_request, spec, permissions.CONTROLLER, on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 
     # ------------------------------------------------------------ life
@@ -159,7 +160,8 @@ class ControllerServer:
         online = image.online_brokers()
         present = [one for one in online if self._running().is_present(BrokerMember(one.broker))]
         brokers = [[one.broker, one.host, one.port] for one in present or online]
-        return {"cluster_id": image.cluster_id, "secret": self.spec.secret, "brokers": brokers}
+        stated = {"allow_plaintext": self.spec.allow_plaintext}
+        return {"cluster_id": image.cluster_id, "secret": client_secret(self.spec.secret), "brokers": brokers, **stated}
 
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""

@@ -10,7 +10,7 @@ from typing import Final
 from raylog.actors.transport import dial
 from raylog.core.ids import NO_EPOCH
 from raylog.core.replication.events import SendFetch
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, RpcTimeout
+from raylog.rpc import Connection, RemoteError, Reply, RpcError, RpcTimeout, Secret
 
 CONNECT_TIMEOUT_S: Final = 1.0
 MAX_WAIT_MS: Final = 500
@@ -27,7 +27,7 @@ class FollowerLink:
         topic_id: str,
         partition: int,
         broker: int,
-        secret: bytes,
+        secret: Secret,
         on_answer: Callable[[SendFetch, Reply], None],
         on_failure: Callable[[SendFetch, int, int], None],
         fetch_timeout_s: float,

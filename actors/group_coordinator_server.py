@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from raylog.actors import permissions
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
@@ -67,7 +68,7 @@ class GroupCoordinatorServer:
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._trimming: asyncio.Task[None] | None = None
-        self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
+        self._server = listen(self._on_request, spec, permissions.COORDINATOR)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,

@@ -107,6 +107,7 @@ class NodeWatch:
             cluster_id=self._spec.cluster_id,
             node_id=node.node_id,
             host=node.host,
+            allow_plaintext=self._spec.allow_plaintext,
         )
         try:
             await self._make_broker(spec)

@@ -19,7 +19,7 @@ from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
 from raylog.core.errors import RaylogError, RequestTimedOut, from_code
 from raylog.core.ids import EARLIEST
-from raylog.rpc import Connection, RemoteError, Reply, RpcError
+from raylog.rpc import Connection, RemoteError, Reply, RpcError, Secret
 from raylog.storage.records import decode_batch, encode_batch, iter_headers
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
@@ -69,7 +69,7 @@ class _Leader:
 class OffsetsLog:
     """One partition of the offsets topic, spoken to over the wire like any client does."""
 
-    def __init__(self, partition: int, *, secret: bytes, fetch_metadata: FetchMetadata) -> None:
+    def __init__(self, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
         """Nothing is connected before the first call."""
         self._partition = partition
         self._secret = secret

@@ -32,7 +32,7 @@ from raylog.core.ids import ControllerEpoch
 from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
-from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
+from raylog.rpc import Connection, Reply, RpcError, RpcTimeout, Secret
 from raylog.storage.directory import partition_folder
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class QuorumLog:
         *,
         find_voter: FindVoter,
         find_brokers: FindBrokers,
-        secret: bytes,
+        secret: Secret,
         older: Path,
         open_timeout_s: float,
         snapshot_bytes: int,

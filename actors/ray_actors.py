@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.logs import set_up_logging
 from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
+from raylog.actors.ray_secrets import secret_here, values_of
 from raylog.actors.ray_support import (
     FIND_TIMEOUT_S,
     MAKE_TIMEOUT_S,
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
 A_SHARE: Final = 0.0001
-"""How much of the resource the controller claims: the least there is, only to be put where Raylog runs."""
+"""How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
 
 keep_arrow_out()
 
@@ -124,26 +125,34 @@ class Controller:
             spec = replace(spec, host=node_address())
         self._making: set[asyncio.Task[None]] = set()
         self._spec = spec
-        self._server = ControllerServer(
-            spec,
-            start_coordinator=self._start_coordinator,
-            on_fatal=end_process,
-            find_voter=find_voter,
-            find_brokers=find_brokers,
-            nodes_alive=nodes_alive,
-        )
+
+        async def start() -> None:
+            self._server = ControllerServer(
+                replace(spec, secret=await secret_here(spec.secret)),
+                start_coordinator=self._start_coordinator,
+                on_fatal=end_process,
+                find_voter=find_voter,
+                find_brokers=find_brokers,
+                nodes_alive=nodes_alive,
+            )
+            await self._server.start()
+
         self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
         if spec.node_folder is not None:
             self._nodes.start()  # first, because the server waits for the voters, which are brokers
-        await begin(self._server.start)
+        await begin(start)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
         return self._server.endpoint
 
     async def connection_info(self) -> dict[str, object]:
-        """Return cluster id, secret and broker endpoints."""
+        """Return cluster id, the clients' secret and broker endpoints."""
         return self._server.connection_info()
+
+    async def secrets(self) -> tuple[list[str], list[str]]:
+        """Return the values of both secrets, for an actor on a node that has no copy."""
+        return values_of(self._server.spec.secret)
 
     async def folder(self) -> str:
         """Return the cluster's data directory."""
@@ -174,6 +183,7 @@ class Controller:
             secret=self._spec.secret,
             cluster_config=dict(self._spec.cluster_config),
             host=self._spec.host,
+            allow_plaintext=self._spec.allow_plaintext,
         )
         task = asyncio.create_task(make_coordinator(spec), name=coordinator_name(kind, index))
         self._making.add(task)
@@ -195,15 +205,20 @@ class Broker:
         wear(f"ray::Broker {name}", name)
         if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
             spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
-        self._spares = RaySpares(spec.folder, node_id=spec.node_id, secret=spec.secret)
-        self._server = BrokerServer(
-            spec,
-            find_controller=find_controller,
-            workshop=RayWorkshop(spec.node_id, self._spares),
-            on_fatal=end_process,
-        )
-        self._page = NodePage(self._server)
-        await begin(self._server.start)
+
+        async def start() -> None:
+            here = replace(spec, secret=await secret_here(spec.secret, keep=True))
+            self._spares = RaySpares(here.folder, node_id=here.node_id, secret=here.secret)
+            self._server = BrokerServer(
+                here,
+                find_controller=find_controller,
+                workshop=RayWorkshop(here.node_id, self._spares),
+                on_fatal=end_process,
+            )
+            self._page = NodePage(self._server)
+            await self._server.start()
+
+        await begin(start)
         self._page.start()
         self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
 
@@ -228,8 +243,12 @@ class Broker:
         return True
 
     async def connection_info(self) -> dict[str, object]:
-        """Return cluster id, secret and broker endpoints."""
+        """Return cluster id, the clients' secret and broker endpoints."""
         return self._server.connection_info()
+
+    async def secrets(self) -> tuple[list[str], list[str]]:
+        """Return the values of both secrets, for an actor on a node that has no copy."""
+        return values_of(self._server.spec.secret)
 
     async def pid(self) -> int:
         """Return the process id, for operators and chaos tests."""
@@ -254,8 +273,13 @@ class GroupCoordinator:
         wear(f"ray::GroupCoordinator {name}", f"coordinator-{spec.index}")
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
-        self._server = GroupCoordinatorServer(spec, find_controller=find_controller, on_fatal=end_process)
-        await begin(self._server.start)
+
+        async def start() -> None:
+            here = replace(spec, secret=await secret_here(spec.secret))
+            self._server = GroupCoordinatorServer(here, find_controller=find_controller, on_fatal=end_process)
+            await self._server.start()
+
+        await begin(start)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -273,7 +297,10 @@ class GroupCoordinator:
 async def make_coordinator(spec: CoordinatorSpec) -> None:
     """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
     try:
-        actor = ray.remote(GroupCoordinator).options(**actor_options(coordinator_name(spec.kind, spec.index)))
+        options = actor_options(coordinator_name(spec.kind, spec.index))
+        if spec.host != LOOPBACK:
+            options["resources"] = {RESOURCE: A_SHARE}  # where a broker is, and with it the secrets
+        actor = ray.remote(GroupCoordinator).options(**options)
         handle: Any = actor.remote(spec)
         await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:

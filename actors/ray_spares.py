@@ -23,6 +23,7 @@ from raylog.actors.ray_support import MAKE_TIMEOUT_S, actor_options, answer, fin
 from raylog.actors.replica_roles import name_of, noted_roles, role_file, write_role
 from raylog.actors.spare_plan import QUIET_MS, Sight, choose, plan
 from raylog.actors.specs import ReplicaSpec, SpareSpec
+from raylog.rpc import Secret
 from raylog.storage.directory import partition_folder
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ ASK_S: Final = 2.0
 class RaySpares:
     """Spares of one broker, and which of its replicas run in what was one."""
 
-    def __init__(self, folder: Path, *, node_id: str, secret: bytes) -> None:
+    def __init__(self, folder: Path, *, node_id: str, secret: Secret) -> None:
         """Nothing is made before :meth:`start`; roles that were noted earlier hold from the first question on."""
         self._folder = folder
         self._node_id = node_id

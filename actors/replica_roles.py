@@ -16,6 +16,7 @@ from typing import Any, Final
 from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, replica_name
 from raylog.actors.specs import ReplicaSpec, SpareSpec
 from raylog.core.errors import DataDirectoryError
+from raylog.rpc import Secret
 
 ROLES_FOLDER: Final = "roles"
 ASK_S: Final = 5.0
@@ -50,7 +51,7 @@ def write_role(file: Path, spec: ReplicaSpec) -> None:
     """
     file.parent.mkdir(exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    note = {key: getattr(spec, key) for key in _NOTED}
+    note = {key: getattr(spec, key) for key in (*_NOTED, "allow_plaintext")}
     fresh.write_text(json.dumps(note, default=dict), encoding="utf-8")
     fresh.replace(file)
 
@@ -67,10 +68,15 @@ def read_role(spare: SpareSpec) -> ReplicaSpec | None:
             f"{spare.role_file} does not say which replica its process is ({error!r}); remove the file and restart "
             "the broker."
         ) from None
-    return ReplicaSpec(**given, data_directory=spare.data_directory, secret=spare.secret)
+    return ReplicaSpec(
+        **given,
+        data_directory=spare.data_directory,
+        secret=spare.secret,
+        allow_plaintext=note.get("allow_plaintext") is True,  # a note of an earlier version does not have it
+    )
 
 
-def noted_roles(data_directory: Path, secret: bytes) -> list[tuple[Path, ReplicaSpec | None]]:
+def noted_roles(data_directory: Path, secret: Secret) -> list[tuple[Path, ReplicaSpec | None]]:
     """Return all notes of a data directory with what they say; None = it cannot be read."""
     found: list[tuple[Path, ReplicaSpec | None]] = []
     folder = data_directory / ROLES_FOLDER

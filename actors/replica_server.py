@@ -18,6 +18,7 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.follower_link import FollowerLink
 from raylog.actors.metrics.replica import replica_metrics
+from raylog.actors.permissions import of_replica
 from raylog.actors.replica_log import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica_runner import Hands, ReplicaRunner
 from raylog.actors.replica_status import replica_status
@@ -59,7 +60,7 @@ class ReplicaServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._ticks = Ticks(self._tick)
-        self._server = listen(self._on_request, secret=spec.secret, host=spec.host)
+        self._server = listen(self._on_request, spec, of_replica(spec.topic))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,

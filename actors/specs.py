@@ -1,10 +1,16 @@
-"""What an actor is told when it is made: plain values that Ray can pickle. Made by brokers and ``raylog.cluster``."""
+"""What an actor is told when it is made: plain values that Ray can pickle. Made by brokers and ``raylog.cluster``.
+
+``secret`` says where the secrets are (:class:`raylog.rpc.secret_files.SecretFiles`) in every specification that Ray
+gets, because Ray keeps those. ``allow_plaintext``: the actor may listen beyond this machine without TLS.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from raylog.rpc import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +21,11 @@ class ControllerSpec:
     """
 
     folder: Path
-    secret: bytes = field(repr=False)
+    secret: Secret = field(repr=False)
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    allow_plaintext: bool = False
     voters: tuple[int, ...] | None = None
     """Brokers that found a new cluster, and are asked first for the metadata log; by now others may keep it.
 
@@ -36,10 +43,11 @@ class BrokerSpec:
 
     broker: int | None
     folder: Path
-    secret: bytes = field(repr=False)
+    secret: Secret = field(repr=False)
     cluster_id: str
     node_id: str
     host: str = "127.0.0.1"
+    allow_plaintext: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +60,12 @@ class ReplicaSpec:
     broker: int
     data_directory: Path
     """The broker's data directory; the partition's folder lies below it."""
-    secret: bytes = field(repr=False)
+    secret: Secret = field(repr=False)
     replication_factor: int
     topic_config: Mapping[str, str]
     cluster_config: Mapping[str, str]
     host: str = "127.0.0.1"
+    allow_plaintext: bool = False
     catch_up_bytes_per_s: int = 0
     """How fast this replica may fetch while a reassignment adds it; 0 = as fast as it can."""
 
@@ -67,7 +76,7 @@ class SpareSpec:
 
     role_file: Path
     data_directory: Path
-    secret: bytes = field(repr=False)
+    secret: Secret = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class CoordinatorSpec:
 
     kind: str
     index: int
-    secret: bytes = field(repr=False)
+    secret: Secret = field(repr=False)
     cluster_config: Mapping[str, str]
     host: str = "127.0.0.1"
+    allow_plaintext: bool = False

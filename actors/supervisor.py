@@ -220,6 +220,7 @@ class ReplicaSupervisor:
                     topic_config=dict(topic.config),
                     cluster_config=dict(image.config),
                     host=self._spec.host,
+                    allow_plaintext=self._spec.allow_plaintext,
                     catch_up_bytes_per_s=pace if mine in state.adding else 0,
                 )
                 wanted[_name(spec)] = (spec, place)

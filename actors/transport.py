@@ -1,12 +1,32 @@
-"""How actors listen and connect: the cluster's secret, and TLS when Ray uses it (``RAY_USE_TLS``)."""
+"""How actors listen and connect: the cluster's secrets, and TLS when Ray uses it (``RAY_USE_TLS``)."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from functools import lru_cache
 from ssl import SSLContext
+from typing import Final, Protocol
 
-from raylog.rpc import Connection, Handler, RpcServer, client_context, connect, server_context
+from raylog.core.errors import StartFailed
+from raylog.rpc import (
+    Connection,
+    Handler,
+    Permissions,
+    RpcServer,
+    Secret,
+    client_context,
+    connect,
+    server_context,
+    tls_is_on,
+)
+from raylog.rpc.credentials import to_listen
+
+PLAINTEXT_HINT: Final = (
+    "Set Ray's TLS variables (RAY_USE_TLS=1 and the three files) wherever Ray is started, or, if the network between "
+    "the nodes and the clients is trusted, say so: `raylog start --allow-plaintext`, or "
+    "raylog.start(allow_plaintext=True)."
+)
 
 
 @lru_cache(maxsize=1)
@@ -15,13 +35,61 @@ def contexts() -> tuple[SSLContext | None, SSLContext | None]:
     return server_context(), client_context()
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine reach an address; a name counts as reachable from elsewhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_plaintext(host: str, *, allow_plaintext: bool) -> None:
+    """Raise :class:`StartFailed` when records would be readable on the network and nobody has agreed to that."""
+    if not allow_plaintext and not is_loopback(host) and not tls_is_on():
+        raise StartFailed(
+            f"{host} is reached over the network, and without TLS: records could be read, and connections taken over, "
+            f"on the way. {PLAINTEXT_HINT}"
+        )
+
+
+class Listens(Protocol):
+    """What a specification says about listening."""
+
+    @property
+    def secret(self) -> Secret: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def allow_plaintext(self) -> bool: ...
+
+
 def listen(
-    handler: Handler, *, secret: bytes, host: str, on_connect: Callable[[Connection], None] | None = None
+    handler: Handler,
+    spec: Listens,
+    permissions: Permissions,
+    *,
+    on_connect: Callable[[Connection], None] | None = None,
 ) -> RpcServer:
-    """Return a server that is not started yet, on a port of the system's choice."""
-    return RpcServer(handler, secret=secret, host=host, tls=contexts()[0], on_connect=on_connect)
+    """Return a server that is not started yet, on a port of the system's choice.
+
+    Raises :class:`StartFailed` for an address beyond this machine without TLS, unless the specification allows it.
+    """
+    check_plaintext(spec.host, allow_plaintext=spec.allow_plaintext)
+    return RpcServer(
+        handler,
+        secret=spec.secret,
+        permissions=permissions,
+        host=spec.host,
+        tls=contexts()[0],
+        on_connect=on_connect,
+    )
 
 
-async def dial(host: str, port: int, *, secret: bytes, timeout_s: float, handler: Handler | None = None) -> Connection:
+def client_secret(secret: Secret) -> bytes:
+    """Return the newest value of the clients' secret."""
+    return to_listen(secret).client[0]
+
+
+async def dial(host: str, port: int, *, secret: Secret, timeout_s: float, handler: Handler | None = None) -> Connection:
     """Return an authenticated connection; raises :class:`raylog.rpc.RpcError` within ``timeout_s``."""
     return await connect(host, port, secret=secret, handler=handler, timeout_s=timeout_s, tls=contexts()[1])

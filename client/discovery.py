@@ -54,7 +54,7 @@ def parse_secret(secret: bytes | str) -> bytes:
     """A secret in bytes; text is its hexadecimal form. Raises InvalidConfig, without the secret in it."""
     if isinstance(secret, str):
         try:
-            secret = bytes.fromhex(secret)
+            secret = bytes.fromhex((secret.split() or [""])[0])  # of a file with two values the newest
         except ValueError:
             raise InvalidConfig("A secret given as text must be hexadecimal (secret.hex()); or give bytes.") from None
     if not secret:

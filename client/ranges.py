@@ -186,7 +186,7 @@ class RangeFetcher:
         asks_near = near_arguments(connection) if self._reads_near else []
         reply = await connection.call("fetch_near" if asks_near else "fetch", [*args, *asks_near], timeout_s=timeout_s)
         if asks_near and reply.args[3]:
-            self._places.extend(open_places(reply.args[3], None))
+            self._places.extend(open_places(reply.args[3], None, wanted.topic_partition))
             return await asyncio.to_thread(self._read_near)  # files may be cold
         found: list[FetchedBatch] = []
         try:

@@ -222,6 +222,12 @@ class NotController(StaleMetadataError):
     code = 41
 
 
+class ClusterAuthorizationFailed(RaylogError):
+    """The secret or token that this client proved does not entitle it to this request."""
+
+    code = 31
+
+
 class InvalidRequest(RaylogError):
     """The request makes no sense to the server."""
 

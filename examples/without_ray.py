@@ -3,7 +3,7 @@
 It needs a cluster that runs, its address and its secret. ``raylog start`` prints both as shell lines:
 
     export RAYLOG_BOOTSTRAP=127.0.0.1:...
-    export RAYLOG_SECRET="$(cat raylog-data/secret)"
+    export RAYLOG_SECRET="$(head -n 1 raylog-data/client-secret)"
 
 Instead of the variables, ``bootstrap=`` and ``secret=`` can be given to each client, as here.
 """

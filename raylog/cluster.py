@@ -18,12 +18,14 @@ from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.kept import embedded_folders, kept
+from raylog.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.ray_note import leave_note
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.serving import Serving
+from raylog.stated import check_hosts, plaintext_is_allowed
 from raylog.stopping import actor_names, stop_actors
-from raylog.survey import adopt, join_nodes
+from raylog.survey import adopt, check_metadata, join_nodes
 from raylog.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class Cluster:
         return sorted(found, key=lambda one: (one["topic"], one["partition"], one["broker"]))
 
     def secret(self) -> str:
-        """Return the cluster's secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
+        """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
         import ray
 
         info = ray.get(_controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
@@ -152,6 +154,7 @@ def start(
     address: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     join: bool = False,
+    allow_plaintext: bool | None = None,
 ) -> Cluster:
     """Start a cluster, or bring one back from its data directory, and wait until it serves.
 
@@ -166,6 +169,9 @@ def start(
     A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
     ``join`` it waits until such nodes are there, and never creates a cluster.
 
+    On a cluster of nodes brokers listen on the nodes' addresses, which needs TLS (Ray's variables), or
+    ``allow_plaintext=True`` where the network is trusted; the default is what ``RAYLOG_ALLOW_PLAINTEXT`` says, else no.
+
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
     another cluster uses the directory, :class:`StartFailed` when the cluster does not serve within ``timeout_s``
     seconds.
@@ -174,6 +180,7 @@ def start(
 
     settings = validate_cluster_config({} if config is None else config)
     log_format()
+    allow_plaintext = plaintext_is_allowed() if allow_plaintext is None else allow_plaintext
     if brokers is not None and brokers < 1:
         raise StartFailed(f"brokers={brokers}: a cluster needs at least one broker.")
     root = Path(data_dir).absolute()
@@ -182,9 +189,10 @@ def start(
     ran_before = True
     try:
         seats = _seats(root, brokers)
+        check_hosts([seat.host for seat in seats], allow_plaintext)
         ran_before = _check_directories(root, seats)
         is_known = _join(root, seats, join, deadline, ran_before)
-        _wait_until_made(_make_actors(root, seats, settings, is_known), deadline)
+        _wait_until_made(_make_actors(root, seats, settings, is_known, allow_plaintext), deadline)
         stopped = [one["broker"] for one in _status(max(0.1, deadline - time.monotonic()))["brokers"] if one["stopped"]]
         resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
         _wait_until_serving(seats, deadline, timeout_s)
@@ -222,7 +230,8 @@ def _join(root: Path, seats: list[_Seat], join: bool, deadline: float, ran_befor
 
     if ran_before:
         info = ray.get(_controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
-        adopt(root, cluster_id=info["cluster_id"], secret=info["secret"].hex())
+        adopt(root, cluster_id=info["cluster_id"])
+        adopt_secrets(root, ray.get(_controller().secrets.remote(), timeout=CALL_TIMEOUT_S))
     if ran_before or kept_voters(root):
         return True
     if seats[0].broker is not None:
@@ -234,26 +243,34 @@ def _join(root: Path, seats: list[_Seat], join: bool, deadline: float, ran_befor
     )
 
 
-def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str], is_known: bool) -> dict[str, Any]:
+def _make_actors(
+    root: Path, seats: list[_Seat], settings: Mapping[str, str], is_known: bool, allow_plaintext: bool
+) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
     from raylog.actors import ray_actors, ray_support
     from raylog.actors.naming import controller_folder
     from raylog.actors.specs import BrokerSpec, ControllerSpec
 
-    secret = kept(root, "secret")
-    cluster_id = kept(root, "cluster-id")
     embedded = [seat for seat in seats if seat.broker is not None]
+    if not embedded:
+        gather(root, [seat.node_id for seat in seats], _this_node())
+    kept(root, "secret")
+    secret = own_secrets(root)
+    cluster_id = kept(root, "cluster-id")
 
     def spec_of(seat: _Seat) -> BrokerSpec:
         return BrokerSpec(
             broker=seat.broker,
             folder=seat.folder,
-            secret=bytes.fromhex(secret),
+            secret=secret,
             cluster_id=cluster_id[:32],
             node_id=seat.node_id,
             host=seat.host,
+            allow_plaintext=allow_plaintext,
         )
 
+    if not embedded:
+        provide(secret, [seat.node_id for seat in seats], _this_node())
     voters = kept_voters(root)
     if not is_known:
         most = ClusterConfig.from_dict(settings).metadata_voters_max
@@ -266,12 +283,13 @@ def _make_actors(root: Path, seats: list[_Seat], settings: Mapping[str, str], is
     made["the controller"] = ray_actors.make_controller(
         ControllerSpec(
             folder=controller_folder(root),
-            secret=bytes.fromhex(secret),
+            secret=secret,
             cluster_id=cluster_id[:32],
             cluster_config=settings,
             voters=voters,
             host=LOOPBACK if embedded else ray_support.node_address(),
             node_folder=None if embedded else root / NODE_FOLDER,
+            allow_plaintext=allow_plaintext,
         ),
         node_id=_this_node(),
     )
@@ -315,7 +333,7 @@ def _check_directories(root: Path, seats: list[_Seat]) -> bool:
             "stop it first."
         )
     if seats[0].broker is not None:
-        _check_metadata(root)
+        check_metadata(root)
     known = root / "cluster-id"
     cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
     for seat in seats:
@@ -326,21 +344,6 @@ def _check_directories(root: Path, seats: list[_Seat]) -> bool:
             except StorageError as error:
                 raise DataDirectoryError(str(error)) from None
     return False
-
-
-def _check_metadata(root: Path) -> None:
-    """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
-    from raylog.actors.naming import controller_folder
-
-    folders = [*embedded_folders(root), root / NODE_FOLDER]
-    partitions = [found for folder in folders for found in folder.glob("*/partition.metadata")]
-    older = controller_folder(root) / "__cluster_metadata-0"
-    copies = [found for folder in folders for found in folder.glob("metadata/*/*.log")]
-    if partitions and not any(older.glob("*.log")) and not copies:
-        raise DataDirectoryError(
-            f"{root} holds {len(partitions)} partition replicas, but no copy of the metadata log (folder metadata of a "
-            "broker); bring it back from where the directory was copied or restored from."
-        )
 
 
 def _controller_folder() -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.core.errors import InvalidRequest, StartFailed
+from raylog.rpc.secret_files import SecretFiles
 from raylog.stopping import actor_names, stop_broker_actors
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def start_broker(status: Callable[[], dict[str, Any]], controller: Any, broker: 
     spec = BrokerSpec(
         broker=None if on_nodes else broker,
         folder=Path(folder) / NODE_FOLDER if on_nodes else broker_folder(Path(folder), broker),
-        secret=info["secret"],
+        secret=SecretFiles(Path(folder)),
         cluster_id=info["cluster_id"],
         node_id=row["node_id"],
         host=row["host"],
+        allow_plaintext=info["allow_plaintext"],
     )
     resume_brokers([broker], timeout_s)
     try:

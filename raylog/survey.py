@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from raylog.core.errors import DataDirectoryError, StartFailed
+from raylog.kept import embedded_folders
 from raylog.voters import keep_voters
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ def _several(by_cluster: Mapping[str, Sequence[Holding]]) -> str:
 
 
 def adopt(root: Path, **values: str) -> None:
-    """Write what the cluster has already into a data directory that lacks it: ``cluster_id`` and ``secret``.
+    """Write what the cluster has already into a data directory that lacks it: ``cluster_id``.
 
     Raises :class:`DataDirectoryError` when the directory is another cluster's.
     """
@@ -158,3 +159,19 @@ def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]]
     keep_voters(root, voters)
     logger.warning("%s joins cluster %s, which the nodes' directories belong to", root, cluster_id)
     return True
+
+
+def check_metadata(root: Path) -> None:
+    """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
+    from raylog.actors.naming import controller_folder
+    from raylog.cluster import NODE_FOLDER
+
+    folders = [*embedded_folders(root), root / NODE_FOLDER]
+    partitions = [found for folder in folders for found in folder.glob("*/partition.metadata")]
+    older = controller_folder(root) / "__cluster_metadata-0"
+    copies = [found for folder in folders for found in folder.glob("metadata/*/*.log")]
+    if partitions and not any(older.glob("*.log")) and not copies:
+        raise DataDirectoryError(
+            f"{root} holds {len(partitions)} partition replicas, but no copy of the metadata log (folder metadata of a "
+            "broker); bring it back from where the directory was copied or restored from."
+        )

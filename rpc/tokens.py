@@ -16,7 +16,7 @@ import msgspec
 
 _LABEL = b"raylog read token\x00"
 MAX_CLAIMS_BYTES = 640
-"""Bytes that the claims may have, so that they fit into a handshake message: about 20 partitions of one topic."""
+"""Bytes that the claims may have, so that they fit into a handshake message: about a hundred partitions of a topic."""
 
 
 class TokenError(ValueError):

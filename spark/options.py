@@ -20,7 +20,8 @@ READ = (
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders"),
-    *("raylog.bootstrap", "raylog.secret", "kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
+    *("raylog.bootstrap", "raylog.secret", "raylog.tokenLifetimeMs"),
+    *("kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
 )
 WITHOUT_EFFECT = (
     # Of Kafka's source: there is no group to prefix, and repetitions are bound by time instead of a count.
@@ -62,6 +63,8 @@ class ReadOptions:
     include_headers: bool = False
     bootstrap: str | None = None
     secret: str | None = field(default=None, repr=False)
+    token_lifetime_s: float = 43_200.0
+    """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""
     stall_timeout_s: float = 120.0
     """How long a task waits for data before it fails."""
     fetch_max_bytes: int | None = None
@@ -121,6 +124,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         include_headers=texts.truth("includeHeaders", False),
         bootstrap=_one_bootstrap(texts),
         secret=texts.text("raylog.secret"),
+        token_lifetime_s=(texts.number("raylog.tokenLifetimeMs", 1_000) or 43_200_000) / 1000,
         stall_timeout_s=(texts.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000) / 1000,
         fetch_max_bytes=consumer.max_partition_fetch_bytes if FETCH_BYTES in texts else None,
         consumer=consumer,

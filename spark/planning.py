@@ -16,6 +16,7 @@ from dataclasses import replace
 from raylog.client.cluster import ClusterClient
 from raylog.client.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.ranges import PartitionRange
+from raylog.client.read_tokens import token_for
 from raylog.client.runtime import shared
 from raylog.core.errors import (
     InvalidConfig,
@@ -171,7 +172,7 @@ class _Planner:
             start=start,
             end=end,
             brokers=brokers or address.endpoints,
-            secret=address.secret,
+            secret=token_for(address.secret, info.topic_id, one, lifetime_s=self._options.token_lifetime_s),
         )
 
     async def _start(self, one: TopicPartition, low: int, high: int) -> int:

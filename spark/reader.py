@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -54,6 +54,10 @@ class RaylogReader(DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self.narrowing = Narrowing()
+
+    def __getstate__(self) -> dict[str, object]:
+        """What goes to the tasks: all but the secret. Each task has a token instead, in its partition."""
+        return {"options": replace(self.options, secret=None), "narrowing": self.narrowing}
 
     @property
     def pushFilters(self) -> PushDown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
@@ -17,7 +17,7 @@ from raylog.core.ids import TopicPartition
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import BrokerView, ReplicaFigures, broker_families
-from raylog.rpc import RpcServer
+from raylog.rpc import RpcServer, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class BrokerLooks:
     """What the metrics need of their broker, as of now."""
 
     folder: Path
-    secret: bytes
+    secret: Secret = field(repr=False)
     server: RpcServer
     broker: Callable[[], int]
     image: Callable[[], MetadataImage]

@@ -19,7 +19,7 @@ from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metrics.families import ReplicaFigures
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import usage_from_wire
-from raylog.rpc import Connection, RpcError
+from raylog.rpc import Connection, RpcError, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 class Inquiries:
     """Connections to processes that are asked for their figures, made when needed."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: Secret) -> None:
         """``secret`` is the cluster's."""
         self._secret = secret
         self._connections: dict[Endpoint, Connection] = {}

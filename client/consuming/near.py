@@ -3,24 +3,33 @@
 The leader names places in its files, all below the high watermark, so what lies there does not change; retention may
 remove a name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time:
 what was only located costs no memory. Whatever goes wrong here is not the user's concern: the leader is asked for the
-bytes instead, and judges for itself whether its log is damaged. Used by `partition.py`, `stream.py` and `ranges.py`.
-May touch: files that the leader has named.
+bytes instead, and judges for itself whether its log is damaged. A leader is not trusted with other files: only a
+segment of the partition, in a broker's data directory, is opened. Used by `partition.py`, `stream.py` and `ranges.py`.
+May touch: files that the leader has named, and what lies around them.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from raylog.client.consuming.opening import FetchedBatch
 from raylog.core.errors import RetriableError
+from raylog.core.ids import TopicPartition
 from raylog.rpc import Connection, machine_number
 from raylog.storage.errors import StorageError
 from raylog.storage.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
 
 ALONE_BYTES = 64 << 10
 """A batch of so many bytes is read alone: right behind its header, and without a copy for its checksum."""
+
+
+SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
+BROKERS_FILE = "meta.properties"
+"""What makes a folder a broker's data directory."""
 
 
 class NearReadFailed(RetriableError):
@@ -32,15 +41,19 @@ class SegmentFile:
 
     __slots__ = ("_fd", "identity")
 
-    def __init__(self, path: str, identity: tuple[int, int]) -> None:
-        """Raises NearReadFailed unless that name leads to the file with this device and inode."""
+    def __init__(self, path: str, identity: tuple[int, int], owner: int | None = None) -> None:
+        """Raises NearReadFailed unless that name is a regular file, no link, with this device, inode and owner."""
         self._fd = -1
         self.identity = identity
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW)
             status = os.fstat(self._fd)
         except OSError as error:
             raise NearReadFailed(f"The segment {path} cannot be opened: {error}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise NearReadFailed(f"{path} is no regular file.")
+        if owner is not None and status.st_uid != owner:
+            raise NearReadFailed(f"{path} is not the broker's own file.")
         if (status.st_dev, status.st_ino) != identity:
             raise NearReadFailed(f"Under {path} there is another file here than at the leader.")
 
@@ -98,11 +111,35 @@ def near_arguments(connection: Connection) -> list[int]:
     return [] if number is None else [number]
 
 
-def open_places(rows: Iterable[Sequence[Any]], last: SegmentFile | None) -> list[Place]:
+def owner_of_segment(path: str, partition: TopicPartition) -> int:
+    """The user who owns the data directory in which this is a segment of the partition. Raises NearReadFailed.
+
+    The directory itself may be reached through links, as its operator chose; below it there may be none.
+    """
+    folder, name = os.path.split(path)
+    directory, folder_name = os.path.split(folder)
+    if (
+        not os.path.isabs(path)
+        or os.path.normpath(path) != path
+        or SEGMENT_NAME.fullmatch(name) is None
+        or folder_name != f"{partition.topic}-{partition.partition}"
+    ):
+        raise NearReadFailed(f"{path!r:.300} is no segment of {partition}.")
+    try:
+        marked = os.lstat(os.path.join(directory, BROKERS_FILE))
+        held = os.lstat(folder)
+    except OSError as error:
+        raise NearReadFailed(f"{directory} cannot be seen to be a broker's data directory: {error}") from error
+    if not stat.S_ISREG(marked.st_mode) or not stat.S_ISDIR(held.st_mode) or held.st_uid != marked.st_uid:
+        raise NearReadFailed(f"{directory} is no broker's data directory with a folder of {partition}.")
+    return marked.st_uid
+
+
+def open_places(rows: Iterable[Sequence[Any]], last: SegmentFile | None, partition: TopicPartition) -> list[Place]:
     """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
     places: list[Place] = []
     for path, position, length, _, device, inode, *_ in rows:
         if last is None or last.identity != (device, inode):
-            last = SegmentFile(path, (device, inode))
+            last = SegmentFile(path, (device, inode), owner_of_segment(str(path), partition))
         places.append(Place(last, position, length))
     return places

@@ -156,6 +156,6 @@ class FetchStream:
 
 def _add_places(state: PartitionState, session: int, rows: list[list[Any]]) -> bool:
     """Open what the leader has named, and queue it. Raises NearReadFailed."""
-    places = open_places(rows, state.segment_file)
+    places = open_places(rows, state.segment_file, state.partition)
     state.segment_file = places[-1].file
     return state.add_places(session, places, next_offset=rows[-1][3])

@@ -25,6 +25,7 @@ from raylog.cli.options import Commands
 from raylog.cli.perf import perf
 from raylog.cli.produce import produce
 from raylog.cli.reassign import balance
+from raylog.cli.secret import secret
 from raylog.cli.status import status
 from raylog.cli.topics import topic
 
@@ -101,5 +102,6 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (start, stop, status, topic, balance, group, features, produce, consume, log, metrics, perf):
+COMMANDS = (start, stop, status, topic, balance, group, features, produce, consume, log, metrics, perf, secret)
+for command in COMMANDS:
     cli.add_command(command)

@@ -20,8 +20,9 @@ _NEXT_STEP: dict[type[errors.RaylogError], str] = {
     errors.NotEnoughReplicas: "`raylog status` shows which replicas are out of sync.",
     errors.LeaderNotAvailable: "`raylog status` shows what is offline.",
     errors.DeliveryTimedOut: "`raylog status` shows what is offline.",
-    errors.AuthenticationFailed: "The secret lies in the file `secret` of the cluster's data directory; give it with "
-    "--secret-file.",
+    errors.AuthenticationFailed: "The secret is in the file `client-secret` of the cluster's data directory; "
+    "give it with --secret-file.",
+    errors.ClusterAuthorizationFailed: "The cluster's own secret is in the file `secret` of its data directory.",
     errors.OffsetOutOfRange: "Give an offset inside that range, or `earliest` or `latest`.",
 }
 

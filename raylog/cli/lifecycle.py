@@ -12,6 +12,7 @@ import click
 
 from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
 from raylog.cli.status import broker_state
+from raylog.stated import ENV_ALLOW_PLAINTEXT
 
 if TYPE_CHECKING:
     from raylog.cli.ray_node import OwnRay
@@ -31,6 +32,12 @@ NAMED_MAX = 10
 )
 @click.option("--foreground", is_flag=True, help="Stay, and stop the cluster at Ctrl-C or SIGTERM.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Time to serve.")
+@click.option(
+    "--allow-plaintext",
+    is_flag=True,
+    envvar=ENV_ALLOW_PLAINTEXT,
+    help="Let brokers of several nodes listen without TLS, on a network that is trusted.",
+)
 @address_option
 def start(
     data_dir: Path,
@@ -40,6 +47,7 @@ def start(
     join: bool,
     foreground: bool,
     timeout_s: float,
+    allow_plaintext: bool,
     address: str | None,
 ) -> None:
     """Start a cluster on this machine, or bring one back from its data directory.
@@ -59,7 +67,7 @@ def start(
 
     validate_cluster_config(settings)
     log_format()
-    cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join)
+    cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join, allow_plaintext)
     _tell(cluster, root, own)
     if foreground:
         ended = _wait_for_signal(own)
@@ -91,7 +99,13 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _bring_up(
-    root: Path, brokers: int | None, settings: dict[str, str], address: str | None, timeout_s: float, join: bool
+    root: Path,
+    brokers: int | None,
+    settings: dict[str, str],
+    address: str | None,
+    timeout_s: float,
+    join: bool,
+    allow_plaintext: bool,
 ) -> tuple[Cluster, OwnRay | None]:
     from raylog import cluster as clusters
     from raylog.cli import ray_node
@@ -108,7 +122,15 @@ def _bring_up(
         own = None  # another Ray cluster was asked for by --address
     try:
         ray_node.join(found, root)
-        return clusters.start(root, brokers=brokers, config=settings, timeout_s=timeout_s, join=join), own
+        running = clusters.start(
+            root,
+            brokers=brokers,
+            config=settings,
+            timeout_s=timeout_s,
+            join=join,
+            allow_plaintext=allow_plaintext,
+        )
+        return running, own
     except BaseException:  # also an interrupt: a Ray that was started for a cluster which is not there has to go
         if started_here and own is not None:
             _shut_down(own, root)
@@ -117,6 +139,8 @@ def _bring_up(
 
 def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
     import ray
+
+    from raylog.rpc.secret_files import CLIENT_FILE
 
     status = cluster.status()
     if cluster.ignored_config:
@@ -132,7 +156,7 @@ def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
     click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
     click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
     click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
-    click.echo(f'  export {ENV_SECRET}="$(cat {root / "secret"})"')
+    click.echo(f'  export {ENV_SECRET}="$(head -n 1 {root / CLIENT_FILE})"')
 
 
 def _wait_for_signal(own: OwnRay | None) -> bool:

@@ -92,22 +92,22 @@ class Target:
 
     def _secret(self) -> str:
         if self.secret_file is not None:
-            secret = self.secret_file.read_text(encoding="utf-8").strip()
+            secret = (self.secret_file.read_text(encoding="utf-8").split() or [""])[0]  # the newest value
             try:
                 bytes.fromhex(secret)
             except ValueError:
                 secret = ""
             if not secret:
                 raise click.UsageError(
-                    f"{self.secret_file} holds no secret in hexadecimal digits; it is the file `secret` in the "
-                    "cluster's data directory"
+                    f"{self.secret_file} holds no secret in hexadecimal digits; it is the file `client-secret` in "
+                    "the cluster's data directory"
                 )
             return secret
         secret = os.environ.get(ENV_SECRET, "")
         if not secret:
             raise click.UsageError(
                 f"--bootstrap needs the cluster's secret: give --secret-file, or set {ENV_SECRET}; it is the file "
-                "`secret` in the cluster's data directory"
+                "`client-secret` in the cluster's data directory"
             )
         return secret
 

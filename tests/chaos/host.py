@@ -93,6 +93,7 @@ class Host:
                     cluster_config=spec.config,
                     voters=tuple(spec.voters),
                     host=spec.address,
+                    allow_plaintext=True,
                 ),
                 start_coordinator=self._start_coordinator,
                 on_fatal=end_process,
@@ -113,6 +114,7 @@ class Host:
                 cluster_id=spec.cluster_id,
                 node_id=spec.name,
                 host=spec.address,
+                allow_plaintext=True,
             ),
             find_controller=self._find_controller,
             workshop=self,
@@ -211,7 +213,14 @@ class Host:
             self._spawn(self._coordinator_again(kind, index))
 
         server = GroupCoordinatorServer(
-            CoordinatorSpec(kind=kind, index=index, secret=self._secret, cluster_config=spec.config, host=spec.address),
+            CoordinatorSpec(
+                kind=kind,
+                index=index,
+                secret=self._secret,
+                cluster_config=spec.config,
+                host=spec.address,
+                allow_plaintext=True,
+            ),
             find_controller=self._find_controller,
             on_fatal=failed,
         )

@@ -72,7 +72,9 @@ class RayNodes(RayActors):
             self._add(f"node-{number}")
         ray.init(address=self._ray.address, log_to_driver=False)
         setup = self._setup
-        self._cluster = raylog.start(setup.root / "head", config=setup.config, timeout_s=setup.start_s)
+        self._cluster = raylog.start(
+            setup.root / "head", config=setup.config, timeout_s=setup.start_s, allow_plaintext=True
+        )
 
     def _add(self, name: str) -> None:
         self._nodes[name] = self._ray.add_node(

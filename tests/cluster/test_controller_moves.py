@@ -105,7 +105,7 @@ def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller
         add_node(nodes, tmp_path / "head")
         others = [add_node(nodes, tmp_path / name, raylog=1) for name in ("first", "second", "third")]
         ray.init(address=nodes.address, log_to_driver=False)
-        cluster = raylog.start(tmp_path / "started-here", timeout_s=120)
+        cluster = raylog.start(tmp_path / "started-here", timeout_s=120, allow_plaintext=True)
         assert produce_over_the_loss(cluster, nodes, others) < SERVES_AGAIN_S
         cluster.stop()
     finally:

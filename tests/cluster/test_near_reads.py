@@ -42,8 +42,8 @@ def count_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
     real = SegmentFile.__init__
 
-    def counting(self: SegmentFile, path: str, identity: tuple[int, int]) -> None:
-        real(self, path, identity)
+    def counting(self: SegmentFile, path: str, identity: tuple[int, int], owner: int | None = None) -> None:
+        real(self, path, identity, owner)
         opened.append(path)
 
     monkeypatch.setattr(SegmentFile, "__init__", counting)

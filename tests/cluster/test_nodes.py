@@ -44,7 +44,7 @@ def test_nodes_get_brokers_when_they_join_and_keep_their_identity(tmp_path: Path
     try:
         add("head")
         ray.init(address=nodes.address, log_to_driver=False)
-        cluster = raylog.start(tmp_path / "head", timeout_s=60)
+        cluster = raylog.start(tmp_path / "head", timeout_s=60, allow_plaintext=True)
         assert online(cluster) == {1}
         second = add("second")
         wait_for(lambda: online(cluster) == {1, 2}, "the second node has a broker")

@@ -40,7 +40,7 @@ def test_metadata_survives_the_loss_of_a_node_and_of_the_controller(tmp_path: Pa
         add("second")
         third = add("third")
         ray.init(address=nodes.address, log_to_driver=False)
-        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120, allow_plaintext=True)
         assert (tmp_path / "head" / "metadata-voters").read_text().strip() == "1,2,3"
         assert online(cluster) == {1, 2, 3}
         with raylog.Admin() as admin:
@@ -59,7 +59,7 @@ def test_metadata_survives_the_loss_of_a_node_and_of_the_controller(tmp_path: Pa
         assert len(fresh) == 3
         wait_for(lambda: len({path.read_bytes() for path in fresh}) == 1, "the voter has caught up")
         cluster.stop()
-        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120, allow_plaintext=True)
         assert set(cluster.status()["topics"]) >= {"before", "during", "after"}
         cluster.stop()
     finally:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from raylog.core.errors import (
     StartFailed,
 )
 from raylog.rpc import RpcError
+from raylog.rpc.secret_files import SecretFiles
 from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, mapped, private_bytes, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -93,6 +95,47 @@ def test_nine_replicas_run_each_in_a_process_of_its_own(wire: Wire) -> None:
     print(f"nine replicas in sync after {wire.came_up_s:.1f} s, leaders {leaders}")
     if wire.came_up_s * 1000 < INITIAL_LEADER_WAIT_MS:  # else the machine was too busy to wait for the preferred ones
         assert leaders == [1, 2, 3], "leaders are balanced although the actors came up one after the other"
+
+
+def test_ray_keeps_no_secret(wire: Wire, root: Path) -> None:
+    """Neither in its control store, where actors' specifications are kept, nor in logs, nor on any command line."""
+    import ray
+
+    found = SecretFiles(root)()
+    assert wire.secret in found.client, "clients get the clients' secret from Ray"
+    values = [*found.cluster, *found.client]
+    needles = [*values, *(value.hex().encode() for value in values)]
+    node: Any = ray._private.worker._global_node
+    (store,) = node.all_processes["gcs_server"]
+    assert b"raylog" in memory_of(store.process.pid), "what is looked at is the store's memory"
+    assert not holds(memory_of(store.process.pid), needles)
+    logs = [path for path in Path(node.get_session_dir_path()).rglob("*") if path.is_file() and not path.is_symlink()]
+    assert logs
+    for path in logs:
+        assert not holds(path.read_bytes(), needles), path.name
+    for name in ("cmdline", "environ"):
+        for process in Path("/proc").glob(f"[0-9]*/{name}"):
+            with suppress(OSError):
+                assert not holds(process.read_bytes(), needles), process
+
+
+def memory_of(pid: int) -> bytes:
+    """Return what a process has written into its memory."""
+    parts = []
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, rights, *rest = line.split()
+            if not rights.startswith("rw") or (rest and rest[-1].startswith("[v")):
+                continue
+            begin, end = (int(one, 16) for one in place.split("-"))
+            with suppress(OSError):
+                memory.seek(begin)
+                parts.append(memory.read(end - begin))
+    return b"".join(parts)
+
+
+def holds(data: bytes, needles: list[bytes]) -> bool:
+    return any(needle in data for needle in needles)
 
 
 def test_a_replica_that_ended_since_it_was_listed_is_left_out(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

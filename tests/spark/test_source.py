@@ -113,3 +113,4 @@ def test_an_unknown_topic_is_answered_with_the_nearest_one(spark: SparkSession, 
 def test_the_secret_is_in_no_plan(spark: SparkSession, topic: ToyCluster) -> None:
     frame = load(spark, topic, subscribe="orders")
     assert SECRET.hex() not in frame._jdf.queryExecution().toString()
+    assert SECRET.hex() not in frame._jdf.queryExecution().executedPlan().toString()

@@ -22,7 +22,7 @@ def spec(tmp_path: Path) -> ReplicaSpec:
         partition=0,
         broker=1,
         data_directory=tmp_path,
-        secret=b"s",
+        secret=b"s" * 16,
         replication_factor=3,
         topic_config={},
         cluster_config={},

@@ -68,7 +68,7 @@ def told(
 
     async def whole() -> None:
         workshop, image = Workshop(), MetadataImage()
-        spec = BrokerSpec(broker=1, folder=root, secret=b"s", cluster_id="c", node_id="n")
+        spec = BrokerSpec(broker=1, folder=root, secret=b"s" * 16, cluster_id="c", node_id="n")
 
         async def newest() -> MetadataImage:
             return workshop.newest or image

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raylog.client.columns import ColumnBatch
-from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
+from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile, open_places
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.core.ids import TopicPartition
@@ -45,6 +47,60 @@ def test_another_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
         SegmentFile(str(tmp_path / "s"), (1, 2))
     with pytest.raises(NearReadFailed, match="cannot be opened"):
         SegmentFile(str(tmp_path / "nothing"), (1, 2))
+
+
+def data_directory(root: Path) -> Path:
+    """A broker's data directory with one segment of the partition; returns the segment."""
+    folder = root / "flights-0"
+    folder.mkdir(parents=True)
+    (root / "meta.properties").write_text("broker.id=1")
+    path = folder / f"{0:020}.log"
+    path.write_bytes(b"".join(batches(2)))
+    return path
+
+
+def named(path: Path | str, *, follow: bool = True) -> list[tuple[str, int, int, int, int, int]]:
+    """What a leader says of a file."""
+    status = Path(path).stat() if follow else Path(path).lstat()
+    return [(str(path), 0, status.st_size, 1, status.st_dev, status.st_ino)]
+
+
+def test_a_segment_in_a_brokers_data_directory_is_opened(tmp_path: Path) -> None:
+    real = data_directory(tmp_path / "disk")
+    (tmp_path / "link").symlink_to(tmp_path / "disk")  # as an operator may have it
+    for path in (real, tmp_path / "link" / "flights-0" / real.name):
+        (place,) = open_places(named(path), None, HERE)
+        assert len(place.read(1 << 20)[0]) == 2
+
+
+def test_a_leader_cannot_name_any_other_file(tmp_path: Path) -> None:
+    real = data_directory(tmp_path / "disk")
+    bare = data_directory(tmp_path / "bare")
+    (tmp_path / "bare" / "meta.properties").unlink()
+    (tmp_path / "disk" / "linked-0").symlink_to(real.parent)
+    (real.parent / f"{1:020}.log").symlink_to(real)
+    (real.parent / f"{2:020}.index").write_bytes(real.read_bytes())
+    os.mkfifo(real.parent / f"{3:020}.log")
+    (tmp_path / "disk" / "secret").write_text("hush")
+    wrong: list[tuple[str, list[Any]]] = [
+        ("cannot be seen to be a broker", named(bare)),
+        ("cannot be opened", named(real.parent / f"{1:020}.log")),
+        ("no segment", named(real.parent / f"{2:020}.index")),
+        ("no regular file", named(real.parent / f"{3:020}.log")),
+        ("no segment", named(tmp_path / "disk" / "secret")),
+        ("no segment", named(f"{real.parent}/../flights-0/{real.name}")),
+        ("no segment", [(f"flights-0/{real.name}", *named(real)[0][1:])]),
+        ("no segment", [(7, *named(real)[0][1:])]),
+    ]
+    for said, rows in wrong:
+        with pytest.raises(NearReadFailed, match=said):
+            open_places(rows, None, HERE)
+    with pytest.raises(NearReadFailed, match="no segment of other-0"):
+        open_places(named(real), None, TopicPartition("other", 0))
+    with pytest.raises(NearReadFailed, match="folder of linked-0"):
+        open_places(named(tmp_path / "disk" / "linked-0" / real.name), None, TopicPartition("linked", 0))
+    with pytest.raises(NearReadFailed, match="not the broker's own file"):
+        SegmentFile(str(real), (0, 0), owner=os.getuid() + 1)
 
 
 @pytest.mark.parametrize("damage", ["short", "cut off", "zeros", "between"])

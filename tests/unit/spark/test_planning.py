@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import time
+from dataclasses import replace
 
 import pytest
+from pyspark import cloudpickle
 
 from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
+from raylog.rpc import ReadToken
+from raylog.rpc.tokens import read_claims
 from raylog.spark.filters import Narrowing
-from raylog.spark.reader import RangePartition
+from raylog.spark.reader import RangePartition, RaylogReader
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, spans
 
@@ -23,10 +28,34 @@ def test_a_range_says_how_to_reach_the_leader_and_hides_the_secret(cluster: ToyC
     _, found = plan(options(cluster, subscribe="orders"))
     place = cluster.replicas["orders", 1, cluster.partitions["orders", 1].leader]
     assert found.leader == (place.host, place.port)
-    assert (found.leader_epoch, found.secret, len(found.brokers)) == (1, SECRET, 2)
+    assert (found.leader_epoch, len(found.brokers)) == (1, 2)
     task = RangePartition(found)
-    assert pickle.loads(pickle.dumps(task)) == task
+    carried = pickle.dumps(task)
+    assert pickle.loads(carried) == task
+    assert b"toy secret" not in carried
     assert "toy secret" not in repr(task)
+
+
+def test_a_task_gets_a_token_for_its_partition_that_ends(cluster: ToyCluster) -> None:
+    began_s = time.time()
+    for found in plan(options(cluster, subscribe="orders", **{"raylog.tokenLifetimeMs": 60_000})):
+        assert isinstance(found.secret, ReadToken)
+        grant = read_claims(found.secret.claims)
+        assert [(one.topic_id, one.topic, one.partitions) for one in grant.topics] == [
+            (found.topic_id, "orders", [found.partition])
+        ]
+        assert began_s + 60 <= grant.expires_s <= time.time() + 62
+
+
+def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> None:
+    reader = RaylogReader(options(cluster, subscribe="orders"))
+    assert reader.options.secret == SECRET.hex()
+    carried = cloudpickle.dumps(reader)  # type: ignore[no-untyped-call]
+    assert SECRET.hex().encode() not in carried
+    assert SECRET not in carried
+    assert pickle.loads(carried).options == replace(reader.options, secret=None)
+    (first, *_) = reader.partitions()
+    assert sum(table.num_rows for table in pickle.loads(carried).read(first)) == 100
 
 
 def test_offsets_of_each_partition_are_kept_to(cluster: ToyCluster) -> None:

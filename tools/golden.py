@@ -1,0 +1,228 @@
+"""Keeps what this release writes, for the tests of every later one: ``python -m tools.golden``.
+
+Lives through a small cluster of one broker, which is a metadata voter, and keeps in ``tests/golden/<version>``:
+
+- ``data.tar.xz``: its data directory. Topics in several codecs and segments, a log whose beginning was deleted, a
+  producer's state, groups with members and offsets, the quorum's log and a snapshot;
+- ``frames.msgpack``: the first request, and the first answer, of every method that was called, as they went out;
+- ``expected.json``: what clients read from it then.
+
+Run it once for a release, when its formats are final; ``tests/cluster/test_golden.py`` reads every version there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+import raylog
+from raylog.actors import broker_server, controller_requests, group_requests, replica_server
+from raylog.client.admin import AsyncAdmin
+from raylog.client.consumer import AsyncConsumer
+from raylog.client.producer import AsyncProducer
+from raylog.core.ids import TopicPartition
+from raylog.rpc import connection
+from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
+from raylog.rpc.request import Request
+from tests.cluster.local_cluster import SECRET, LocalCluster
+
+ROOT = Path(__file__).parent.parent / "tests" / "golden"
+CONFIG = {
+    "group.initial.rebalance.delay.ms": "20",
+    "offsets.topic.replication.factor": "1",
+    "metadata.log.max.record.bytes.between.snapshots": "2000",
+}
+TOPICS = {"plain": "none", "squeezed": "lz4", "dense": "zstd"}
+COUNT = 60
+START_MS = 1_700_000_000_000
+
+TOPIC_ID = "0" * 32
+BY_HAND: dict[str, list[Any]] = {
+    "alter_partition": [TOPIC_ID, "plain", 0, 1, 5, 2, 3, [[1, 5], [2, 6]], False],
+    "alter_partition_reassignments": [[["plain", 0, [1, 2]], ["plain", 1, None]], 1_000_000],
+    "broker_metrics": [],
+    "delete_group": ["readers"],
+    "offset_for_leader_epoch": [TOPIC_ID, 0, 6, 5],
+    "raise_feature_level": [-1],
+    "replica_fetch": [TOPIC_ID, 0, 2, 2, 6, 100, 1, 1_048_576, 500, 0, 0],
+    "resign_leader": [TOPIC_ID, "plain", 0, 1, 5, 2],
+    "resume_broker": [1],
+    "stop_broker": [1, False],
+}
+"""Requests that one healthy broker has no reason for, as this release sends them."""
+
+
+class Recorder:
+    """The first request and the first answer of each method, as the bytes behind the frame's length."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, bytes] = {}
+        self.answers: dict[str, bytes] = {}
+
+    def header(self, kind: int, number: int, third: Any, args: Any, payload_bytes: int) -> bytes:
+        """Stand in for ``encode_header``."""
+        frame = encode_header(kind, number, third, args, payload_bytes)
+        if kind in (REQUEST, NOTIFICATION):
+            self.requests.setdefault(third, frame)
+        return frame
+
+    def reply(self, request: Request, args: Any = None, payload: Any = b"") -> None:
+        """Stand in for ``Request.reply``."""
+        if request.method not in self.answers and request.is_open:
+            self.answers[request.method] = msgspec.msgpack.encode(args)
+        _REPLY(request, args, payload)
+
+
+_REPLY = Request.reply
+
+
+def clients(cluster: LocalCluster) -> dict[str, Any]:
+    """Return the arguments by which clients find the cluster."""
+    return {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+
+
+async def fill(cluster: LocalCluster) -> None:
+    """Write everything that the golden directory has."""
+    where = clients(cluster)
+    async with AsyncAdmin(**where) as admin:
+        for topic, codec in TOPICS.items():
+            config = {"segment.bytes": 4096, "retention.ms": -1}
+            await admin.create_topic(topic, partitions=2, replication_factor=1, config=config)
+            async with AsyncProducer(compression_type=codec, batch_size=512, **where) as producer:
+                sent = [
+                    await producer.send(
+                        topic,
+                        value=None if number % 10 == 9 else b"value %d " % number * 10,
+                        key=b"key %d" % (number % 7) if number % 3 else None,
+                        headers=[("source", b"golden")] if number % 4 == 0 else None,
+                        partition=number % 2,
+                        timestamp_ms=START_MS + number,
+                    )
+                    for number in range(COUNT)
+                ]
+                await asyncio.gather(*sent)
+        await admin.alter_topic_config("plain", {"max.message.bytes": 100_000})
+        await admin.create_partitions("plain", 3)
+        await admin.delete_records({("plain", 0): 3})
+        async with AsyncConsumer("plain", group_id="readers", auto_offset_reset="earliest", **where) as consumer:
+            async with asyncio.timeout(30):
+                while not await consumer.getmany(timeout_ms=500):
+                    pass
+            await consumer.commit()
+        async with AsyncConsumer(group_id="by-hand", **where) as lone:
+            lone.assign([TopicPartition("squeezed", 1)])
+            await lone.commit({TopicPartition("squeezed", 1): raylog.OffsetAndMetadata(7, "a note")})
+        await admin.create_topic("gone", partitions=1, replication_factor=1)
+        await admin.delete_topic("gone")
+        await admin.elect_leaders()
+        await admin.list_groups()
+        await admin.list_partition_reassignments()
+        await admin.describe_cluster()
+
+
+async def read(cluster: LocalCluster) -> dict[str, Any]:
+    """Return what clients find in the cluster, as plain values."""
+    where = clients(cluster)
+    found: dict[str, Any] = {"records": {}, "configs": {}, "groups": {}}
+    async with AsyncAdmin(**where) as admin:
+        for name, described in sorted((await admin.describe_topics()).items()):
+            found["configs"][name] = dict(sorted(described.config.items()))
+        for group in ("readers", "by-hand"):
+            answer = await admin.describe_group(group)
+            offsets = {f"{each.topic}-{each.partition}": offset for each, offset in sorted(answer.offsets.items())}
+            found["groups"][group] = {"generation": answer.generation, "protocol": answer.protocol, "offsets": offsets}
+        for topic in TOPICS:
+            for partition in range(2):
+                rows = [_row(record) async for record in records(where, TopicPartition(topic, partition))]
+                found["records"][f"{topic}-{partition}"] = rows
+    return found
+
+
+async def records(where: dict[str, Any], partition: TopicPartition) -> AsyncIterator[raylog.Record]:
+    """Yield every record of a partition."""
+    async with AsyncConsumer(auto_offset_reset="earliest", **where) as consumer:
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        end = (await consumer.end_offsets([partition]))[partition]
+        position = (await consumer.beginning_offsets([partition]))[partition]
+        async with asyncio.timeout(30):
+            while position < end:
+                for found in (await consumer.getmany(timeout_ms=500)).values():
+                    for record in found:
+                        position = record.offset + 1
+                        yield record
+
+
+def _row(record: raylog.Record) -> list[Any]:
+    headers = [[name, _text(value)] for name, value in record.headers or ()]
+    return [record.offset, record.timestamp_ms, _text(record.key), _text(record.value), headers]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+async def make(root: Path, recorder: Recorder) -> dict[str, Any]:
+    """Live through the cluster in ``root``; return what clients read at its end."""
+    cluster = LocalCluster(root, 1, CONFIG, (1,))
+    with (
+        mock.patch.object(connection, "encode_header", recorder.header),
+        mock.patch.object(Request, "reply", lambda request, *rest: recorder.reply(request, *rest)),
+    ):
+        async with cluster:
+            await fill(cluster)
+        # A second life: the log is recovered, the group's coordinator loads its groups, a snapshot may be there.
+        async with cluster:
+            await cluster.all_home()
+            return await read(cluster)
+
+
+def known_methods() -> set[str]:
+    """Return every method of every endpoint that has a table of arguments."""
+    return {
+        *broker_server._ARGUMENTS,
+        *controller_requests._METHODS,
+        *group_requests._METHODS,
+        *replica_server._NUMBERS_BEHIND_PARTITION,
+    }
+
+
+def main() -> None:
+    """Write the golden files of this release."""
+    folder = ROOT / raylog.__version__
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        expected = asyncio.run(make(root, recorder))
+        for method, args in BY_HAND.items():
+            recorder.requests.setdefault(method, encode_header(REQUEST, 1, method, args, 0))
+        missing = sorted(known_methods() - set(recorder.requests))
+        if missing:
+            raise SystemExit(
+                f"No request of these methods was kept: {', '.join(missing)}. Call them in fill(), or add them."
+            )
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        with tarfile.open(folder / "data.tar.xz", "w:xz") as archive:
+            for path in sorted(root.rglob("*")):
+                if path.is_file() and not path.name.endswith(".lock"):
+                    archive.add(path, arcname=str(path.relative_to(root)))
+    frames = {"requests": dict(sorted(recorder.requests.items())), "answers": dict(sorted(recorder.answers.items()))}
+    (folder / "frames.msgpack").write_bytes(msgspec.msgpack.encode(frames))
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for path in sorted(folder.iterdir()):
+        print(f"{path.relative_to(ROOT.parent.parent)}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -173,8 +173,7 @@ def start(
     ``allow_plaintext=True`` where the network is trusted; the default is what ``RAYLOG_ALLOW_PLAINTEXT`` says, else no.
 
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
-    another cluster uses the directory, :class:`StartFailed` when the cluster does not serve within ``timeout_s``
-    seconds.
+    another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds.
     """
     from raylog.actors.logs import log_format
 
@@ -192,6 +191,7 @@ def start(
         check_hosts([seat.host for seat in seats], allow_plaintext)
         ran_before = _check_directories(root, seats)
         is_known = _join(root, seats, join, deadline, ran_before)
+        seats = _seats(root, brokers)  # with those that --join waited for: they have the secrets
         _wait_until_made(_make_actors(root, seats, settings, is_known, allow_plaintext), deadline)
         stopped = [one["broker"] for one in _status(max(0.1, deadline - time.monotonic()))["brokers"] if one["stopped"]]
         resume_brokers(stopped, max(0.1, deadline - time.monotonic()))

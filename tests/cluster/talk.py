@@ -106,10 +106,16 @@ class Talk:
         return self.topic_ids[name]
 
     async def whole(self, name: str, partition: int = 0) -> Partition:
-        """Wait until a partition has a leader and all replicas are in sync at it; returns it."""
-        return await self.until(
-            name, lambda row: row.leader > 0 and row.port > 0 and sorted(row.isr) == sorted(row.replicas), partition
-        )
+        """Wait until a partition has a leader that runs and all replicas are in sync at it; returns it.
+
+        After a restart brokers show the leaders of the life before, at their old ports, until the new ones registered.
+        """
+
+        def is_whole(row: Partition) -> bool:
+            running = {replica.endpoint[1] for replica in self.cluster.replicas.values()}
+            return row.leader > 0 and row.port in running and sorted(row.isr) == sorted(row.replicas)
+
+        return await self.until(name, is_whole, partition)
 
     async def until(self, name: str, condition: Callable[[Partition], bool], partition: int = 0) -> Partition:
         """Wait until every broker that runs shows the partition as wanted; returns it."""

@@ -32,7 +32,6 @@ class ConfigKey:
     """Values that are legal in Kafka and not here, with the sentence that says why."""
     computed: str = ""
     """How the default is found when it is not a constant; ``default`` is then empty."""
-    since: str = "0.1"
 
     def read(self, value: object) -> str:
         """Return the value in its one written form; raises InvalidConfig with what would be legal."""
@@ -468,31 +467,3 @@ class ClusterConfig:
             value: object = text == "true" if key.kind == "bool" else text if key.kind == "choice" else int(text)
             values[name.replace(".", "_")] = value
         return cls(**values)
-
-
-def to_markdown() -> str:
-    """Return docs/configuration.md."""
-    lines = [
-        "# Configuration",
-        "",
-        "Generated from `core/config.py` by `python -m raylog.core.config > docs/configuration.md`; do not edit.",
-        "Names are Kafka's; where a default differs from Kafka's, the text says so.",
-        "",
-    ]
-    sections = (
-        ("Topics", "Given to `Admin.create_topic(config=...)`, changed with `raylog topic`.", TOPIC_KEYS),
-        ("Cluster", "Given to `raylog.start(config=...)`; kept in the metadata log.", CLUSTER_KEYS),
-    )
-    for title, intro, keys in sections:
-        lines += [f"## {title}", "", intro, "", "| key | default | legal | meaning | since |", "|---|---|---|---|---|"]
-        for name in sorted(keys):
-            key = keys[name]
-            lines.append(
-                f"| `{name}` | {key.computed or f'`{key.default}`'} | {key.legal()} | {key.doc} | {key.since} |"
-            )
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-if __name__ == "__main__":
-    print(to_markdown(), end="")

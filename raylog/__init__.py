@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     )
     from raylog.core.ids import TopicPartition
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Looked for by name, because the module that knows about it costs an import.
 if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname(__file__), "_native")):

@@ -28,6 +28,7 @@ import raylog
 from raylog.actors import broker_server, controller_requests, group_requests, replica_server
 from raylog.client.admin import AsyncAdmin
 from raylog.client.consumer import AsyncConsumer
+from raylog.client.futures import AsyncSendFuture
 from raylog.client.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
 from raylog.rpc import connection
@@ -42,7 +43,7 @@ CONFIG = {
     "metadata.log.max.record.bytes.between.snapshots": "2000",
 }
 TOPICS = {"plain": "none", "squeezed": "lz4", "dense": "zstd"}
-COUNT = 60
+COUNT, TOGETHER = 240, 10
 START_MS = 1_700_000_000_000
 
 TOPIC_ID = "0" * 32
@@ -98,21 +99,12 @@ async def fill(cluster: LocalCluster) -> None:
             config = {"segment.bytes": 4096, "retention.ms": -1}
             await admin.create_topic(topic, partitions=2, replication_factor=1, config=config)
             async with AsyncProducer(compression_type=codec, batch_size=512, **where) as producer:
-                sent = [
-                    await producer.send(
-                        topic,
-                        value=None if number % 10 == 9 else b"value %d " % number * 10,
-                        key=b"key %d" % (number % 7) if number % 3 else None,
-                        headers=[("source", b"golden")] if number % 4 == 0 else None,
-                        partition=number % 2,
-                        timestamp_ms=START_MS + number,
-                    )
-                    for number in range(COUNT)
-                ]
-                await asyncio.gather(*sent)
+                for start in range(0, COUNT, TOGETHER):  # one request for all would be one segment
+                    sent = [await _send(producer, topic, number) for number in range(start, start + TOGETHER)]
+                    await asyncio.gather(*sent)
         await admin.alter_topic_config("plain", {"max.message.bytes": 100_000})
         await admin.create_partitions("plain", 3)
-        await admin.delete_records({("plain", 0): 3})
+        await admin.delete_records({("plain", 0): 3, ("plain", 1): 80})
         async with AsyncConsumer("plain", group_id="readers", auto_offset_reset="earliest", **where) as consumer:
             async with asyncio.timeout(30):
                 while not await consumer.getmany(timeout_ms=500):
@@ -127,6 +119,17 @@ async def fill(cluster: LocalCluster) -> None:
         await admin.list_groups()
         await admin.list_partition_reassignments()
         await admin.describe_cluster()
+
+
+async def _send(producer: AsyncProducer, topic: str, number: int) -> AsyncSendFuture:
+    return await producer.send(
+        topic,
+        value=None if number % 10 == 9 else b"value %d " % number * 10,
+        key=b"key %d" % (number % 7) if number % 3 else None,
+        headers=[("source", b"golden")] if number % 4 == 0 else None,
+        partition=number % 2,
+        timestamp_ms=START_MS + number,
+    )
 
 
 async def read(cluster: LocalCluster) -> dict[str, Any]:

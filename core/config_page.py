@@ -1,0 +1,51 @@
+"""docs/configuration.md, made from the keys: `python -m raylog.core.config_page > docs/configuration.md`. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+
+FIRST: Final = "0.1"
+SINCE: Final = dict.fromkeys(
+    (
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.retention.check.interval.ms",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "metrics.listen",
+        "metrics.per.partition",
+        "metrics.port",
+        "replica.sync.time.max.ms",
+    ),
+    "0.2",
+)
+"""Release that brought a key, where that is not the first one."""
+
+
+def to_markdown() -> str:
+    """Return docs/configuration.md."""
+    lines = [
+        "# Configuration",
+        "",
+        "Generated from `core/config.py` by `python -m raylog.core.config_page > docs/configuration.md`; do not edit.",
+        "Names are Kafka's; where a default differs from Kafka's, the text says so.",
+        "",
+    ]
+    sections = (
+        ("Topics", "Given to `Admin.create_topic(config=...)`, changed with `raylog topic`.", TOPIC_KEYS),
+        ("Cluster", "Given to `raylog.start(config=...)`; kept in the metadata log.", CLUSTER_KEYS),
+    )
+    for title, intro, keys in sections:
+        lines += [f"## {title}", "", intro, "", "| key | default | legal | meaning | since |", "|---|---|---|---|---|"]
+        for name in sorted(keys):
+            key, since = keys[name], SINCE.get(name, FIRST)
+            default = key.computed or f"`{key.default}`"
+            lines.append(f"| `{name}` | {default} | {key.legal()} | {key.doc} | {since} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(to_markdown(), end="")

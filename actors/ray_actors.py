@@ -36,8 +36,10 @@ from raylog.actors.ray_support import (
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec
 from raylog.actors.titles import wear
 from raylog.core.errors import ConnectionFailed
+from raylog.rpc.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
+_not_started = OccasionalWarning(logger)  # each request for it tries again while its node is being given up
 
 LOOPBACK: Final = "127.0.0.1"
 A_SHARE: Final = 0.0001
@@ -304,7 +306,7 @@ async def make_coordinator(spec: CoordinatorSpec) -> None:
         handle: Any = actor.remote(spec)
         await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-        logger.warning("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
+        _not_started.warn("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
 
 
 def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:

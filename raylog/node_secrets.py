@@ -5,6 +5,7 @@ Imports Ray when a function is called, not before.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,11 @@ from raylog.rpc import Credentials
 from raylog.rpc.secret_files import SecretFileError, SecretFiles, copy_secrets, make_secrets
 
 PROVIDE_TIMEOUT_S: Final = 30.0
+KNOWN_WITHIN_S: Final = 5.0
+"""Time for this node's raylet to learn of the others."""
 PAUSE_S: Final = 0.2
+
+logger = logging.getLogger(__name__)
 
 
 def own_secrets(root: Path) -> SecretFiles:
@@ -53,19 +58,24 @@ def gather(root: Path, node_ids: Sequence[str], this_node: str) -> None:
     if SecretFiles(root).exists or not others:
         return
     try:
-        found = _on_nodes(_read, others, str(root))
+        found, silent = _on_nodes(_read, others, str(root))
     except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"Not every node said whether it has the secrets: {_last_line(error)}") from None
-    for values in found:
-        if values is not None:
-            adopt_secrets(root, values)
-            return
+    values = next((each for each in found if each is not None), None)
+    if values is not None:
+        adopt_secrets(root, values)
+    elif silent:
+        raise StartFailed(
+            f"Ray still lists nodes that take no task, and one of them may have the secrets: {', '.join(silent)}. "
+            "Try again when Ray has noticed which of them are lost."
+        )
 
 
 def provide(files: SecretFiles, node_ids: Sequence[str], this_node: str) -> None:
     """Bring the secrets on other nodes up to date, where their brokers will look for them.
 
-    By a task on each node: what a task is given is kept nowhere, unlike what an actor is made with. Raises
+    By a task on each node: what a task is given is kept nowhere, unlike what an actor is made with. A node that Ray has
+    not given up yet, though it is lost, is left out: a broker that comes back there asks for the secrets. Raises
     :class:`StartFailed` when a node cannot keep them.
     """
     import ray
@@ -76,15 +86,18 @@ def provide(files: SecretFiles, node_ids: Sequence[str], this_node: str) -> None
     credentials = files()
     values = ([one.hex() for one in credentials.cluster], [one.hex() for one in credentials.client])
     try:
-        _on_nodes(_keep, others, str(files.folder), *values)
+        _, silent = _on_nodes(_keep, others, str(files.folder), *values)
     except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
         raise StartFailed(f"The secrets could not be put on every node: {_last_line(error)}") from None
+    if silent:
+        logger.warning("Ray lists nodes that take no task; they were left out: %s", ", ".join(silent))
 
 
-def _on_nodes(work: Callable[..., Any], node_ids: Sequence[str], *args: object) -> list[Any]:
-    """Run a function on each of these nodes and return the answers; raises Ray's errors.
+def _on_nodes(work: Callable[..., Any], node_ids: Sequence[str], *args: object) -> tuple[list[Any], list[str]]:
+    """Run a function on each of these nodes; return the answers, and the nodes that took no task. Raises Ray's errors.
 
-    A raylet learns of the other nodes a little later than Ray's control store: until then it knows no such node.
+    A raylet learns of the other nodes a little later than Ray's control store, and the control store learns late that
+    a node is lost: for both there is no such node.
     """
     import ray
 
@@ -92,17 +105,23 @@ def _on_nodes(work: Callable[..., Any], node_ids: Sequence[str], *args: object) 
 
     task: Any = ray.remote(work)
     deadline = time.monotonic() + PROVIDE_TIMEOUT_S
-    while True:
-        asked = [
-            task.options(num_cpus=0, max_retries=0, scheduling_strategy=pinned(node_id)).remote(*args)
-            for node_id in node_ids
-        ]
-        try:
-            return list(ray.get(asked, timeout=max(0.1, deadline - time.monotonic())))
-        except ray.exceptions.TaskUnschedulableError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(PAUSE_S)
+    known_by = time.monotonic() + KNOWN_WITHIN_S
+    waiting, found = list(node_ids), []
+    while waiting:
+        asked = {
+            node_id: task.options(num_cpus=0, max_retries=0, scheduling_strategy=pinned(node_id)).remote(*args)
+            for node_id in waiting
+        }
+        waiting = []
+        for node_id, answer in asked.items():
+            try:
+                found.append(ray.get(answer, timeout=max(0.1, deadline - time.monotonic())))
+            except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+                waiting.append(node_id)
+        if waiting and time.monotonic() >= known_by:
+            break
+        time.sleep(PAUSE_S if waiting else 0)
+    return found, waiting
 
 
 def _last_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -25,6 +26,7 @@ from raylog.storage.directory import partition_folder
 
 SECRET = b"a secret for tests"
 CLUSTER_ID = "c" * 32
+THREADS = 128
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = 15.0, what: str = "") -> None:
@@ -51,6 +53,7 @@ class LocalCluster:
         self.replicas: dict[str, ReplicaServer] = {}
         self.coordinators: dict[tuple[str, int], GroupCoordinatorServer] = {}
         self.fatal: list[str] = []
+        self._threads: ThreadPoolExecutor | None = None
         self.cluster_id = CLUSTER_ID
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -63,6 +66,11 @@ class LocalCluster:
 
     async def start(self) -> None:
         """Start controller and brokers and wait until the brokers are registered."""
+        # Each replica has a process in production. Here all wait for locks and disks in the threads of one loop: with
+        # the usual few of them, lives that wait for a folder keep the life that holds it from closing it.
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "cluster")
+            asyncio.get_running_loop().set_default_executor(self._threads)
         if self.voters and not any(self.root.glob("broker-*")) and not (self.root / "controller").exists():
             for broker in self.voters:
                 make_founder(self.root / f"broker-{broker}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -65,10 +66,11 @@ def _unpack(package: str, folder: Path) -> bool:
 
 
 def free_port() -> int:
-    """A port on loopback that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port on loopback that nothing listens on, and that the system gives to nothing that asks for any port."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # Linux's ephemeral ports begin at 32768
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def fetch(url: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,10 @@ from raylog.client.consuming.asynchronous import AsyncConsumer
 from raylog.client.producer import AsyncProducer
 from raylog.core.ids import BrokerId, TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.prometheus_support import free_port
 
 pytestmark = pytest.mark.cluster
 SAMPLE = re.compile(r"(?P<name>[a-z_:]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

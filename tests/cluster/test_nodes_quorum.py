@@ -91,7 +91,7 @@ def test_the_head_loses_its_disk_after_the_third_broker_joined(tmp_path: Path) -
     try:
         add(nodes, "head")
         ray.init(address=nodes.address, log_to_driver=False)
-        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120, allow_plaintext=True)
         assert voters(cluster) == [1]
         for name in ("second", "third"):
             add(nodes, name)
@@ -110,7 +110,7 @@ def test_the_head_loses_its_disk_after_the_third_broker_joined(tmp_path: Path) -
         for name in ("head", "second", "third"):
             add(nodes, name)
         ray.init(address=nodes.address, log_to_driver=False)
-        cluster = raylog.start(tmp_path / "head", timeout_s=120)
+        cluster = raylog.start(tmp_path / "head", timeout_s=120, allow_plaintext=True)
         status = cluster.status()
         assert status["cluster_id"] == cluster_id, "no second cluster was created"
         assert set(voters(cluster)) >= {2, 3}

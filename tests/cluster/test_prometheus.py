@@ -42,10 +42,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         with raylog.start(tmp_path_factory.mktemp("data"), brokers=2, config=config, address="local"):
             use_the_cluster()
+            wait_for(lambda: answers(port), "a broker serves the page")
             yield f"http://127.0.0.1:{port}"
     finally:
         os.environ.pop("RAY_TMPDIR", None) if before is None else os.environ.__setitem__("RAY_TMPDIR", before)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(fetch(f"http://127.0.0.1:{port}/healthz"))
+    except OSError:
+        return False
 
 
 def use_the_cluster() -> None:

@@ -91,7 +91,7 @@ class Ledger:
 
     def write(self, record: MetadataRecord) -> None:
         """Decide: apply the record to the image and keep it for the log."""
-        # Whoever decides looks at the level first; a record that brokers cannot read would end all of them.
+        # The caller checks the level first; a record that brokers cannot read would end all of them.
         require(self.image.feature_level >= record.LEVEL, f"feature level {record.LEVEL} allows {record}", self.story)
         if isinstance(record, PartitionChanged):
             self._check_transition(record)

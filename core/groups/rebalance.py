@@ -96,7 +96,7 @@ def _size_error(
 ) -> RaylogError | None:
     """Return why the log could not keep the group with this member, or None when it can.
 
-    A generation is one record: whoever makes it too large is refused, before it becomes everybody's trouble.
+    A generation is one record: a member that makes it too large is refused before it can harm the others.
     """
     member = _new_member(event.member_id or event.client_id + _ID_SUFFIX, event, protocols)
     size = group.bytes_with(member, event.protocol_type, besides=event.member_id or replaced)

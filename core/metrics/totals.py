@@ -14,7 +14,7 @@ from typing import Final
 from raylog.core.metrics.histogram import LatencyHistogram
 
 WINDOW_MS: Final = 300_000
-"""Quantiles are those of the last five minutes, as far as somebody looked."""
+"""Quantiles are those of the last five minutes, as far as the page was read."""
 MARK_MS: Final = 15_000
 FAILED: Final = {"produce": "failed_produce", "fetch": "failed_fetch", "fetch_near": "failed_fetch"}
 """Methods whose refusals are a counter of their group."""

@@ -46,7 +46,7 @@ demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
 
 test: lint compiled
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: ruff types imports
 

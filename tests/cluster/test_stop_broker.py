@@ -55,6 +55,7 @@ class Load:
         self.slowest_s = 0.0
         self.failures: list[BaseException] = []
         self._done = threading.Event()
+        self._all_sent = threading.Event()
         self._threads = [threading.Thread(target=self._guard, args=(work,)) for work in (self._produce, self._consume)]
 
     def __enter__(self) -> Self:
@@ -81,10 +82,12 @@ class Load:
                 producer.send("flights", value).result(60)
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
                 self.sent.append(value)
+        self._all_sent.set()
 
     def _consume(self) -> None:
         with raylog.Consumer("flights", group_id="g", auto_offset_reset="earliest", **self.reach) as consumer:
-            while not self._done.is_set() or len(self.read) < len(self.sent):
+            # Not `_done`: then the last record may be on its way still, and is in neither list yet.
+            while not (self._all_sent.is_set() or self.failures) or len(self.read) < len(self.sent):
                 for records in consumer.poll(timeout_ms=200).values():
                     self.read.extend(record.value for record in records)
 

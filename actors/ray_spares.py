@@ -168,7 +168,7 @@ class RaySpares:
         todo = plan(
             Sight(
                 idle=self._idle,
-                unknown=[name for name, role in roles.items() if role is None],
+                unknown=[name for name, role in roles.items() if role is None and name not in taken],
                 stray=[name for name, role in roles.items() if role and name not in taken],
                 wanted=wanted(),
                 starting=self._starting,

@@ -21,7 +21,7 @@ class Sight:
     idle: Collection[str]
     """Actors that answered and have no replica, in the order in which they were made."""
     unknown: Collection[str] = ()
-    """Actors that have not answered: they may be starting."""
+    """Actors that have not answered and of which no role is noted: they start, or hang. None of them is a replica."""
     stray: Collection[str] = ()
     """Actors that serve a replica of which no role is noted: nothing can tell Ray's next life of them what to be."""
     wanted: int = 0
@@ -43,9 +43,11 @@ def plan(sight: Sight) -> Plan:
     """Return whether to make one spare, and which actors to end.
 
     One at a time, and none while replicas start: a start costs half a second of CPU, and whoever creates a topic waits
-    for its replicas. Too many are ended at once; the newest go, because the others are surely warm.
+    for its replicas. Too many are ended at once, also those that have not answered: one that hangs may never answer.
+    The newest go, because the others are surely warm.
     """
-    surplus = tuple(sight.idle)[sight.wanted :]
+    known_first = (*sight.idle, *sight.unknown)
+    surplus = known_first[sight.wanted :]
     have = len(sight.idle) + len(sight.unknown)
     quiet = sight.starting == 0 and sight.quiet_ms >= QUIET_MS
     return Plan(make=quiet and have < sight.wanted, end=(*sight.stray, *surplus))

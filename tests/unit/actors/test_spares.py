@@ -41,6 +41,11 @@ def test_the_newest_go_when_there_are_too_many() -> None:
     assert plan(quiet("a", wanted=0)).end == ("a",)
 
 
+def test_one_that_does_not_answer_goes_when_it_is_not_wanted() -> None:
+    assert plan(quiet(unknown=("x",), wanted=0)) == Plan(make=False, end=("x",))
+    assert plan(quiet("a", unknown=("x",), wanted=1)).end == ("x",)
+
+
 def test_an_actor_whose_role_nobody_noted_is_ended() -> None:
     assert plan(quiet("a", stray=("x",), wanted=1)).end == ("x",)
 

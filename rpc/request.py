@@ -54,6 +54,11 @@ class Request:
         """Whether an answer is still owed. Always False for a notification."""
         return self._open
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether its connection has gone, so that no answer can arrive."""
+        return self.connection.is_closed
+
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer. Does nothing when the request was answered before, is a notification, or the connection has gone.
 

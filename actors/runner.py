@@ -1,0 +1,156 @@
+"""Runs one state machine: events in, one after the other; effects out, at once or behind the disk.
+
+Every shell has one, and so has every process of the simulator: the order of events and effects is decided here and
+nowhere else. A runner knows no event loop, socket, disk or clock: it is given a machine's ``step``, a handler for each
+kind of effect, and how far the disk is. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from raylog.core.outbox import Outbox
+
+EventT = TypeVar("EventT")
+EffectT = TypeVar("EffectT")
+
+EVENT_CHARACTERS: Final = 500
+"""How much of an event is quoted when its step fails."""
+
+
+class Durability(Protocol):
+    """How far the log behind a machine is. Positions grow with what is written; a truncation takes them back."""
+
+    def end(self) -> int:
+        """Return the position after everything written so far."""
+
+    def durable_end(self) -> int:
+        """Return the position below which nothing can be lost: ``durable_end <= end``."""
+
+    def kick(self) -> None:
+        """Have what was written made durable; :meth:`Runner.release` is to follow."""
+
+
+class Runner(Generic[EventT, EffectT]):
+    """Feeds a machine and carries out what it decides.
+
+    Invariants:
+
+    - One event is taken at a time: what an effect brings about is queued behind the effects of its own step.
+    - ``now`` effects of a step come before every effect of a later step.
+    - An ``after_sync`` effect is carried out once, behind those of earlier steps, and only when everything that was
+      written up to and including its step is durable.
+    - After a defect, or after :meth:`end`, nothing is carried out any more.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[EventT], Outbox[EffectT]],
+        carry_out: Mapping[type[Any], Callable[[Any], None]],
+        durability: Durability,
+        *,
+        on_defect: Callable[[str], None],
+    ) -> None:
+        """``carry_out`` has every kind of effect; ``on_defect`` has to end the process."""
+        self._step = step
+        self._carry_out = carry_out
+        self._durability = durability
+        self._on_defect = on_defect
+        self._inbox: deque[EventT | None] = deque()
+        """Events that wait for the one before them; None: look at the disk."""
+        self._waiting: deque[tuple[int, list[EffectT]]] = deque()
+        """Effects by the position that has to be durable first."""
+        self._is_taking = False
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this runner takes no more events."""
+        return self._is_over
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether effects wait until something is durable."""
+        return bool(self._waiting)
+
+    def feed(self, event: EventT) -> None:
+        """Take an event; from inside an effect it is queued. Raises what a defect raised, after ``on_defect``."""
+        self._inbox.append(event)
+        if not self._is_taking:
+            self._take_all()
+
+    def perform(self, outbox: Outbox[EffectT]) -> None:
+        """Carry out what a machine decided outside a step, such as at its start. Not from inside an effect."""
+        self._is_taking = True
+        self._guarded(lambda: self._perform(outbox), "the start")
+        self._take_all()
+
+    def release(self) -> None:
+        """Carry out what has waited for the disk as far as that is by now; from inside an effect it is queued."""
+        self._inbox.append(None)
+        if not self._is_taking:
+            self._take_all()
+
+    def end(self) -> None:
+        """Take and carry out nothing more, not even the rest of the step that is under way."""
+        self._is_over = True
+        self._inbox.clear()
+        self._waiting.clear()
+
+    def _take_all(self) -> None:
+        self._is_taking = True
+        inbox = self._inbox
+        event: EventT | None = None
+        try:
+            while inbox and not self._is_over:
+                event = inbox.popleft()
+                if event is None:
+                    self._release()
+                else:
+                    self._perform(self._step(event))
+        except Exception as defect:
+            self._fail(f"{event!r:.{EVENT_CHARACTERS}}", defect)
+            raise
+        finally:
+            self._is_taking = False
+
+    def _guarded(self, work: Callable[[], None], what: str) -> None:
+        try:
+            work()
+        except Exception as defect:
+            self._fail(what, defect)
+            raise
+        finally:
+            self._is_taking = False
+
+    def _fail(self, what: str, defect: Exception) -> None:
+        # Half a step may have been taken: only the log can tell what holds.
+        self.end()
+        self._on_defect(f"{what} could not be carried out: {defect!r}")
+
+    def _perform(self, outbox: Outbox[EffectT]) -> None:
+        carry_out = self._carry_out
+        for effect in outbox.now:
+            carry_out[type(effect)](effect)
+            if self._is_over:
+                return
+        if outbox.after_sync:
+            end = self._durability.end()
+            self._waiting.append((end, outbox.after_sync))
+            if self._durability.durable_end() < end:
+                self._durability.kick()
+            else:
+                self._release()
+
+    def _release(self) -> None:
+        waiting, carry_out = self._waiting, self._carry_out
+        durable = self._durability.durable_end()
+        # After a truncation positions that were waited for may lie beyond the end: nothing is left to wait for.
+        is_everything = durable >= self._durability.end()
+        while waiting and (is_everything or waiting[0][0] <= durable):
+            for effect in waiting.popleft()[1]:
+                carry_out[type(effect)](effect)
+                if self._is_over:
+                    return

@@ -1,0 +1,59 @@
+"""Requests that wait for their answers."""
+
+from __future__ import annotations
+
+from raylog.actors.request_table import RequestTable
+from raylog.core.errors import NotCoordinator
+from raylog.rpc.framing import NO_PAYLOAD, Buffers
+
+
+class Waiting:
+    """A request that remembers how it was answered."""
+
+    def __init__(self) -> None:
+        self.is_deserted = False
+        self.answers: list[object] = []
+
+    def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
+        self.answers.append(args)
+
+    def fail(self, error: BaseException) -> None:
+        self.answers.append(error)
+
+
+def test_a_request_is_taken_once() -> None:
+    table: RequestTable[Waiting] = RequestTable()
+    request = Waiting()
+    number = table.remember(request)
+    assert table[number] is request
+    assert table.take(number) is request
+    assert table.take(number) is None
+
+
+def test_numbers_are_not_used_again() -> None:
+    table: RequestTable[Waiting] = RequestTable()
+    first = table.remember(Waiting())
+    table.take(first)
+    assert table.remember(Waiting()) != first
+
+
+def test_requests_of_senders_that_have_gone_are_forgotten_unanswered() -> None:
+    table: RequestTable[Waiting] = RequestTable()
+    gone, there = Waiting(), Waiting()
+    number = table.remember(gone)
+    table.remember(there)
+    gone.is_deserted = True
+    assert table.take_deserted() == [number]
+    assert len(table) == 1
+    assert gone.answers == []
+
+
+def test_every_open_request_can_be_refused_at_once() -> None:
+    table: RequestTable[Waiting] = RequestTable()
+    waiting = [Waiting(), Waiting()]
+    for request in waiting:
+        table.remember(request)
+    error = NotCoordinator("loading")
+    table.fail_all(error)
+    assert [request.answers for request in waiting] == [[error], [error]]
+    assert len(table) == 0

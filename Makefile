@@ -36,9 +36,9 @@ BENCH_ARGS ?=
 export QUICK
 
 # Folders that come and go with their first file are looked up.
-CHECKED := raylog actors client core rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
+CHECKED := raylog actors client core protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-PACKAGES := raylog actors client core rpc spark storage
+PACKAGES := raylog actors client core protocol rpc spark storage
 
 .PHONY: demo test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
 

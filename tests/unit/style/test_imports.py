@@ -11,9 +11,10 @@ MAY_IMPORT = {
     "storage": {"storage"},
     "core": {"core"},
     "rpc": {"rpc"},
-    "client": {"client", "rpc", "core", "storage"},
-    "actors": {"actors", "core", "storage", "rpc", "client"},
-    "spark": {"spark", "client", "core"},
+    "protocol": {"protocol", "core", "rpc"},
+    "client": {"client", "protocol", "rpc", "core", "storage"},
+    "actors": {"actors", "protocol", "core", "storage", "rpc", "client"},
+    "spark": {"spark", "client", "protocol", "core"},
 }
 """A folder's own packages and those below it; raylog/, the public face, may import all."""
 

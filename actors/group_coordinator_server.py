@@ -24,6 +24,7 @@ from raylog.actors.offsets_log import ROW_HEAD_BYTES, EncodedRow, Identity, Offs
 from raylog.actors.settings import group_settings, session_heartbeat_s
 from raylog.actors.specs import CoordinatorSpec
 from raylog.actors.transport import listen
+from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
     InvalidProducerEpoch,
@@ -245,11 +246,11 @@ class GroupCoordinatorServer:
     def _release(self, effects: list[groups.Effect]) -> None:
         for effect in effects:
             match effect:
-                case groups.Reply():
+                case Reply():
                     request = self._requests.pop(effect.request, None)
                     if request is not None:
                         request.reply(effect.result)
-                case groups.Refuse():
+                case Refuse():
                     request = self._requests.pop(effect.request, None)
                     if request is not None:
                         request.fail(effect.error)

@@ -8,11 +8,11 @@ append fails, ``resign`` and a new machine.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
+from raylog.core.decision import Story
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
@@ -26,7 +26,7 @@ from raylog.core.errors import (
     UnknownMemberId,
 )
 from raylog.core.groups import offsets, rebalance
-from raylog.core.groups.decision import Decision
+from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     DeleteGroupReceived,
     DescribeGroupReceived,
@@ -66,7 +66,6 @@ from raylog.core.outbox import Outbox
 
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
-STORY_STEPS_MAX: Final = 200
 
 __all__ = ["CoordinatorMachine", "GroupSettings"]
 
@@ -87,8 +86,8 @@ class CoordinatorMachine:
         self._next_expiry_ms = 0
         self._wall_ahead_ms: int | None = None
         """How far the time of day is ahead of ``now_ms``."""
-        self.story: deque[tuple[int, str, str]] = deque(maxlen=STORY_STEPS_MAX)
-        """The last steps: (now_ms, cause, event)."""
+        self.story = Story()
+        """The last steps, ticks aside: (now_ms, cause, event)."""
 
     # ------------------------------------------------------------ the log
 
@@ -135,7 +134,7 @@ class CoordinatorMachine:
 
         Replies of earlier steps that still wait for their records are the shell's to refuse likewise.
         """
-        decision = Decision(cause=cause, now_ms=0, apply=self._apply)
+        decision = GroupDecision(cause, 0, apply=self._apply)
         for group in self._groups.values():
             for member in group.members.values():
                 for request in (member.join_request, member.sync_request):
@@ -143,7 +142,7 @@ class CoordinatorMachine:
                         decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
         self._groups.clear()
         self._loaded = False
-        return decision.outbox()
+        return decision.finish()
 
     def _apply(self, record: Record) -> None:
         """Change what is in the log: the only mutator of hard state, for live traffic and replay alike."""
@@ -171,9 +170,8 @@ class CoordinatorMachine:
         """Take one event and return what has to be done about it."""
         if isinstance(event, Tick):
             self._hear_wall(event.now_ms, event.wall_ms)
-        decision = Decision(
-            cause=event.cause, now_ms=event.now_ms, apply=self._apply, wall_ms=self._wall_ms(event.now_ms)
-        )
+        wall_ms = self._wall_ms(event.now_ms)
+        decision = GroupDecision(event.cause, event.now_ms, apply=self._apply, wall_ms=wall_ms, story=self.story)
         if not isinstance(event, Tick):
             self.story.append((event.now_ms, event.cause, type(event).__name__))
         error = self._door_error(event)
@@ -181,7 +179,7 @@ class CoordinatorMachine:
             self._handle(event, decision)
         elif not isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed)):
             decision.refuse(event.request, error)
-        return decision.outbox()
+        return decision.finish()
 
     def _door_error(self, event: Event) -> RaylogError | None:
         """Return what is wrong with the event whatever its group's state."""
@@ -204,7 +202,7 @@ class CoordinatorMachine:
                 return InconsistentGroupProtocol("A member has to support at least one assignor.")
         return None
 
-    def _handle(self, event: Event, decision: Decision) -> None:
+    def _handle(self, event: Event, decision: GroupDecision) -> None:
         match event:
             case JoinReceived():
                 self._join(event, decision)
@@ -251,7 +249,7 @@ class CoordinatorMachine:
                 assert_never(event)
 
     def _member_group(
-        self, event: SyncReceived | HeartbeatReceived | LeaveReceived, decision: Decision
+        self, event: SyncReceived | HeartbeatReceived | LeaveReceived, decision: GroupDecision
     ) -> Group | None:
         group = self._groups.get(event.group)
         if group is None:
@@ -259,7 +257,7 @@ class CoordinatorMachine:
         return group
 
     def _named_group(
-        self, event: OffsetDeleteReceived | DescribeGroupReceived | DeleteGroupReceived, decision: Decision
+        self, event: OffsetDeleteReceived | DescribeGroupReceived | DeleteGroupReceived, decision: GroupDecision
     ) -> Group | None:
         group = self._groups.get(event.group)
         if group is None:
@@ -271,7 +269,7 @@ class CoordinatorMachine:
 
     # ------------------------------------------------------------ handlers that touch several groups' facts
 
-    def _join(self, event: JoinReceived, decision: Decision) -> None:
+    def _join(self, event: JoinReceived, decision: GroupDecision) -> None:
         group = self._groups.get(event.group)
         if group is None:
             if event.member_id != "":
@@ -283,7 +281,7 @@ class CoordinatorMachine:
         rebalance.join(group, event, decision, self._settings, self._new_member_id)
         self._drop_if_blank(event.group)
 
-    def _commit(self, event: OffsetCommitReceived, decision: Decision) -> None:
+    def _commit(self, event: OffsetCommitReceived, decision: GroupDecision) -> None:
         group = self._groups.get(event.group)
         if group is None:
             if event.generation >= 0:
@@ -295,7 +293,7 @@ class CoordinatorMachine:
         offsets.commit(group, event, decision, self._settings)
         self._drop_if_blank(event.group)
 
-    def _delete(self, event: DeleteGroupReceived, decision: Decision) -> None:
+    def _delete(self, event: DeleteGroupReceived, decision: GroupDecision) -> None:
         group = self._named_group(event, decision)
         if group is None:
             return
@@ -331,7 +329,7 @@ class CoordinatorMachine:
             "offsets": offsets.fetch(self._offsets, group.name, None),
         }
 
-    def _tick(self, decision: Decision) -> None:
+    def _tick(self, decision: GroupDecision) -> None:
         # A group without members and without handed out ids has no deadlines; most groups of a quiet cluster are such.
         for group in list(self._groups.values()):
             if group.members or group.pending or group.join_deadline_ms is not None:
@@ -340,7 +338,7 @@ class CoordinatorMachine:
         if decision.now_ms >= self._next_expiry_ms:
             self._expire(decision)
 
-    def _expire(self, decision: Decision) -> None:
+    def _expire(self, decision: GroupDecision) -> None:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
         for name in sorted(self._groups):
             group = self._groups[name]
@@ -352,7 +350,7 @@ class CoordinatorMachine:
             if group.state is GroupState.EMPTY and not group.pending and not self._offsets.has(name):
                 decision.write(GroupDeleted(group=name))
 
-    def _keep_log_short(self, tick: Tick, decision: Decision) -> None:
+    def _keep_log_short(self, tick: Tick, decision: GroupDecision) -> None:
         if tick.log is not None and self._rewriting.is_due(tick.log, self._images_bytes + self._offsets.size_bytes):
             groups = (name for name, group in self._groups.items() if group.image is not None)
             self._rewriting.begin(tick.log, [*groups, *self._offsets.keys()])

@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raylog.core.errors import RaylogError
-
-RequestId = int
-"""Chosen by the shell for a request it received."""
+from raylog.core.decision import Refuse, Reply, RequestId
 
 # ---------------------------------------------------------------- events
 
@@ -227,24 +224,6 @@ class AppendRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """Answer a request with wire values (see each handler for their order). Always in ``after_sync``."""
-
-    cause: str
-    request: RequestId
-    result: list[object] | dict[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
-    """Answer a request with an error. Always in ``now``: an error promises nothing that could be lost."""
-
-    cause: str
-    request: RequestId
-    error: RaylogError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStored:
     """Feed :class:`RowsStored`. Always in ``after_sync``."""
 
@@ -263,3 +242,4 @@ class TrimLog:
 
 
 Effect = AppendRecords | Reply | Refuse | ReportStored | TrimLog
+"""A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""

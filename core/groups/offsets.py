@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from raylog.core.errors import NonEmptyGroup, RaylogError, RebalanceInProgress, RecordTooLarge, UnknownMemberId
-from raylog.core.groups.decision import Decision
+from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
@@ -91,7 +91,7 @@ def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | Non
     return error
 
 
-def commit(group: Group, event: OffsetCommitReceived, decision: Decision, settings: GroupSettings) -> None:
+def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision, settings: GroupSettings) -> None:
     """Handle OffsetCommit. Replies [[topic, partition, error code]...]."""
     error = commit_error(group, event)
     if error is not None:
@@ -150,7 +150,7 @@ def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, i
     return rows
 
 
-def delete(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: Decision) -> None:
+def delete(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision) -> None:
     """Handle OffsetDelete. Replies [[topic, partition, 0]...]; deleting what is not there is no error."""
     if group.members:
         decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))

@@ -1,6 +1,6 @@
 """The rounds of a group: join, sync, heartbeat, leave, and what time does to them (Kafka's classic protocol).
 
-Each function takes the group and the step's :class:`Decision`. A round: members join and are parked
+Each function takes the group and the step's :class:`GroupDecision`. A round: members join and are parked
 (PreparingRebalance); when all have joined or the time is up, the generation is written and every member hears of it,
 the leader with everybody's metadata (CompletingRebalance); members ask for their assignment and are parked until the
 leader's sync brings all assignments, which are written before they are handed out (Stable). Called by
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from raylog.core.decision import RequestId
 from raylog.core.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -22,8 +23,8 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnknownMemberId,
 )
-from raylog.core.groups.decision import Decision
-from raylog.core.groups.events import HeartbeatReceived, JoinReceived, RequestId, SyncReceived
+from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.events import HeartbeatReceived, JoinReceived, SyncReceived
 from raylog.core.groups.group import Group, Member, Protocols
 from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.settings import GroupSettings
@@ -39,7 +40,7 @@ _ID_SUFFIX = "-" + 36 * "0"
 
 
 def join(
-    group: Group, event: JoinReceived, decision: Decision, settings: GroupSettings, new_member_id: NewMemberId
+    group: Group, event: JoinReceived, decision: GroupDecision, settings: GroupSettings, new_member_id: NewMemberId
 ) -> None:
     """Handle JoinGroup.
 
@@ -116,7 +117,7 @@ def _too_large(group: Group, size: int, settings: GroupSettings) -> RaylogError 
 
 
 def _join_known(
-    group: Group, event: JoinReceived, protocols: Protocols, decision: Decision, settings: GroupSettings
+    group: Group, event: JoinReceived, protocols: Protocols, decision: GroupDecision, settings: GroupSettings
 ) -> None:
     if event.member_id in group.pending and event.instance_id is None:
         del group.pending[event.member_id]
@@ -147,7 +148,7 @@ def _add_and_rebalance(
     member_id: str,
     event: JoinReceived,
     protocols: Protocols,
-    decision: Decision,
+    decision: GroupDecision,
     settings: GroupSettings,
 ) -> None:
     group.add(_new_member(member_id, event, protocols), event.protocol_type)
@@ -174,7 +175,7 @@ def _replace_static(
     new_id: str,
     event: JoinReceived,
     protocols: Protocols,
-    decision: Decision,
+    decision: GroupDecision,
     settings: GroupSettings,
 ) -> None:
     """A static member came back under its instance id: it takes over the old one's place and assignment."""
@@ -197,7 +198,7 @@ def _replace_static(
     decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
 
 
-def _park_join(member: Member, event: JoinReceived, protocols: Protocols, decision: Decision) -> None:
+def _park_join(member: Member, event: JoinReceived, protocols: Protocols, decision: GroupDecision) -> None:
     if member.join_request is not None:
         decision.refuse(member.join_request, RebalanceInProgress("A newer join of this member is waiting."))
     _update(member, event, protocols)
@@ -222,7 +223,7 @@ def _join_reply(group: Group, member: Member, *, skip_assignment: bool = False) 
 # ---------------------------------------------------------------- rounds
 
 
-def _rebalance_or_complete(group: Group, decision: Decision, settings: GroupSettings) -> None:
+def _rebalance_or_complete(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
     """Start a round when none is running; end the running one when everybody is there."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         _begin_round(group, decision, settings)
@@ -230,7 +231,7 @@ def _rebalance_or_complete(group: Group, decision: Decision, settings: GroupSett
         _end_round(group, decision)
 
 
-def _begin_round(group: Group, decision: Decision, settings: GroupSettings) -> None:
+def _begin_round(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
     for member in group.members.values():
         member.sync_due = False
         if member.sync_request is not None:
@@ -251,7 +252,7 @@ def _begin_round(group: Group, decision: Decision, settings: GroupSettings) -> N
         group.join_deadline_ms = decision.now_ms + longest
 
 
-def _end_round(group: Group, decision: Decision) -> None:
+def _end_round(group: Group, decision: GroupDecision) -> None:
     """Fix the next generation from those who joined; static members keep their place while they are away."""
     now_ms = decision.now_ms
     for member in list(group.members.values()):
@@ -294,7 +295,7 @@ def _end_round(group: Group, decision: Decision) -> None:
 # ---------------------------------------------------------------- sync, heartbeat, leave
 
 
-def sync(group: Group, event: SyncReceived, decision: Decision, settings: GroupSettings) -> None:
+def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: GroupSettings) -> None:
     """Handle SyncGroup. Replies [assignment bytes]."""
     error = group.fence(event.member_id, event.instance_id, event.generation)
     if error is None and group.state is GroupState.PREPARING_REBALANCE:
@@ -334,7 +335,7 @@ def sync(group: Group, event: SyncReceived, decision: Decision, settings: GroupS
                 waiting.heard(event.now_ms)
 
 
-def heartbeat(group: Group, event: HeartbeatReceived, decision: Decision) -> None:
+def heartbeat(group: Group, event: HeartbeatReceived, decision: GroupDecision) -> None:
     """Handle Heartbeat. Replies []; a rebalance refuses it but still keeps the member alive."""
     error = group.fence(event.member_id, event.instance_id, event.generation)
     if error is None:
@@ -350,7 +351,7 @@ def heartbeat(group: Group, event: HeartbeatReceived, decision: Decision) -> Non
 def leave(
     group: Group,
     members: Sequence[tuple[str, str | None]],
-    decision: Decision,
+    decision: GroupDecision,
     settings: GroupSettings,
 ) -> list[object]:
     """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
@@ -374,7 +375,7 @@ def leave(
     return rows
 
 
-def after_removal(group: Group, decision: Decision, settings: GroupSettings, *, removed: bool) -> None:
+def after_removal(group: Group, decision: GroupDecision, settings: GroupSettings, *, removed: bool) -> None:
     """Start a round when members went; end the running one when nobody is missing any more."""
     if group.state is GroupState.PREPARING_REBALANCE or removed:
         _rebalance_or_complete(group, decision, settings)
@@ -398,7 +399,7 @@ def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
 # ---------------------------------------------------------------- time
 
 
-def tick(group: Group, decision: Decision, settings: GroupSettings) -> None:
+def tick(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
     """Act on every deadline that has passed: handed out ids, sessions, the round, missing syncs."""
     now_ms = decision.now_ms
     overdue = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
@@ -426,7 +427,7 @@ def tick(group: Group, decision: Decision, settings: GroupSettings) -> None:
             _end_round(group, decision)
 
 
-def _answer_parked(member: Member, decision: Decision, error: RaylogError) -> None:
+def _answer_parked(member: Member, decision: GroupDecision, error: RaylogError) -> None:
     for request in (member.join_request, member.sync_request):
         if request is not None:
             decision.refuse(request, error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from raylog.core.groups.decision import Decision
+from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import LogExtent
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
@@ -58,7 +58,7 @@ class Rewriting:
         self._is_written = False
         self._trim_due_ms = 0
 
-    def go_on(self, find: Find, decision: Decision) -> None:
+    def go_on(self, find: Find, decision: GroupDecision) -> None:
         """Write the next chunk if the last one is stored, or ask for the deletion if all are."""
         if self._begin is None or self._chunk_under_way:
             return

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from raylog.client.consuming.membership import Call, Membership
+from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import (
     AppendRecords,
@@ -23,8 +24,6 @@ from raylog.core.groups.events import (
     JoinReceived,
     LeaveReceived,
     OffsetCommitReceived,
-    Refuse,
-    Reply,
     SyncReceived,
     Tick,
 )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from raylog.actors.group_requests import event_for
+from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -262,7 +263,7 @@ class Coordinator:
 
     def _heard(self, effect: ev.Effect) -> None:
         """The machine takes what it answers well for a sign of life, when it decides to, not when the answer goes."""
-        if isinstance(effect, ev.Reply):
+        if isinstance(effect, Reply):
             asked = self._requests.get(effect.request)
             if asked is not None:
                 member_id = str(effect.result[3]) if asked.method == "join_group" else asked.member_id  # type: ignore[index]
@@ -285,8 +286,8 @@ class Coordinator:
                 continue
             asked = self._requests.pop(effect.request, None)
             if asked is not None:
-                result = effect.result if isinstance(effect, ev.Reply) else None
-                self._answer(asked, effect.request, result, effect.error if isinstance(effect, ev.Refuse) else None)
+                result = effect.result if isinstance(effect, Reply) else None
+                self._answer(asked, effect.request, result, effect.error if isinstance(effect, Refuse) else None)
 
     def _trimmed(self, loads: int, effect: ev.TrimLog) -> None:
         if loads == self._loads and not self._asleep(self._trimmed, loads, effect):

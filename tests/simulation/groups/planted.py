@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylog.core.groups import offsets
 from raylog.core.groups.coordinator import CoordinatorMachine
-from raylog.core.groups.decision import Decision
+from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group
 from raylog.core.groups.rewriting import Rewriting
 from raylog.core.groups.writing import WriteQueue
@@ -94,9 +94,9 @@ GROUP_BUGS = (
         STORM,
         SEEDS,
         ("I15",),
-        Decision,
-        "outbox",
-        sabotage.answer_at_once(Decision.outbox),
+        GroupDecision,
+        "finish",
+        sabotage.answer_at_once(GroupDecision.finish),
     ),
     Planted(
         "batches are not split by the log's limit",
@@ -193,8 +193,8 @@ GROUP_BUGS = (
         STORM,
         SEEDS,
         ("L2",),
-        Decision,
-        "outbox",
-        sabotage.never_trim(Decision.outbox),
+        GroupDecision,
+        "trim",
+        lambda self, before_offset: None,
     ),
 )

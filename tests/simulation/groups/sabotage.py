@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from raylog.core.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
-from raylog.core.groups.decision import Decision
+from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import Effect, Event, LogExtent, OffsetCommitReceived, Tick, TrimLog
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged
@@ -108,13 +108,13 @@ def generation_unwritten(original: Callable[..., None]) -> Callable[..., None]:
 def answer_at_once(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
     """Answers do not wait for the records that they rest on."""
 
-    def outbox(self: Decision) -> Outbox[Effect]:
+    def finish(self: GroupDecision) -> Outbox[Effect]:
         out = original(self)
         out.now.extend(out.after_sync)
         out.after_sync.clear()
         return out
 
-    return outbox
+    return finish
 
 
 def sessions_end_with_the_coordinator(original: Callable[..., None]) -> Callable[..., None]:
@@ -152,7 +152,7 @@ def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
 def trim_before_stored(original: Callable[..., None]) -> Callable[..., None]:
     """The beginning of the log is deleted when the last chunk is decided, not when it is stored."""
 
-    def go_on(self: Rewriting, find: Find, decision: Decision) -> None:
+    def go_on(self: Rewriting, find: Find, decision: GroupDecision) -> None:
         original(self, find, decision)
         if self._chunk_under_way and not self._keys and self._begin is not None:
             decision.trim(self._begin.end_offset)
@@ -193,13 +193,3 @@ def rewrite_what_held_once(original: Callable[..., object]) -> Callable[..., obj
         return first.setdefault((id(self), key), original(self, key))
 
     return live_record
-
-
-def never_trim(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
-    """What holds is written again, and nothing is deleted."""
-
-    def outbox(self: Decision) -> Outbox[Effect]:
-        self.trims.clear()
-        return original(self)
-
-    return outbox

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from raylog.core import errors
+from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import (
     AppendRecords,
@@ -26,8 +27,6 @@ from raylog.core.groups.events import (
     LeaveReceived,
     OffsetCommitReceived,
     OffsetFetchReceived,
-    Refuse,
-    Reply,
     RequestDropped,
     SyncReceived,
     Tick,

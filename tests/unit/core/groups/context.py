@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import (
@@ -21,8 +22,6 @@ from raylog.core.groups.events import (
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
-    Refuse,
-    Reply,
     ReportStored,
     RequestDropped,
     RowsStored,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.core.decision import Refuse
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.events import AppendRecords, Refuse
+from raylog.core.groups.events import AppendRecords
 from tests.unit.core.groups.context import GROUP, Groups
 
 

@@ -19,7 +19,7 @@ from raylog.actors.metadata_codec import decoded, encoded
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import MetadataRecord
 from raylog.storage.errors import LogDamaged, from_os_error
-from raylog.storage.files import write_atomically
+from raylog.storage.files import read_bytes, write_atomically
 
 SNAPSHOT: Final = "snapshot"
 """The file's name in a voter's folder."""
@@ -89,7 +89,7 @@ def read_snapshot(folder: Path) -> MetadataSnapshot | None:
     """Return the snapshot of a voter's folder, None where there is none; raises :class:`LogDamaged`."""
     path = folder / SNAPSHOT
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -18,6 +18,7 @@ from raylog.actors.set_aside import DAMAGED, REPLACED, identity_of, set_aside
 from raylog.actors.specs import ReplicaSpec
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
+from raylog.storage.files import read_text, write_atomically
 from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bo
     id) and the log was not closed cleanly is the end of it in doubt, and only where some life acknowledged early.
     """
     note = folder / BOOT_NOTE
-    before = note.read_text(encoding="ascii", errors="replace").strip() if note.exists() else ""
+    before = (read_text(note) or "").strip()
     boot, _, policy = before.partition(" ")
     relaxed = not syncs_first or policy == "relaxed"
     return relaxed and not log.created and not log.recovered.clean and boot != _boot_id()
@@ -91,7 +92,8 @@ def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bo
 def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
     """Leave a note of this boot for the next life, once nobody has to learn of a doubt any more."""
     note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
-    note.write_text(f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n", encoding="ascii")
+    text = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n"
+    write_atomically(note, text.encode(), durable=False)
 
 
 def _boot_id() -> str:

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
-from collections.abc import Callable, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from raylog.actors.clock import wall_ms
 from raylog.actors.folder_lock import FolderLock
 from raylog.core.errors import DataDirectoryError
+from raylog.storage import filesystem
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import StorageError
+from raylog.storage.files import exists, is_folder, list_files, make_folder, read_text, remove_tree
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +52,10 @@ class Identity(NamedTuple):
 def identity_of(folder: Path) -> Identity:
     """Read ``partition.metadata``; fields that are missing or unreadable have their defaults."""
     try:
-        lines = (folder / "partition.metadata").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        text = read_text(folder / "partition.metadata") or ""
+    except StorageError:
         return Identity()
-    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     number = fields.get("partition", "")
     return Identity(
         fields.get("topic_id", ""), fields.get("topic", ""), int(number) if re.fullmatch("[0-9]+", number) else -1
@@ -69,15 +70,16 @@ def topic_id_of(folder: Path) -> str:
 def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
     """Move a partition's folder into ``mark`` beside it and return where it is now.
 
-    The caller holds the folder's lock. Raises OSError; the folder has not moved then.
+    The caller holds the folder's lock. Raises OSError or StorageIoError; the folder has not moved then.
     """
     place = folder.parent / mark
-    place.mkdir(mode=0o700, exist_ok=True)
+    make_folder(place)
     name = f"{topic_id or 'unknown'}-{partition}"
     moment = wall_ms()
-    while (place / f"{name}.{moment}").exists():
+    while exists(aside := place / f"{name}.{moment}"):
         moment += 1
-    return folder.rename(place / f"{name}.{moment}")
+    filesystem.replace(folder, aside)
+    return aside
 
 
 def half_deleted(directory: Path) -> list[Path]:
@@ -108,15 +110,15 @@ def remove_partition_folder(folder: Path, topic_id: str) -> None:
 
     Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
     """
-    if folder.exists() and topic_id_of(folder) != topic_id:
+    if exists(folder) and topic_id_of(folder) != topic_id:
         return
     lock = FolderLock(folder)
     try:
         about = identity_of(folder)
-        if folder.exists() and about.topic_id == topic_id:
+        if exists(folder) and about.topic_id == topic_id:
             clear_away(set_aside(folder, DELETED, topic_id, about.partition))
     finally:
-        lock.release(for_good=not folder.exists())
+        lock.release(for_good=not exists(folder))
 
 
 def clear_away(doomed: Path) -> None:
@@ -127,23 +129,25 @@ def clear_away(doomed: Path) -> None:
         logger.warning("%s is not removed: %s", doomed, held)
         return
     try:
-        shutil.rmtree(doomed, onerror=_report)
+        remove_tree(doomed)
+    except StorageError as error:
+        logger.warning("%s is not removed and can be removed by hand: %s", doomed, error)
     finally:
         lock.release(for_good=True)
 
 
 def _in(place: Path) -> list[Path]:
     """The folders that `set_aside` put into ``place``."""
-    if not place.is_dir():
+    if not is_folder(place):
         return []
-    return sorted(folder for folder in place.iterdir() if _ASIDE.fullmatch(folder.name) and folder.is_dir())
+    return [folder for folder in list_files(place) if _ASIDE.fullmatch(folder.name) and is_folder(folder)]
 
 
 def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
     found = []
-    for folder in sorted(directory.iterdir()):
+    for folder in list_files(directory):
         match = _ASIDE_BEFORE.fullmatch(folder.name)
-        if match is None or match["mark"] != mark or not folder.is_dir():
+        if match is None or match["mark"] != mark or not is_folder(folder):
             continue
         about = identity_of(folder)
         try:
@@ -154,7 +158,3 @@ def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
         if about == Identity() or f"{about.topic}-{about.partition}" == own:
             found.append(folder)
     return found
-
-
-def _report(function: Callable[..., object], path: str, _: object) -> None:
-    logger.warning("could not remove %s (%s); it can be removed by hand", path, function.__name__)

@@ -23,6 +23,7 @@ from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.replication.state import ReplicaPlace
 from raylog.storage.checkpoints import Checkpoints
 from raylog.storage.directory import parse_partition_folder, partition_folder
+from raylog.storage.files import is_folder, list_files
 
 logger = logging.getLogger(__name__)
 
@@ -264,9 +265,9 @@ def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: 
 def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:
     """Return topic, partition and folder of everything kept in a broker's data directory."""
     found = []
-    for folder in sorted(directory.iterdir()):
+    for folder in list_files(directory):
         parsed = parse_partition_folder(folder.name)
-        if parsed is not None and folder.is_dir():
+        if parsed is not None and is_folder(folder):
             found.append((*parsed, folder))
     return found
 

@@ -35,6 +35,7 @@ from raylog.core.quorum import Span, VoterMachine
 from raylog.core.quorum import events as ev
 from raylog.rpc import Request
 from raylog.storage.directory import parse_partition_folder
+from raylog.storage.files import list_files
 from raylog.storage.records import iter_headers
 
 READ_BYTES: Final = 1 << 20
@@ -83,7 +84,7 @@ class Voter:
 
         Raises storage errors other than damage, which sets the copy aside, and OSError.
         """
-        holds_data = any(parse_partition_folder(folder.name) is not None for folder in directory.iterdir())
+        holds_data = any(parse_partition_folder(folder.name) is not None for folder in list_files(directory))
         folder = directory / FOLDER
         return cls(folder, open_files(folder), holds_data)
 

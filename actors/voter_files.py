@@ -16,9 +16,10 @@ from raylog.actors.metadata_log import METADATA_TOPIC_ID
 from raylog.actors.metadata_snapshot import read_snapshot
 from raylog.actors.naming import METADATA_TOPIC
 from raylog.core.quorum import Found, LogHistory, put_together
+from raylog.storage import filesystem
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged
-from raylog.storage.files import read_text, remove, sync_folder, write_atomically
+from raylog.storage.files import exists, make_folder, read_text, remove, sync_folder, write_atomically
 from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -107,14 +108,14 @@ def make_founder(directory: Path) -> None:
     Only for the start that creates the cluster. The mark lies in the folder with the log, so that it is lost with it.
     """
     folder = directory / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_atomically(folder / FOUNDER, b"the cluster begins with this copy\n")
     sync_folder(directory)
 
 
 def is_founder(folder: Path) -> bool:
     """Tell whether this copy may found the cluster."""
-    return (folder / FOUNDER).exists()
+    return exists(folder / FOUNDER)
 
 
 def end_founding(folder: Path) -> None:
@@ -159,16 +160,16 @@ def _begin_again(folder: Path, why: str) -> VoterFiles:
     """Keep what is left for people, where nothing reads it again, and begin with nothing."""
     logger.error("the copy of the metadata log in %s is not whole and set aside: %s", folder, why)
     number = 1
-    while (aside := folder.with_name(f"{folder.name}.damaged.{number}")).exists():
+    while exists(aside := folder.with_name(f"{folder.name}.damaged.{number}")):
         number += 1
-    folder.rename(aside)
+    filesystem.replace(folder, aside)
     sync_folder(folder.parent)
     return VoterFiles(_open_log(folder), LogHistory(), None)
 
 
 def _open_log(folder: Path) -> PartitionLog:
-    fresh = not folder.exists()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = not exists(folder)
+    make_folder(folder)
     if fresh:
         sync_folder(folder.parent)
     return PartitionLog.open(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 from raylog.client.consuming.asynchronous import AsyncConsumer
 from raylog.client.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
+from raylog.storage import filesystem
 from tests.cluster.local_cluster import SECRET, LocalCluster
 
 BUDGETS = Path(__file__).with_name("budgets.toml")
@@ -249,7 +249,7 @@ def synced(staged: Stage) -> Counts:
     staged.create(topic, 1, "1")
     producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address, linger_ms=0)))
     calls = 0
-    real = os.fdatasync
+    real = filesystem.fdatasync
 
     def counting(descriptor: Any, /) -> None:
         nonlocal calls
@@ -260,12 +260,12 @@ def synced(staged: Stage) -> Counts:
         for _ in range(BATCHES):
             await producer.send_and_wait(topic, b"v" * 100)
 
-    os.fdatasync = counting  # type: ignore[assignment]
+    filesystem.fdatasync = counting
     try:
         staged.client.do(one_by_one)
         return {"syncs": calls / BATCHES}
     finally:
-        os.fdatasync = real
+        filesystem.fdatasync = real
         staged.client.do(producer.stop)
 
 

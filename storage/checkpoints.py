@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged, StorageError, WrongTopicId
-from .files import read_text, remove, sync_folder, write_atomically
+from .files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
 from .producer_state import ProducerState
 from .segment import LOG, SNAPSHOT, offset_name
 
@@ -52,7 +52,7 @@ class Checkpoints:
         path = self.folder / METADATA
         text = read_text(path)
         if text is None:
-            if any(self.folder.glob(f"*{LOG}")):
+            if list_files(self.folder, LOG):
                 raise LogDamaged(path, 0, 0, "there are segments, but the file with their topic id is missing")
             lines = (
                 "version: 0",
@@ -134,7 +134,7 @@ class Checkpoints:
 
     def remove_clean(self) -> None:
         """Durable on return; must come before the first append."""
-        if (self.folder / CLEAN).exists():
+        if exists(self.folder / CLEAN):
             remove(self.folder / CLEAN)
             sync_folder(self.folder)
 
@@ -142,7 +142,7 @@ class Checkpoints:
 
     def snapshot_offsets(self) -> list[int]:
         """The offsets for which there is a snapshot, rising."""
-        return sorted(int(path.stem) for path in self.folder.glob(f"*{SNAPSHOT}") if path.stem.isdigit())
+        return sorted(int(path.stem) for path in list_files(self.folder, SNAPSHOT) if path.stem.isdigit())
 
     def write_snapshot(self, offset: int, producers: ProducerState, *, durable: bool) -> None:
         """Keep the producer state as of `offset`, and prune snapshots beyond the newest few."""
@@ -155,7 +155,7 @@ class Checkpoints:
         for offset in reversed(self.snapshot_offsets()):
             if start <= offset <= upto:
                 try:
-                    data = (self.folder / offset_name(offset, SNAPSHOT)).read_bytes()
+                    data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
                     return offset, ProducerState.from_bytes(data)
                 except (OSError, CorruptBatch):
                     continue  # an older one, or the log itself, tells the same

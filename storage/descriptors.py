@@ -1,7 +1,7 @@
 """Descriptors kept in reserve, so that the log can go on when the process has run out of them.
 
 A process that holds as many connections as its descriptor limit allows can open no file: EMFILE. That is no fault of
-the disk. Every `os.open` of this package goes through `open_file`, which gives up a reserved descriptor and tries
+the disk. Every open of this package goes through `open_file`, which gives up a reserved descriptor and tries
 again; the reserve is filled again by later calls. What still fails raises `DescriptorsExhausted`: it can be repeated,
 nothing is lost.
 """
@@ -13,6 +13,8 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+from . import filesystem
 
 RESERVED = 8
 """A roll opens one file for good and two for a moment, in each of the owner's thread and the thread that syncs."""
@@ -33,7 +35,7 @@ class Reserve:
         with self._lock, suppress(OSError):  # none is left: the next call tries again
             self._short = True
             while len(self._held) < self._size:
-                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                self._held.append(filesystem.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC, 0))
             self._short = False
 
     def open(self, path: Path, flags: int, mode: int) -> int:
@@ -42,7 +44,7 @@ class Reserve:
             self.fill()
         while True:
             try:
-                return os.open(path, flags, mode)
+                return filesystem.open(path, flags, mode)
             except OSError as error:
                 # Another thread may take the place that is given up here, for a connection: so until none is left.
                 if error.errno not in EXHAUSTED or not self._give_up_one():
@@ -52,7 +54,7 @@ class Reserve:
         with self._lock:
             if not self._held:
                 return False
-            os.close(self._held.pop())
+            filesystem.close(self._held.pop())
             self._short = True
             return True
 
@@ -60,7 +62,7 @@ class Reserve:
         """Close what is held."""
         with self._lock:
             while self._held:
-                os.close(self._held.pop())
+                filesystem.close(self._held.pop())
             self._short = False
 
 

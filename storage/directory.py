@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from .errors import DirectoryInUse, StorageError, WrongDirectory, from_os_error
-from .files import private_folder, read_text, sync_folder, write_atomically
+from .files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
 
 META = "meta.properties"
 LOCK = ".lock"
@@ -121,9 +121,9 @@ class DataDirectory:
     def partition_folders(self) -> list[tuple[str, int, Path]]:
         """Every partition kept here, as (topic, partition, folder), sorted."""
         found = []
-        for folder in self.path.iterdir():
+        for folder in list_files(self.path):
             parsed = parse_partition_folder(folder.name)
-            if parsed is not None and folder.is_dir():
+            if parsed is not None and is_folder(folder):
                 found.append((*parsed, folder))
         return sorted(found)
 

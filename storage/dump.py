@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import filesystem
 from .compression import COMPRESSIONS
 from .errors import CorruptBatch, StorageError
-from .files import read_at
+from .files import exists, list_files, read_at, read_bytes
 from .index import IndexDamaged, OffsetIndex, TimeIndex
 from .records import HEADER_BYTES, BatchHeader, Header, check_crc, decode_batch, parse_header
 from .segment import INDEX, LOG, TIME_INDEX
@@ -73,12 +74,12 @@ def dump_segment(path: Path, *, records: bool = False) -> Iterator[Row]:
     """Every batch of a `.log` file in order, with its records if asked, up to the first damage."""
     position, expected = 0, -1
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = filesystem.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
     except OSError as error:
         yield ProblemRow(file=path.name, position=0, reason=f"cannot be opened: {error}")
         return
     try:
-        end = os.fstat(fd).st_size
+        end = filesystem.fstat(fd).st_size
         while position < end:
             try:
                 header, data = _read_batch(fd, position, end)
@@ -97,7 +98,7 @@ def dump_segment(path: Path, *, records: bool = False) -> Iterator[Row]:
     except OSError as error:
         yield ProblemRow(file=path.name, position=position, reason=f"cannot be read: {error}")
     finally:
-        os.close(fd)
+        filesystem.close(fd)
 
 
 def _read_batch(fd: int, position: int, end: int) -> tuple[BatchHeader, bytes]:
@@ -158,8 +159,8 @@ def check_indexes(path: Path) -> Iterator[ProblemRow]:
     base = int(path.stem) if path.stem.isdecimal() else 0
     offsets_file, times_file = path.with_suffix(INDEX), path.with_suffix(TIME_INDEX)
     try:
-        if offsets_file.exists():
-            index = OffsetIndex.from_bytes(offsets_file.read_bytes(), path.stat().st_size)
+        if exists(offsets_file):
+            index = OffsetIndex.from_bytes(read_bytes(offsets_file), filesystem.stat(path).st_size)
             for place, position in enumerate(index.positions):
                 row = batches.get(position)
                 if row is None or row.base_offset != base + index.offsets[place]:
@@ -170,14 +171,14 @@ def check_indexes(path: Path) -> Iterator[ProblemRow]:
     except (IndexDamaged, OSError) as error:
         yield ProblemRow(file=offsets_file.name, position=0, reason=str(error))
     try:
-        if times_file.exists():
+        if exists(times_file):
             yield from _check_times(times_file, base, list(batches.values()))
     except (IndexDamaged, OSError) as error:
         yield ProblemRow(file=times_file.name, position=0, reason=str(error))
 
 
 def _check_times(path: Path, base: int, batches: list[BatchRow]) -> Iterator[ProblemRow]:
-    times = TimeIndex.from_bytes(path.read_bytes())
+    times = TimeIndex.from_bytes(read_bytes(path))
     largest, seen = -(2**63), 0
     for place, offset in enumerate(times.offsets):
         while seen < len(batches) and batches[seen].last_offset < base + offset:
@@ -190,6 +191,6 @@ def _check_times(path: Path, base: int, batches: list[BatchRow]) -> Iterator[Pro
 
 def dump_folder(folder: Path, *, records: bool = False) -> Iterator[Row]:
     """Every segment of a partition in order, and what is wrong with its indexes."""
-    for path in sorted(folder.glob(f"*{LOG}")):
+    for path in list_files(folder, LOG):
         yield from dump_segment(path, records=records)
         yield from check_indexes(path)

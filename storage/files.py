@@ -7,13 +7,56 @@ error that says what to do, and says in its docstring what is durable when it re
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
+from . import filesystem
 from .compression import Buffer
 from .descriptors import open_file
 from .errors import NotDurable, StorageError, from_os_error
 
 TEMPORARY = ".tmp"
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder of this name. Raises StorageIoError."""
+    return _mode(path) is not None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder of this name. Raises StorageIoError."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return filesystem.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise from_os_error(f"look at {path}", error) from error
+
+
+def list_files(folder: Path, suffix: str = "") -> list[Path]:
+    """The entries of `folder` whose names end in `suffix`, sorted by name. Raises StorageIoError."""
+    try:
+        return [folder / name for name in sorted(filesystem.listdir(folder)) if name.endswith(suffix)]
+    except OSError as error:
+        raise from_os_error(f"list {folder}", error) from error
+
+
+def make_folder(path: Path, mode: int = 0o700) -> None:
+    """Make a folder and those above it unless they are there. Raises OSError. Durable after `sync_folder` of each."""
+    try:
+        filesystem.mkdir(path, mode)
+    except FileNotFoundError:
+        make_folder(path.parent, mode)
+        make_folder(path, mode)
+    except FileExistsError:
+        if not is_folder(path):
+            raise
 
 
 def private_folder(path: Path, *, tighten: bool = True) -> bool:
@@ -22,11 +65,11 @@ def private_folder(path: Path, *, tighten: bool = True) -> bool:
     A folder of ours that is there already is tightened, unless `tighten` is False. Raises StorageIoError, DiskFull.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
+        make_folder(path)
+        found = filesystem.stat(path)
         loose = bool(found.st_mode & 0o077)
         if loose and tighten and found.st_uid == os.geteuid():
-            path.chmod(found.st_mode & 0o700)
+            filesystem.chmod(path, found.st_mode & 0o700)
     except OSError as error:
         raise from_os_error(f"create {path}", error) from error
     return loose
@@ -37,9 +80,9 @@ def sync_folder(folder: Path) -> None:
     try:
         fd = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            filesystem.fsync(fd)
         finally:
-            os.close(fd)
+            filesystem.close(fd)
     except OSError as error:
         raise from_os_error(f"sync the folder {folder}", error) from error
 
@@ -56,12 +99,13 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         try:
             write_at(fd, data, 0)
             if durable:
-                os.fsync(fd)
+                filesystem.fsync(fd)
         finally:
-            os.close(fd)
-        os.replace(temporary, path)
+            filesystem.close(fd)
+        filesystem.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            filesystem.unlink(temporary)
         raise from_os_error(f"write {path}", error) from error
     if durable:
         try:
@@ -76,21 +120,21 @@ def write_at(fd: int, data: Buffer, position: int) -> int:
     One system call unless the kernel takes less. Raises the plain OSError: only the caller knows what to undo.
     """
     total = len(data)
-    written = os.pwrite(fd, data, position)
+    written = filesystem.pwrite(fd, data, position)
     while written < total:
-        written += os.pwrite(fd, memoryview(data)[written:], position + written)  # a full disk shows here
+        written += filesystem.pwrite(fd, memoryview(data)[written:], position + written)  # a full disk shows here
     return total
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
     """Up to `size` bytes at `position`; fewer only at the end of the file."""
-    data = os.pread(fd, size, position)
+    data = filesystem.pread(fd, size, position)
     if len(data) == size or not data:
         return data
     parts = [data]
     missing = size - len(data)
     while missing:
-        data = os.pread(fd, missing, position + size - missing)
+        data = filesystem.pread(fd, missing, position + size - missing)
         if not data:
             break
         parts.append(data)
@@ -98,10 +142,19 @@ def read_at(fd: int, size: int, position: int) -> bytes:
     return b"".join(parts)
 
 
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a small file. Raises OSError."""
+    fd = open_file(path, os.O_RDONLY)
+    try:
+        return read_at(fd, filesystem.fstat(fd).st_size, 0)
+    finally:
+        filesystem.close(fd)
+
+
 def read_text(path: Path) -> str | None:
     """The text of a small file, or None where there is none."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_bytes(path).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -111,6 +164,23 @@ def read_text(path: Path) -> str | None:
 def remove(path: Path) -> None:
     """Remove a file that may be gone already. Durable after `sync_folder`."""
     try:
-        path.unlink(missing_ok=True)
+        filesystem.unlink(path)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         raise from_os_error(f"remove {path}", error) from error
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it; links are removed, not followed. Raises StorageIoError."""
+    for path in list_files(folder):
+        try:
+            filesystem.unlink(path)
+        except IsADirectoryError:
+            remove_tree(path)
+        except OSError as error:
+            raise from_os_error(f"remove {path}", error) from error
+    try:
+        filesystem.rmdir(folder)
+    except OSError as error:
+        raise from_os_error(f"remove {folder}", error) from error

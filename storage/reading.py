@@ -6,10 +6,10 @@ memory. `upper` is always an exclusive offset, usually the high watermark: a bat
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from typing import NamedTuple
 
+from . import filesystem
 from .config import FileSlice
 from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged
@@ -97,7 +97,7 @@ def places(found: list[Span]) -> list[FileSlice]:
     """Where spans lie, for readers who open the files themselves."""
     slices = []
     for segment, position, length, _, next_offset in found:
-        status = os.fstat(segment.fd)
+        status = filesystem.fstat(segment.fd)
         slices.append(FileSlice(segment.path, position, length, next_offset, status.st_dev, status.st_ino))
     return slices
 

@@ -14,11 +14,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from . import filesystem
 from .checkpoints import Checkpoints
 from .config import LogConfig, RecoveryReport
 from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
-from .files import TEMPORARY, remove, sync_folder
+from .files import TEMPORARY, list_files, remove, sync_folder
 from .index import IndexDamaged
 from .producer_state import ProducerState
 from .records import HEADER_BYTES, BatchHeader, check_crc, parse_header
@@ -83,9 +84,9 @@ class Recovery:
         return self.segments[-1].next_offset
 
     def _list_segments(self) -> None:
-        for path in self.folder.glob(f"*{TEMPORARY}"):
+        for path in list_files(self.folder, TEMPORARY):
             remove(path)
-        for path in sorted(self.folder.glob(f"*{LOG}")):
+        for path in list_files(self.folder, LOG):
             if path.stem.isdigit():
                 interval = self.config.index_interval_bytes
                 self.segments.append(Segment(path, int(path.stem), index_interval=interval, created_ms=self.now_ms))
@@ -199,7 +200,8 @@ class Recovery:
     def _scan(self, segment: Segment) -> str | None:
         """Take in every good batch behind what is known; why it stopped before the end of the file, or None."""
         file_size, room = segment.file_size(), _SCAN_BYTES
-        os.posix_fadvise(segment.fd, segment.size, 0, os.POSIX_FADV_WILLNEED)  # more of the disk's queue than one read
+        # More of the disk's queue than one read.
+        filesystem.posix_fadvise(segment.fd, segment.size, 0, os.POSIX_FADV_WILLNEED)
         while segment.size < file_size:
             data = segment.read(segment.size, min(room, file_size - segment.size))
             used, room = 0, _SCAN_BYTES
@@ -251,7 +253,7 @@ class Recovery:
             excess = segment.file_size() - segment.size
             try:
                 if excess:
-                    os.ftruncate(segment.fd, segment.size)
+                    filesystem.ftruncate(segment.fd, segment.size)
                     self.report.bytes_cut += excess
             except OSError as error:
                 raise from_os_error(f"recover {segment.path}", error) from error

@@ -6,12 +6,12 @@ Called by `PartitionLog`. Retention takes whole segments from the start of the l
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from . import filesystem
 from .config import LogConfig
 from .errors import from_os_error
-from .files import remove
+from .files import list_files, remove
 from .segment import DELETED, Segment
 
 
@@ -41,7 +41,7 @@ class DeletedFiles:
     """Renamed files, and the time (wall clock, milliseconds) from which each may be unlinked."""
 
     def __init__(self, folder: Path, due_ms: int) -> None:
-        self._due: dict[Path, int] = dict.fromkeys(sorted(folder.glob(f"*{DELETED}")), due_ms)
+        self._due: dict[Path, int] = dict.fromkeys(list_files(folder, DELETED), due_ms)
 
     def add(self, segment: Segment, due_ms: int) -> None:
         """Close the segment and rename its files. Renames come back after a crash at worst, which is harmless."""
@@ -49,7 +49,7 @@ class DeletedFiles:
         for path in segment.files():
             renamed = path.with_name(path.name + DELETED)
             try:
-                os.replace(path, renamed)
+                filesystem.replace(path, renamed)
             except FileNotFoundError:
                 continue  # an index that was never written
             except OSError as error:

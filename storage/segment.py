@@ -12,9 +12,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import filesystem
 from .descriptors import open_file
 from .errors import CorruptBatch, LogDamaged, from_os_error
-from .files import read_at, remove, write_at, write_atomically
+from .files import read_at, read_bytes, remove, write_at, write_atomically
 from .index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
 from .records import HEADER_BYTES, BatchHeader, parse_header
 
@@ -117,14 +118,14 @@ class Segment:
         with _DESCRIPTORS:
             fd, self._fd = self._fd, -1
             if fd >= 0 and fd != self._syncing:  # otherwise the sync closes it when it has ended
-                os.close(fd)
+                filesystem.close(fd)
         if self.sealed:
             self._indexes = None
             self._recent.clear()
 
     def file_size(self) -> int:
         """The size the file system reports, which may exceed `size` after a crash."""
-        return os.fstat(self.fd).st_size
+        return filesystem.fstat(self.fd).st_size
 
     def sibling(self, suffix: str) -> Path:
         """The path of the index that belongs to this segment."""
@@ -147,7 +148,7 @@ class Segment:
         try:
             return write_at(self._fd, data, self.size)
         except OSError:
-            os.ftruncate(self._fd, self.size)
+            filesystem.ftruncate(self._fd, self.size)
             raise
 
     def note(self, base_offset: int, next_offset: int, max_timestamp: int, size: int) -> None:
@@ -188,7 +189,7 @@ class Segment:
             try:
                 write_atomically(path, data, durable=False)
             except Exception:  # whatever kept the hint from being written, an old or half one must not stay
-                path.unlink(missing_ok=True)
+                remove(path)
 
     def unseal(self) -> None:
         """Take appends again, after the log was cut back to here or opened: indexes in memory, none on disk."""
@@ -209,7 +210,7 @@ class Segment:
     def sync_data(self) -> None:
         """Write the file's dirty pages to disk. Raises StorageIoError, DiskFull."""
         try:
-            os.fdatasync(self.fd)
+            filesystem.fdatasync(self.fd)
         except OSError as error:
             raise from_os_error(f"sync {self.path}", error) from error
 
@@ -229,7 +230,7 @@ class Segment:
         with _DESCRIPTORS:
             fd, self._syncing = self._syncing, -1
             if fd >= 0 and fd != self._fd:
-                os.close(fd)
+                filesystem.close(fd)
 
     def drop_cached(self) -> None:
         """Let what lies behind the end (`size`) be read from the disk, not from the page cache.
@@ -241,7 +242,7 @@ class Segment:
         self.sync_data()
         start = self.size // _FOLIO_BYTES * _FOLIO_BYTES  # a page larger than 4 KiB is dropped as a whole or not at all
         try:
-            os.posix_fadvise(self.fd, start, 0, os.POSIX_FADV_DONTNEED)
+            filesystem.posix_fadvise(self.fd, start, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise from_os_error(f"drop cached pages of {self.path}", error) from error
 
@@ -257,8 +258,8 @@ class Segment:
         The caller checks the batches from there on. Raises OSError or IndexDamaged, and knows nothing then: also where
         so little lies before it that it is better read, because reading finds damage.
         """
-        index = OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.file_size())
-        times = TimeIndex.from_bytes(self.sibling(TIME_INDEX).read_bytes())
+        index = OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.file_size())
+        times = TimeIndex.from_bytes(read_bytes(self.sibling(TIME_INDEX)))
         relative, position = index.floor(below - 1 - self.base_offset)
         if position < HINT_BYTES:
             raise IndexDamaged("it has no entry far enough")
@@ -277,8 +278,8 @@ class Segment:
         if self._indexes is None:
             try:
                 self._indexes = (
-                    OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.size),
-                    TimeIndex.from_bytes(self.sibling(TIME_INDEX).read_bytes()),
+                    OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.size),
+                    TimeIndex.from_bytes(read_bytes(self.sibling(TIME_INDEX))),
                 )
             except (OSError, IndexDamaged):
                 self.rebuild_indexes()
@@ -400,7 +401,7 @@ class Segment:
         index.truncate(position)
         times.truncate(next_offset - self.base_offset)
         try:
-            os.ftruncate(self.fd, position)
+            filesystem.ftruncate(self.fd, position)
         except OSError as error:
             raise from_os_error(f"shorten {self.path}", error) from error
         known = times.largest_below(next_offset - self.base_offset)
@@ -427,11 +428,11 @@ class Segment:
         return False
 
     def _load_tail(self) -> None:
-        index = OffsetIndex.from_bytes(self.sibling(INDEX).read_bytes(), self.size)
+        index = OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.size)
         relative, start = index.tail()
         for _, header in self.walk(start, self.base_offset + relative):
             self.next_offset = header.next_offset
-        last = last_time_entry(self.sibling(TIME_INDEX).read_bytes())
+        last = last_time_entry(read_bytes(self.sibling(TIME_INDEX)))
         if self.size and (last is None or last[1] != self.next_offset - self.base_offset):
             raise IndexDamaged("the time index does not reach the end of the segment")
         self.max_timestamp = last[0] if last is not None else NO_TIMESTAMP

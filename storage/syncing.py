@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from . import filesystem
 from .errors import from_os_error
 from .files import sync_folder
 from .segment import Segment
@@ -38,7 +38,7 @@ class SyncRound:
         try:
             for segment, fd in self._begun:
                 try:
-                    os.fdatasync(fd)
+                    filesystem.fdatasync(fd)
                 except OSError as error:
                     raise from_os_error(f"sync {segment.path}", error) from error
             if self._folder is not None:

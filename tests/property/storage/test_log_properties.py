@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from raylog.storage import filesystem
 from raylog.storage import log as log_module
 from raylog.storage.errors import StorageError
 from raylog.storage.log import PartitionLog
@@ -294,8 +295,6 @@ class Crash(BaseException):
 
 def crashing(patch: pytest.MonkeyPatch, at: int) -> None:
     """Let the `at`-th system call that changes a file end the process instead."""
-    import os
-
     left = at
 
     def guarded(real: Callable[..., object]) -> Callable[..., object]:
@@ -308,8 +307,8 @@ def crashing(patch: pytest.MonkeyPatch, at: int) -> None:
 
         return call
 
-    for name in ("replace", "ftruncate", "fsync", "fdatasync", "pwritev", "unlink", "pwrite"):
-        patch.setattr(os, name, guarded(getattr(os, name)))
+    for name in ("replace", "ftruncate", "fsync", "fdatasync", "unlink", "pwrite"):
+        patch.setattr(filesystem, name, guarded(getattr(filesystem, name)))
 
 
 @calm

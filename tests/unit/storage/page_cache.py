@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from raylog.storage import filesystem
+
 PAGE_BYTES = 4096
 
 
@@ -41,7 +43,7 @@ class PageCache:
             "posix_fadvise": self._advise,
         }
         for name, function in replaced.items():
-            patch.setattr(os, name, function)
+            patch.setattr(filesystem, name, function)
 
     def lose_power(self) -> None:
         """Let each file hold what the disk holds. No log may be open."""

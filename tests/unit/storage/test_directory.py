@@ -90,7 +90,7 @@ def test_a_file_whose_folder_cannot_be_synced_is_there_and_may_be_lost(
     with pytest.raises(NotDurable, match="was written, but may be lost"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
-    monkeypatch.setattr("raylog.storage.files.os.replace", _refuse)
+    monkeypatch.setattr("raylog.storage.filesystem.replace", _refuse)
     with pytest.raises(StorageIoError, match="Could not write"):
         write_atomically(path, b"newer")
     assert path.read_bytes() == b"new"

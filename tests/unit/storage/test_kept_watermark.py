@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from raylog.storage import kept_watermark
+from raylog.storage import filesystem, kept_watermark
 from raylog.storage.errors import DiskFull
 from raylog.storage.kept_watermark import HIGH_WATERMARK, KeptWatermark
 
@@ -88,13 +87,13 @@ def test_a_closed_file_is_left_to_its_next_owner(tmp_path: Path) -> None:
 def test_a_write_is_one_new_file_put_in_the_place_of_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for name in ("open", "pwrite", "fsync", "replace", "close"):
-        real = getattr(os, name)
+        real = getattr(filesystem, name)
 
         def counted(*args: object, _name: str = name, _real: object = real, **options: object) -> object:
             calls.append(_name)
             return _real(*args, **options)  # type: ignore[operator]  # one of the functions above
 
-        monkeypatch.setattr(os, name, counted)
+        monkeypatch.setattr(filesystem, name, counted)
     file = KeptWatermark(tmp_path, 1000)
     calls.clear()
     file.want(120)

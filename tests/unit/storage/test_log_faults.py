@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raylog.storage import descriptors
+from raylog.storage import descriptors, filesystem
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, LogDamaged, StorageIoError
 from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole
 from tests.unit.storage.page_cache import PageCache
@@ -69,18 +69,7 @@ def failing_writes(monkeypatch: pytest.MonkeyPatch, error: int, after_bytes: int
             return real(fd, part, position)
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr("raylog.storage.files.os", _Os(pwrite=pwrite))
-    assert os.pwrite is real
-
-
-class _Os:
-    """The module os with some calls replaced."""
-
-    def __init__(self, **replaced: object) -> None:
-        self._replaced = replaced
-
-    def __getattr__(self, name: str) -> object:
-        return self._replaced.get(name) or getattr(os, name)
+    monkeypatch.setattr(filesystem, "pwrite", pwrite)
 
 
 @pytest.mark.parametrize("after_bytes", [0, 1, 60, 61, 100])
@@ -279,7 +268,7 @@ def test_a_sync_uses_no_descriptor_of_its_own_and_survives_a_release(
         during[0] = len(os.listdir("/proc/self/fd"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", released_meanwhile)
+        patch.setattr(filesystem, "fdatasync", released_meanwhile)
         assert log.sync() == 2
     assert during == [before]
     assert open_files_below(tmp_path) == []

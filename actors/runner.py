@@ -93,6 +93,13 @@ class Runner(Generic[EventT, EffectT]):
         if not self._is_taking:
             self._take_all()
 
+    def settle(self) -> None:
+        """From inside a ``now`` effect: carry out at once what earlier steps left waiting and is durable by now.
+
+        For an effect that is about to take back what those effects state, such as a truncation.
+        """
+        self._release()
+
     def end(self) -> None:
         """Take and carry out nothing more, not even the rest of the step that is under way."""
         self._is_over = True

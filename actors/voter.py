@@ -10,9 +10,9 @@ then begins again under another identity, which counts when a controller has ent
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,7 @@ from raylog.actors.voter_files import (
     open_files,
     restart_log,
 )
+from raylog.actors.voter_runner import Answer, Order, VoterRunner
 from raylog.core.errors import InvalidRequest
 from raylog.core.quorum import Span, VoterMachine
 from raylog.core.quorum import events as ev
@@ -38,44 +39,107 @@ from raylog.storage.directory import parse_partition_folder
 from raylog.storage.files import list_files
 from raylog.storage.records import iter_headers
 
+logger = logging.getLogger(__name__)
+
 READ_BYTES: Final = 1 << 20
 VOTER_METHODS: Final = frozenset({"voter_promise", "voter_append", "voter_read", "voter_snapshot"})
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A request as the voter takes it in; the event's ``request`` is its number."""
+class Files:
+    """A :class:`~raylog.actors.voter_runner.VoterDisk` on real files."""
 
-    event: ev.VoterEvent
-    payload: memoryview
+    def __init__(self, folder: Path, files: VoterFiles, *, identity: str, holds_data: bool) -> None:
+        """``folder`` is the voter's; ``holds_data``: its data directory also has partitions of topics."""
+        self._folder = folder
+        self._identity = identity
+        self._log = files.log
+        self.holds_data = holds_data
+        self.is_founder = is_founder(folder)
+        self._end_founding()  # a crash may have come before it
 
+    def end(self) -> int:
+        """Return the log's end."""
+        return self._log.log_end_offset
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes back for the request of that number; everything that it says is on disk."""
+    def durable_end(self) -> int:
+        """Return how far the log is on disk."""
+        return self._log.synced_end_offset
 
-    request: int
-    args: list[object]
-    payload: bytes = b""
+    def kick(self) -> None:
+        """Do nothing: :meth:`Voter.perform` syncs once for all requests that came together."""
+
+    def save_promise(self, promise: ev.SavePromise) -> None:
+        """Write the promise durably."""
+        VoterState(self._identity, promise.epoch, promise.candidate, promise.trusted).write(self._folder)
+
+    def truncate_to(self, to: int) -> None:
+        """Cut the log; first note that it is to be shorter."""
+        note_end(self._folder, to)
+        self._log.truncate_to(to)
+
+    def append(self, payload: memoryview, first: int) -> None:
+        """Append the batches from the ``first`` on, byte for byte."""
+        headers = list(iter_headers(payload))
+        self._log.append_as_follower(payload[headers[first][0] :], wall_ms())
+
+    def save_snapshot(self, payload: memoryview, effect: ev.SaveSnapshot) -> None:
+        """Replace the snapshot durably."""
+        write_snapshot(self._folder, bytes(payload))
+
+    def drop_prefix(self, to: int) -> None:
+        """Let whole segments below ``to`` go."""
+        drop_prefix(self._log, to)
+
+    def restart_at(self, at: int) -> None:
+        """Empty the log durably, to continue at ``at``."""
+        restart_log(self._folder, self._log, at)
+        self._end_founding()
+
+    def sync(self) -> None:
+        """Make the log durable and note its end."""
+        if self._log.synced_end_offset < self._log.log_end_offset:
+            note_end(self._folder, self._log.sync())
+        self._end_founding()
+
+    def read(self, offset: int, end: int) -> bytes:
+        """Return at most :data:`READ_BYTES` of batches, or the whole snapshot."""
+        if offset >= self._log.log_start_offset:
+            return self._log.read(offset, READ_BYTES, end)
+        snapshot = read_snapshot(self._folder)
+        return b"" if snapshot is None else snapshot.to_bytes()
+
+    def close(self, *, is_whole: bool) -> None:
+        """Close the log; ``is_whole`` False: after an error, when memory and disk may differ."""
+        if is_whole:
+            note_end(self._folder, self._log.log_end_offset)
+        self._log.close()
+
+    def _end_founding(self) -> None:
+        if self.is_founder and self._log.log_end_offset > 0:
+            end_founding(self._folder)
+            self.is_founder = False
 
 
 class Voter:
-    """One life of a voter."""
+    """One life of a voter on real files."""
 
     def __init__(self, folder: Path, files: VoterFiles, holds_data: bool) -> None:
         """Use :meth:`open`."""
         state = files.state
-        self._folder = folder
-        self._log = files.log
-        self._holds_data = holds_data
-        self._is_founder = is_founder(folder)
         self.identity = uuid.uuid4().hex if state is None else state.identity
-        self.machine = VoterMachine(
-            files.history,
-            identity=self.identity,
-            promised=0 if state is None else state.promised,
-            candidate="" if state is None else state.candidate,
-            trusted=state is not None and state.trusted,
+        self._files = Files(folder, files, identity=self.identity, holds_data=holds_data)
+        self._answers: list[Answer] = []
+        self._runner = VoterRunner(
+            VoterMachine(
+                files.history,
+                identity=self.identity,
+                promised=0 if state is None else state.promised,
+                candidate="" if state is None else state.candidate,
+                trusted=state is not None and state.trusted,
+            ),
+            self._files,
+            answer=self._answers.append,
+            on_defect=lambda what: logger.error("the metadata voter in %s: %s", folder, what),
         )
 
     @classmethod
@@ -90,74 +154,20 @@ class Voter:
 
     def close(self, *, is_whole: bool = True) -> None:
         """Close the log; ``is_whole`` False: after an error, when memory and disk may differ."""
-        if is_whole:
-            note_end(self._folder, self._log.log_end_offset)
-        self._log.close()
+        self._files.close(is_whole=is_whole)
 
     def perform(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out requests in order, with one sync for all that can share it, and return their answers.
 
         Raises storage errors and InvariantBroken: then this life is over, and none of these requests may be answered.
         """
-        answers: list[Answer] = []
-        waiting: list[ev.VoterEffect] = []
         for order in orders:
-            outbox = self.machine.step(order.event)
-            for effect in outbox.now:
-                if isinstance(effect, (ev.TruncateLog, ev.RestartLog)):  # what is answered was there at its time
-                    answers += self._synced(waiting)
-                    waiting = []
-                self._carry_out(effect, order.payload)
-            waiting += outbox.after_sync
-        return answers + self._synced(waiting)
-
-    def _carry_out(self, effect: ev.VoterEffect, payload: memoryview) -> None:
-        match effect:
-            case ev.SavePromise():
-                VoterState(self.identity, effect.epoch, effect.candidate, effect.trusted).write(self._folder)
-            case ev.TruncateLog():
-                note_end(self._folder, effect.to)
-                self._log.truncate_to(effect.to)
-            case ev.AppendSpans():
-                headers = list(iter_headers(payload))
-                self._log.append_as_follower(payload[headers[effect.first][0] :], wall_ms())
-            case ev.SaveSnapshot():
-                write_snapshot(self._folder, bytes(payload))
-            case ev.DropPrefix():
-                drop_prefix(self._log, effect.to)
-            case ev.RestartLog():
-                restart_log(self._folder, self._log, effect.at)
-
-    def _synced(self, effects: Sequence[ev.VoterEffect]) -> list[Answer]:
-        """Bring everything to disk, and return the answers that waited for it."""
-        end = self._log.log_end_offset
-        if self._log.synced_end_offset < end:
-            note_end(self._folder, self._log.sync())
-        if self._is_founder and end > 0:
-            end_founding(self._folder)
-            self._is_founder = False
-        return [self._answer(effect) for effect in effects if isinstance(effect, ev.Reply)]
-
-    def _answer(self, effect: ev.Reply) -> Answer:
-        match effect:
-            case ev.PromiseReply():
-                args: list[object] = [effect.granted, effect.promised, self.identity, _listed(effect.epochs)]
-                args += [effect.start, effect.end, self._holds_data, self._is_founder]
-                return Answer(effect.request, args)
-            case ev.AppendReply():
-                args = [effect.promised, self.identity, effect.matched, _listed(effect.epochs)]
-                return Answer(effect.request, [*args, effect.end, effect.start])
-            case ev.ReadReply():
-                args = [effect.allowed, effect.promised, effect.end, effect.start]
-                return Answer(effect.request, args, self._read(effect))
-
-    def _read(self, effect: ev.ReadReply) -> bytes:
-        if not effect.allowed or effect.offset >= effect.end:
-            return b""
-        if effect.offset >= effect.start:
-            return self._log.read(effect.offset, READ_BYTES, effect.end)
-        snapshot = read_snapshot(self._folder)
-        return b"" if snapshot is None else snapshot.to_bytes()
+            self._runner.take(order)
+        self._files.sync()
+        self._runner.release()
+        answers = self._answers.copy()
+        self._answers.clear()
+        return answers
 
 
 def order_of(request: Request, number: int) -> Order:
@@ -185,10 +195,6 @@ def order_of(request: Request, number: int) -> Order:
         epoch, candidate, offset = arguments(request, whole, text, whole)
         event = ev.ReadRequested(request=number, epoch=epoch, candidate=candidate, offset=offset)
     return Order(event, payload)
-
-
-def _listed(epochs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    return [list(entry) for entry in epochs]
 
 
 def _offered(payload: memoryview, number: int, epoch: int, candidate: str) -> ev.SnapshotOffered:

@@ -16,7 +16,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from raylog.actors.voter import Answer, Order, Voter, order_of
+from raylog.actors.voter import Voter, order_of
+from raylog.actors.voter_runner import Answer, Order
 from raylog.core.errors import KafkaStorageError, NotController
 from raylog.core.invariants import InvariantBroken
 from raylog.rpc import Request

@@ -53,11 +53,15 @@ class World:
         """Configurations that were written."""
         self.held: dict[tuple[str, int], int] = {}
         """How far each copy has confirmed to have the log of an epoch on disk."""
+        self.promised: dict[tuple[str, int], str] = {}
+        """To which candidate each copy has promised an epoch first."""
+        self.highest: dict[str, int] = {}
+        """The highest epoch that each copy has promised."""
         self.disks = {number: Disk(f"{number}.1", founder=number in self.founders) for number in self.numbers}
         self.voters: dict[int, SimVoter | None] = {number: SimVoter(self, number) for number in self.numbers}
         self.controllers: list[SimController] = []
         self.committed: list[Batch] = []
-        self.winners: dict[int, str] = {}
+        self.winners: dict[int, SimController] = {}
         self.losses = 0
         self.wins = 0
         self.quiet = False
@@ -98,11 +102,32 @@ class World:
 
     # ------------------------------------------------------------ checks
 
-    def won(self, epoch: int, controller: SimController) -> None:
-        """I5."""
-        if self.winners.setdefault(epoch, controller.name) != controller.name:
-            raise Broken(f"epoch {epoch} has two controllers: {self.winners[epoch]} and {controller.name}")
+    def won(self, epoch: int, controller: SimController, founding: dict[int, str]) -> None:
+        """I5: a majority has promised this epoch to this controller."""
+        if self.winners.setdefault(epoch, controller) is not controller:
+            raise Broken(f"epoch {epoch} has two controllers: {self.winners[epoch].name} and {controller.name}")
+        members = controller.members() or founding
+        promised = [one for one in members.values() if self.promised.get((one, epoch)) == controller.name]
+        if len(promised) < majority(len(members)):
+            raise Broken(f"{controller.name} leads epoch {epoch}, promised by {promised} of {members} alone")
         self.wins += 1
+
+    def promises(self, identity: str, promise: ev.SavePromise) -> None:
+        """A copy never goes back to a lower epoch. What the winner of an epoch appends counts as promised to it."""
+        if promise.epoch < self.highest.get(identity, 0):
+            raise Broken(f"{identity} makes {promise} after one for epoch {self.highest[identity]}")
+        self.highest[identity] = promise.epoch
+        self.promised.setdefault((identity, promise.epoch), promise.candidate)
+
+    def confirms(self, voter: SimVoter, request: ev.AppendRequested | ev.SnapshotOffered, matched: int) -> None:
+        """What a voter confirms is the sender's log, and it has promised the sender's epoch before."""
+        disk, sender = voter.disk, self.winners[request.epoch]
+        if disk.promised < request.epoch:
+            raise Broken(f"{disk.identity} takes batches of epoch {request.epoch} and has promised {disk.promised}")
+        if disk.promised == request.epoch and matched > disk.start and matched > sender.start():
+            mine = next((batch for batch in reversed(disk.batches) if batch[0].end == matched), None)
+            if mine is None or mine not in sender.batches:
+                raise Broken(f"{disk.identity} confirms {matched} to {sender.name}, and has {mine} there")
 
     def is_committed(self, batches: list[Batch]) -> None:
         """I10."""
@@ -156,7 +181,7 @@ class World:
         voter, disk = self.voters[number], self.disks[number]
         if voter is None:
             return
-        voter.alive = False
+        voter.crash()
         self.voters[number] = None
         disk.unsaved = None
         kept = self.random.randint(disk.synced, len(disk.batches))

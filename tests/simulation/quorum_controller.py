@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from raylog.actors.voter_runner import Answer
 from raylog.core.quorum import LogHistory, ProposerSettings, Span
 from raylog.core.quorum import events as ev
 from tests.simulation.quorum_disk import Batch, Members, last_members
@@ -11,7 +12,6 @@ from tests.simulation.quorum_planted import election_of, proposer_of
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import World
-    from tests.simulation.quorum_voter import SimVoter
 
 
 class SimController:
@@ -90,6 +90,9 @@ class SimController:
         for effect in self.proposer.step(event).now:
             self.carry_out(effect)
 
+    def start(self) -> int:
+        return self.prefix[-1][0].end if self.prefix else 0
+
     def members(self) -> dict[int, str]:
         return last_members((*self.prefix, *self.batches))
 
@@ -130,7 +133,7 @@ class SimController:
                 read = ev.ReadRequested(request=0, epoch=effect.epoch, candidate=effect.candidate, offset=0)
                 self.read(effect.source, effect.start, effect.end, read)
             case ev.Won():
-                world.won(effect.epoch, self)
+                world.won(effect.epoch, self, dict(effect.members))
                 self.leads = True
                 founding = tuple(sorted(effect.members.items())) or None
                 self.decide(f"{self.name} began epoch {effect.epoch}", founding)
@@ -159,9 +162,8 @@ class SimController:
     def ask(self, number: int, request: int, event: ev.VoterEvent, batches: list[Batch]) -> None:
         world = self.world
 
-        def answer(effect: ev.VoterEffect, voter: SimVoter) -> None:
-            identity, founder = voter.disk.identity, voter.disk.founder
-            world.send(lambda: self.answered(number, identity, founder, effect))
+        def answer(answer: Answer) -> None:
+            world.send(lambda: self.answered(number, request, answer.args))
 
         def deliver() -> None:
             voter = world.voters[number]
@@ -176,11 +178,14 @@ class SimController:
         self.reads += 1
         number = self.reads
 
-        def answer(effect: ev.VoterEffect, voter: SimVoter) -> None:
-            assert isinstance(effect, ev.ReadReply)
+        def answer(answer: Answer) -> None:
+            allowed, promised, _, first = answer.args
+            assert isinstance(promised, int)
+            voter = world.voters[source]
+            assert voter is not None
             held = [batch for batch in voter.disk.content() if batch[0].end <= end]
-            same = effect.allowed and effect.start == start
-            world.send(lambda: finish(held if same else None, effect.promised))
+            same = allowed and first == start
+            world.send(lambda: finish(held if same else None, promised))
 
         def finish(held: list[Batch] | None, promised: int) -> None:
             if number != self.reads or not self.alive or self.leads:
@@ -202,30 +207,32 @@ class SimController:
         world.send(deliver)
         world.after(200, lambda: finish(None, 0))
 
-    def answered(self, number: int, identity: str, founder: bool, effect: ev.VoterEffect) -> None:
+    def answered(self, number: int, request: int, args: list[Any]) -> None:
         now_ms = self.world.now_ms
-        if isinstance(effect, ev.PromiseReply):
+        if isinstance(args[0], bool):
+            granted, promised, identity, epochs, start, end, _, founder = args
             self.feed(
                 ev.PromiseAnswered(
                     now_ms=now_ms,
                     voter=number,
-                    request=effect.request,
-                    granted=effect.granted,
-                    promised=effect.promised,
+                    request=request,
+                    granted=granted,
+                    promised=promised,
                     identity=identity,
-                    history=LogHistory(effect.epochs, effect.end, effect.start),
+                    history=LogHistory(epochs, end, start),
                     founder=founder,
                 )
             )
-        elif isinstance(effect, ev.AppendReply):
+        else:
+            promised, identity, matched, epochs, end, start = args
             self.feed(
                 ev.AppendAnswered(
                     now_ms=now_ms,
                     voter=number,
-                    request=effect.request,
-                    promised=effect.promised,
+                    request=request,
+                    promised=promised,
                     identity=identity,
-                    matched=effect.matched,
-                    history=LogHistory(effect.epochs, effect.end, effect.start),
+                    matched=matched,
+                    history=LogHistory(epochs, end, start),
                 )
             )

@@ -45,6 +45,35 @@ class Disk:
         history.append([span for span, _, _ in self.batches])
         return history
 
+    def end(self) -> int:
+        return self.batches[-1][0].end if self.batches else self.start
+
+    def durable_end(self) -> int:
+        return self.batches[self.synced - 1][0].end if self.synced else self.start
+
+    def truncate(self, to: int) -> None:
+        self.batches = [batch for batch in self.batches if batch[0].end <= to]
+        self.synced = len(self.batches)
+
+    def start_at(self, at: int) -> None:
+        self.batches = [batch for batch in self.batches if batch[0].start >= at]
+        self.start, self.synced = at, len(self.batches)
+
+    def drop(self, to: int) -> None:
+        kept = [batch for batch in self.batches if batch[0].start >= to]
+        self.synced = max(0, self.synced - (len(self.batches) - len(kept)))
+        self.batches, self.start = kept, to
+
+    def sync(self, *, is_lying: bool) -> None:
+        """Make everything durable; ``is_lying``: the log is not, though it seems to be."""
+        if not is_lying:
+            self.synced = len(self.batches)
+
+    def save(self) -> None:
+        """Have the snapshot that was not brought to disk yet."""
+        if self.unsaved is not None:
+            self.snapshot, self.unsaved = self.unsaved, None
+
     def found(self) -> Found:
         snapshot = self.unsaved or self.snapshot
         return put_together(self.log(), None if snapshot is None else snapshot[:2])

@@ -37,6 +37,9 @@ class Planted:
     any_identity_elects: bool = False
     removed_voter_unseats: bool = False
     founder_for_ever: bool = False
+    own_end_confirmed: bool = False
+    earlier_promises_count: bool = False
+    append_promises_nothing: bool = False
 
 
 class CountingProposer(Proposer):
@@ -163,6 +166,29 @@ class CarelessVoter(VoterMachine):
         outbox.now.append(ev.DropPrefix(to=event.end))
 
 
+class BoastfulVoter(VoterMachine):
+    """Confirms its whole log, not what equals the proposer's."""
+
+    def _take(self, event: ev.AppendRequested, outbox: Outbox[ev.VoterEffect]) -> int:
+        super()._take(event, outbox)
+        return self.history.end
+
+
+class UnboundVoter(VoterMachine):
+    """Takes batches of a higher epoch and stays free to take those of lower ones."""
+
+    def _is_from_leader(self, event: ev.AppendRequested | ev.SnapshotOffered, outbox: Outbox[ev.VoterEffect]) -> bool:
+        self.trusted = True
+        return event.epoch >= self.promised
+
+
+class StaleElection(Election):
+    """Counts promises for the epochs that were tried before."""
+
+    def new_epoch(self) -> None:
+        self.configurations.clear()
+
+
 class LongestElection(Election):
     """Adopts the longest log, whatever its epochs."""
 
@@ -218,4 +244,16 @@ def election_of(planted: Planted, founders: tuple[int, ...]) -> Election:
         return FoundersElection(founders, None)
     if planted.any_identity_elects:
         return NumbersElection(founders, None)
+    if planted.earlier_promises_count:
+        return StaleElection(founders, None)
     return Election(founders, None)
+
+
+def voter_of(planted: Planted) -> type[VoterMachine]:
+    """Return the voter with the part that is wrong."""
+    kinds: dict[str, type[VoterMachine]] = {
+        "any_tail_kept": CarelessVoter,
+        "own_end_confirmed": BoastfulVoter,
+        "append_promises_nothing": UnboundVoter,
+    }
+    return next((kind for name, kind in kinds.items() if getattr(planted, name)), VoterMachine)

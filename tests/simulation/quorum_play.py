@@ -81,6 +81,8 @@ def play_figure_8(planted: Planted | None = None) -> World:
     world.cut = {2}
     third = begin()
     world.run_until(lambda: ends()[2] > common)
+    world.cut = {2, 3}
+    world.run_until(lambda: third.proposer._voters[1].matched > common)
     world.cut = {1, 2, 3}
     world.run(100)
     third.alive = False

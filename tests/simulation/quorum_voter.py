@@ -1,14 +1,16 @@
-"""One life of a simulated voter: the machine, and what its effects do to the disk, step by step."""
+"""One life of a simulated voter: the shipped runner on a virtual disk, whose every write may be the last one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from raylog.core.quorum import LogHistory, VoterMachine, put_together
+from raylog.actors.voter_runner import Answer, Order, VoterRunner
+from raylog.core.quorum import LogHistory, put_together
 from raylog.core.quorum import events as ev
 from tests.simulation.quorum_disk import Batch, Broken
-from tests.simulation.quorum_planted import CarelessVoter
+from tests.simulation.quorum_planted import voter_of
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import World
@@ -18,16 +20,19 @@ class SimVoter:
     """One life of a voter."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.world, self.number, self.alive = world, number, True
+        self.world, self.number = world, number
         self.disk = disk = world.disks[number]
-        kind = CarelessVoter if world.planted.any_tail_kept else VoterMachine
-        self.machine = kind(
+        self.machine = voter_of(world.planted)(
             self._opened(),
             identity=disk.identity,
             promised=disk.promised,
             candidate=disk.candidate,
             trusted=disk.trusted,
         )
+        self._asked: dict[int, tuple[ev.VoterEvent, Callable[[Answer], None]]] = {}
+        self._last = 0
+        self._files = VirtualFiles(self)
+        self._runner = VoterRunner(self.machine, self._files, answer=self._answer, on_defect=lambda _: None)
 
     def _opened(self) -> LogHistory:
         """Finish what a crash interrupted."""
@@ -40,89 +45,124 @@ class SimVoter:
         if found.restart_at is not None:
             disk.batches, disk.start, disk.synced = [], found.restart_at, 0
         elif found.drop_before is not None:
-            self._drop(found.drop_before)
+            disk.drop(found.drop_before)
         return found.history
 
-    def _drop(self, to: int) -> None:
-        disk = self.disk
-        kept = [batch for batch in disk.batches if batch[0].start >= to]
-        disk.synced = max(0, disk.synced - (len(disk.batches) - len(kept)))
-        disk.batches, disk.start = kept, to
-
-    def receive(
-        self, event: ev.VoterEvent, batches: list[Batch], answer: Callable[[ev.VoterEffect, SimVoter], None]
-    ) -> None:
-        if not self.alive:
+    def receive(self, event: ev.VoterEvent, batches: Any, answer: Callable[[Answer], None]) -> None:
+        """Take a request that arrived."""
+        self._last += 1
+        self._asked[self._last] = (event, answer)
+        self._runner.take(Order(replace(event, request=self._last), batches))
+        if self._runner.is_over:
             return
-        outbox = self.machine.step(event)
-        for effect in outbox.now:
-            for step in self._steps(effect, batches):
-                step()
-                torn = isinstance(effect, self.world.torn_at)
-                if torn and self.world.random.random() < self.world.torn:
-                    self.world.crash_voter(self.number, self.world.random.choice([10, 200]))
-                    return
         held, known = self.disk.found().history, self.machine.history
         if (held.epochs, self.disk.start) != (known.epochs, known.start):
             raise Broken(f"voter {self.number} has {held} on disk and takes it for {known}")
-        early = self.world.planted.answer_before_sync
-        self.world.after(
-            0 if early else self.world.random.randint(0, 15), lambda: self.synced(outbox.after_sync, answer)
-        )
 
-    def _steps(self, effect: ev.VoterEffect, batches: list[Batch]) -> list[Callable[[], None]]:
-        """What an effect does to the disk, in steps; a crash may come between any two."""
-        disk = self.disk
+    def crash(self) -> None:
+        """End this life."""
+        self._runner.end()
 
-        def promise() -> None:
-            assert isinstance(effect, ev.SavePromise)
-            disk.promised, disk.candidate, disk.trusted = effect.epoch, effect.candidate, effect.trusted
+    def synced(self) -> None:
+        """The disk is done with what it was given so far."""
+        if not self._runner.is_over:
+            self._files.sync(is_lying=self.world.planted.answer_before_sync and self.world.random.random() >= 0.3)
+            self.disk.save()
+            self._runner.release()
 
-        def cut(to: int) -> None:
-            disk.batches = [batch for batch in disk.batches if batch[0].end <= to]
-            disk.synced = len(disk.batches)
+    def _answer(self, answer: Answer) -> None:
+        event, send = self._asked.pop(answer.request)
+        if isinstance(event, (ev.AppendRequested, ev.SnapshotOffered)):
+            promised, identity, matched = answer.args[:3]
+            assert isinstance(promised, int)
+            if matched is not None:
+                assert isinstance(matched, int)
+                self.world.confirms(self, event, matched)
+                self.world.holds(str(identity), promised, matched)
+        send(answer)
 
-        def save() -> None:
-            assert isinstance(effect, ev.SaveSnapshot)
-            snapshot = (effect.end, effect.epoch, tuple(batches))
-            self.world.is_snapshot(snapshot[2])
-            if self.world.planted.dropped_before_durable:
-                disk.unsaved = snapshot
-            else:
-                disk.snapshot = snapshot
 
-        def start_at(at: int) -> None:
-            disk.batches = [batch for batch in disk.batches if batch[0].start >= at]
-            disk.start, disk.synced = at, len(disk.batches)
+class VirtualFiles:
+    """The voter's disk: what is appended may be lost until it is synced, and the process may die at each step."""
 
-        match effect:
-            case ev.SavePromise():
-                return [promise]
-            case ev.TruncateLog():
-                return [lambda: cut(effect.to)]
-            case ev.AppendSpans():
-                return [lambda: disk.batches.extend(batches[effect.first :])]
-            case ev.SaveSnapshot():
-                return [save]
-            case ev.DropPrefix():
-                return [lambda: self._drop(effect.to)]
-            case ev.RestartLog():
-                self.world.restarts += 1
-                steps: list[Callable[[], None]] = [lambda: cut(0), lambda: start_at(effect.at)]
-                return steps[::-1] + steps[:1] if self.world.planted.start_moved_first else steps
-            case _:
-                return []
+    holds_data = False
 
-    def synced(self, effects: list[ev.VoterEffect], answer: Callable[[ev.VoterEffect, SimVoter], None]) -> None:
-        if not self.alive:
-            return
-        if not self.world.planted.answer_before_sync or self.world.random.random() < 0.3:
-            self.disk.synced = len(self.disk.batches)
-        if self.disk.content():
-            self.disk.founder = self.world.planted.founder_for_ever and self.disk.founder
-        if self.disk.unsaved is not None:
-            self.disk.snapshot, self.disk.unsaved = self.disk.unsaved, None
-        for effect in effects:
-            if isinstance(effect, ev.AppendReply) and effect.matched is not None:
-                self.world.holds(self.disk.identity, effect.promised, effect.matched)
-            answer(effect, self)
+    def __init__(self, voter: SimVoter) -> None:
+        self._voter = voter
+        self._world = voter.world
+        self._disk = voter.disk
+
+    @property
+    def is_founder(self) -> bool:
+        return self._disk.founder
+
+    def end(self) -> int:
+        return self._disk.end()
+
+    def durable_end(self) -> int:
+        disk = self._disk
+        return disk.end() if self._world.planted.answer_before_sync else disk.durable_end()
+
+    def kick(self) -> None:
+        self._world.after(self._world.random.randint(0, 15), self._voter.synced)
+
+    def save_promise(self, promise: ev.SavePromise) -> None:
+        disk = self._disk
+        disk.promised, disk.candidate, disk.trusted = promise.epoch, promise.candidate, promise.trusted
+        self._world.promises(disk.identity, promise)
+        self._is_torn(ev.SavePromise)
+
+    def truncate_to(self, to: int) -> None:
+        self._disk.truncate(to)
+        self._is_torn(ev.TruncateLog)
+
+    def append(self, payload: Any, first: int) -> None:
+        self._disk.batches.extend(payload[first:])
+        if self._world.planted.answer_before_sync:
+            self.kick()
+        self._is_torn(ev.AppendSpans)
+
+    def save_snapshot(self, payload: Any, effect: ev.SaveSnapshot) -> None:
+        snapshot: tuple[int, int, tuple[Batch, ...]] = (effect.end, effect.epoch, tuple(payload))
+        self._world.is_snapshot(snapshot[2])
+        if self._world.planted.dropped_before_durable:
+            self._disk.unsaved = snapshot
+            self.kick()
+        else:
+            self._disk.snapshot = snapshot
+        self._is_torn(ev.SaveSnapshot)
+
+    def drop_prefix(self, to: int) -> None:
+        self._disk.drop(to)
+        self._is_torn(ev.DropPrefix)
+
+    def restart_at(self, at: int) -> None:
+        self._world.restarts += 1
+        disk = self._disk
+        steps = [(disk.truncate, 0), (disk.start_at, at)]
+        if self._world.planted.start_moved_first:
+            steps = [*steps[::-1], steps[0]]
+        for step, offset in steps:
+            step(offset)
+            if self._is_torn(ev.RestartLog):
+                return
+        self._end_founding()
+
+    def sync(self, *, is_lying: bool = False) -> None:
+        self._disk.sync(is_lying=is_lying)
+        self._end_founding()
+
+    def read(self, offset: int, end: int) -> Any:
+        return ()
+
+    def _end_founding(self) -> None:
+        if self._disk.content() and not self._world.planted.founder_for_ever:
+            self._disk.founder = False
+
+    def _is_torn(self, kind: type) -> bool:
+        """Tell whether the process dies right behind this step."""
+        world = self._world
+        if kind in world.torn_at and world.random.random() < world.torn:
+            world.crash_voter(self._voter.number, world.random.choice([10, 200]))
+            return True
+        return False

@@ -103,6 +103,20 @@ def test_a_release_inside_an_effect_comes_behind_the_rest_of_its_step(machine: M
     assert machine.said == ["one", "two", "a"]
 
 
+def test_an_effect_can_have_what_waits_carried_out_before_itself(machine: Machine) -> None:
+    machine.runner.feed("write a")
+
+    def settle(effect: str) -> None:
+        if effect == "one":
+            machine.disk.durable = 1
+            machine.runner.settle()
+            machine.said.append("cut")
+
+    machine.on_effect = settle
+    machine.runner.feed("one two")
+    assert machine.said == ["one", "a", "cut", "two"]
+
+
 def test_a_truncation_leaves_nothing_to_wait_for(machine: Machine) -> None:
     machine.disk.written = 4
     machine.runner.feed("write a")

@@ -1,0 +1,128 @@
+"""What a broker serves: metadata, producer ids, coordinators and metrics; its voter's methods; what it forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from raylog.protocol.admin import FORWARDED
+from raylog.protocol.message import Description, Int64, Message
+from raylog.protocol.method import CLIENT, CLUSTER, READER, Endpoint, Method, TokenScope
+from raylog.protocol.voter import VOTER_METHODS
+
+
+class MetadataRequest(Message, frozen=True):
+    """Describe brokers, topics and leaders, as far as this server has applied the metadata log.
+
+    ``topics``: names of topics; None = all. A topic that does not exist is in the reply, with an error code.
+    """
+
+    topics: Sequence[str] | None
+
+
+class MetadataBroker(Message, frozen=True):
+    """A broker that runs, and where its endpoint is."""
+
+    broker: Int64
+    host: str
+    port: Int64
+    node_id: str
+    """Ray's id of the node."""
+
+
+class MetadataReplica(Message, frozen=True):
+    """Where a replica is reached; port 0 = it does not run."""
+
+    broker: Int64
+    host: str
+    port: Int64
+
+
+class MetadataPartition(Message, frozen=True):
+    """One partition: its leader in an epoch, its replicas and where they are reached."""
+
+    partition: Int64
+    leader: Int64
+    """-1 = none."""
+    leader_epoch: Int64
+    leader_host: str
+    leader_port: Int64
+    replicas: Sequence[Int64]
+    """Broker ids, the preferred leader in front."""
+    isr: Sequence[Int64]
+    places: Sequence[MetadataReplica]
+    elr: Sequence[Int64] = ()
+    """Replicas outside the ISR that have every committed record."""
+    unclean_leader_epoch: Int64 = 0
+    """The last epoch that began with a replica that may have lacked committed records; 0 = none."""
+
+
+class MetadataTopic(Message, frozen=True):
+    """One topic; ``error_code`` other than 0: it is not known, and only ``topic`` counts."""
+
+    error_code: Int64
+    topic_id: str
+    topic: str
+    is_internal: bool
+    partitions: Sequence[MetadataPartition]
+    config: Mapping[str, Any]
+    """The configuration keys that were set for it."""
+
+
+class MetadataReply(Message, frozen=True):
+    """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer."""
+
+    cluster_id: str
+    version: Int64
+    brokers: Sequence[MetadataBroker]
+    topics: Sequence[MetadataTopic]
+
+
+class InitProducerIdRequest(Message, frozen=True):
+    """Get an id for an idempotent producer, which no other producer has or had."""
+
+
+class InitProducerIdReply(Message, frozen=True):
+    """The producer's identity in the headers of its batches."""
+
+    producer_id: Int64
+    producer_epoch: Int64
+
+
+class FindCoordinatorRequest(Message, frozen=True):
+    """Find the coordinator of a group, and start it if it does not run.
+
+    ``key_type``: ``group``. ``key``: the group's id.
+    """
+
+    key_type: str
+    key: str
+
+
+class FindCoordinatorReply(Message, frozen=True):
+    """``index``: the partition of the offsets topic that the coordinator owns."""
+
+    index: Int64
+    host: str
+    port: Int64
+
+
+class BrokerMetricsRequest(Message, frozen=True):
+    """Get metrics of a broker and its replicas, a second old at most, and why it is not ready."""
+
+
+class BrokerMetricsReply(Description, frozen=True):
+    """``families``: metric families as ``core/metrics/exposition.py`` writes them; no ``reasons`` = ready."""
+
+    families: Sequence[Any]
+    reasons: Sequence[str] = ()
+
+
+METADATA: Final = Method("metadata", MetadataRequest, MetadataReply, READER, TokenScope.TOPICS)
+INIT_PRODUCER_ID: Final = Method("init_producer_id", InitProducerIdRequest, InitProducerIdReply, CLIENT)
+FIND_COORDINATOR: Final = Method("find_coordinator", FindCoordinatorRequest, FindCoordinatorReply, CLIENT)
+BROKER_METRICS: Final = Method("broker_metrics", BrokerMetricsRequest, BrokerMetricsReply, CLUSTER)
+
+BROKER: Final = Endpoint.of(
+    "broker", (METADATA, INIT_PRODUCER_ID, FIND_COORDINATOR, *FORWARDED, BROKER_METRICS, *VOTER_METHODS)
+)

@@ -1,0 +1,199 @@
+"""What the controller serves: brokers, replicas and coordinators alone call it; brokers forward what clients want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from raylog.core.features import FIRST_LEVEL
+from raylog.protocol.broker import BROKER, METADATA
+from raylog.protocol.message import Empty, Int64, Message
+from raylog.protocol.method import CLUSTER, Endpoint, Method
+
+
+class RegisterBrokerRequest(Message, frozen=True):
+    """Register a broker on this connection, which is its session from then on.
+
+    ``broker``: -1 = a new directory, which is given an id. ``incarnation``: -1 = a new life, which is given one.
+    ``cluster_id``: empty = the directory has none yet. The levels are the feature levels that its release knows.
+    """
+
+    broker: Int64
+    incarnation: Int64
+    node_id: str
+    host: str
+    port: Int64
+    directory_id: str
+    cluster_id: str
+    lowest_level: Int64 = FIRST_LEVEL
+    highest_level: Int64 = FIRST_LEVEL
+
+
+class RegisterBrokerReply(Message, frozen=True):
+    """``snapshot``: records that add up to the metadata at ``version``; updates from there on follow."""
+
+    incarnation: Int64
+    cluster_id: str
+    controller_epoch: Int64
+    version: Int64
+    snapshot: Sequence[Sequence[Any]]
+    """Metadata records as ``core/controller/records.py`` writes them."""
+    broker: Int64
+
+
+class RegisterReplicaRequest(Message, frozen=True):
+    """Register a replica on this connection, which is its session from then on.
+
+    ``incarnation``: -1 = a new life, which is given one. ``log_lost``: it begins with an empty log in place of one
+    that was lost. ``log_id``: identifies the log. ``unsynced_lost``: the log may lack records that were acknowledged
+    before they were on disk.
+    """
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    broker: Int64
+    incarnation: Int64
+    host: str
+    port: Int64
+    log_lost: bool
+    log_id: str
+    unsynced_lost: bool
+
+
+class RegisterReplicaReply(Message, frozen=True):
+    """``state``: the partition's state as ``core/replication/state.py`` writes it."""
+
+    incarnation: Int64
+    state: Sequence[Any]
+
+
+class RegisterCoordinatorRequest(Message, frozen=True):
+    """Register a coordinator on this connection, which is its session from then on.
+
+    ``kind``: ``group``. ``index``: the partition of its topic. ``epoch``: -1 = a new life, which is given one.
+    """
+
+    kind: str
+    index: Int64
+    epoch: Int64
+    host: str
+    port: Int64
+
+
+class RegisterCoordinatorReply(Message, frozen=True):
+    """The producer id and epoch are what the coordinator writes its partition with; they fence earlier lives."""
+
+    epoch: Int64
+    producer_id: Int64
+    producer_epoch: Int64
+
+
+class SessionHeartbeatRequest(Message, frozen=True):
+    """Keep the session of this connection alive.
+
+    ``disk_hanging_ms``: for how long the sender's disk has not finished a sync; 0 = it does not hang.
+    """
+
+    disk_hanging_ms: Int64 = 0
+
+
+class IsrMember(Message, frozen=True):
+    """A member of the ISR, in the life that the leader has seen catch up."""
+
+    broker: Int64
+    incarnation: Int64
+
+
+class AlterPartitionRequest(Message, frozen=True):
+    """Change the ISR of a partition, as its leader, if the partition still is as the leader knows it.
+
+    ``broker`` and ``incarnation``: the leader's. ``partition_epoch``: the version of the partition's state that the
+    change is based on. ``drops_eligible``: eligible replicas outside the ISR are to be given up.
+    """
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    broker: Int64
+    incarnation: Int64
+    leader_epoch: Int64
+    partition_epoch: Int64
+    isr: Sequence[IsrMember]
+    drops_eligible: bool = False
+
+
+class AlterPartitionReply(Message, frozen=True):
+    """``state``: the partition's state after the change."""
+
+    state: Sequence[Any]
+
+
+class ResignLeaderRequest(Message, frozen=True):
+    """Have another replica lead, as a leader whose disk refuses appends or hangs."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    broker: Int64
+    incarnation: Int64
+    leader_epoch: Int64
+
+
+class AllocateProducerIdsRequest(Message, frozen=True):
+    """Get a block of producer ids to give out.
+
+    ``count``: how many.
+    """
+
+    count: Int64
+
+
+class AllocateProducerIdsReply(Message, frozen=True):
+    """The ids from ``first`` on."""
+
+    first: Int64
+    count: Int64
+
+
+class EnsureCoordinatorRequest(Message, frozen=True):
+    """Start the coordinator of a partition if it does not run, and create its topic if there is none."""
+
+    kind: str
+    index: Int64
+
+
+class ControllerMetricsRequest(Message, frozen=True):
+    """Get metrics of the controller and of the cluster's topics."""
+
+
+REGISTER_BROKER: Final = Method("register_broker", RegisterBrokerRequest, RegisterBrokerReply, CLUSTER)
+REGISTER_REPLICA: Final = Method("register_replica", RegisterReplicaRequest, RegisterReplicaReply, CLUSTER)
+REGISTER_COORDINATOR: Final = Method(
+    "register_coordinator", RegisterCoordinatorRequest, RegisterCoordinatorReply, CLUSTER
+)
+SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, Empty, CLUSTER)
+ALTER_PARTITION: Final = Method("alter_partition", AlterPartitionRequest, AlterPartitionReply, CLUSTER)
+RESIGN_LEADER: Final = Method("resign_leader", ResignLeaderRequest, Empty, CLUSTER)
+ALLOCATE_PRODUCER_IDS: Final = Method(
+    "allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsReply, CLUSTER
+)
+ENSURE_COORDINATOR: Final = Method("ensure_coordinator", EnsureCoordinatorRequest, Empty, CLUSTER)
+CONTROLLER_METRICS: Final = Method("controller_metrics", ControllerMetricsRequest, list[Any], CLUSTER)
+
+CONTROLLER: Final = Endpoint.of(
+    "controller",
+    (
+        REGISTER_BROKER,
+        REGISTER_REPLICA,
+        REGISTER_COORDINATOR,
+        SESSION_HEARTBEAT,
+        ALTER_PARTITION,
+        RESIGN_LEADER,
+        ALLOCATE_PRODUCER_IDS,
+        ENSURE_COORDINATOR,
+        CONTROLLER_METRICS,
+        Method(METADATA.name, METADATA.request, METADATA.reply, CLUSTER),
+        *BROKER.forwarded(),
+    ),
+)

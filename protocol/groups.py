@@ -1,0 +1,293 @@
+"""What a group coordinator serves: joining, assigning, committing, as in Kafka's classic group protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from raylog.protocol.message import Description, Empty, Int64, Message
+from raylog.protocol.method import CLIENT, CLUSTER, Endpoint, Method
+
+
+class JoinGroupProtocol(Message, frozen=True):
+    """An assignment strategy that a member knows, and what it tells the leader for it."""
+
+    has_bytes: ClassVar[bool] = True
+
+    name: str
+    metadata: bytes
+
+
+class JoinGroupRequest(Message, frozen=True):
+    """Join a group, or join it again; answered when the round of joins ends.
+
+    ``member_id``: empty = not a member yet. ``group_instance_id``: of a static member. ``session_timeout_ms``: how
+    long the coordinator waits for a heartbeat. ``rebalance_timeout_ms``: and how long for others to join.
+    """
+
+    has_bytes: ClassVar[bool] = True
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    session_timeout_ms: Int64
+    rebalance_timeout_ms: Int64
+    protocol_type: str
+    protocols: Sequence[JoinGroupProtocol]
+    """In the member's order of preference."""
+
+
+class JoinGroupMember(Message, frozen=True):
+    """A member as the leader gets to know it."""
+
+    has_bytes: ClassVar[bool] = True
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinGroupReply(Message, frozen=True):
+    """``members``: all of them, to the leader alone, which assigns partitions unless ``skip_assignment``."""
+
+    has_bytes: ClassVar[bool] = True
+
+    generation_id: Int64
+    protocol_name: str | None
+    leader: str | None
+    member_id: str
+    members: Sequence[JoinGroupMember]
+    skip_assignment: bool = False
+
+
+class SyncGroupAssignment(Message, frozen=True):
+    """What the leader gives to a member."""
+
+    has_bytes: ClassVar[bool] = True
+
+    member_id: str
+    assignment: bytes
+
+
+class SyncGroupRequest(Message, frozen=True):
+    """Get this member's assignment; answered when the leader has sent ``assignments``, which are empty from others."""
+
+    has_bytes: ClassVar[bool] = True
+
+    group_id: str
+    generation_id: Int64
+    member_id: str
+    group_instance_id: str | None
+    assignments: Sequence[SyncGroupAssignment]
+
+
+class SyncGroupReply(Message, frozen=True):
+    """The member's assignment."""
+
+    has_bytes: ClassVar[bool] = True
+
+    assignment: bytes
+
+
+class HeartbeatRequest(Message, frozen=True):
+    """Stay a member; refused with REBALANCE_IN_PROGRESS when the member has to join again."""
+
+    group_id: str
+    generation_id: Int64
+    member_id: str
+    group_instance_id: str | None
+
+
+class LeavingMember(Message, frozen=True):
+    """A member by its id; a static one by its instance id, with an empty ``member_id``."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+class LeaveGroupRequest(Message, frozen=True):
+    """Leave a group, or remove members from it."""
+
+    group_id: str
+    members: Sequence[LeavingMember]
+
+
+class LeaveGroupResult(Message, frozen=True):
+    """``error_code`` 0: it has left."""
+
+    member_id: str
+    group_instance_id: str | None
+    error_code: Int64
+
+
+class OffsetCommitPartition(Message, frozen=True):
+    """``committed_offset``: of the next record to read. ``committed_leader_epoch``: of the last one read, -1 = none."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    committed_offset: Int64
+    committed_leader_epoch: Int64
+    committed_metadata: str
+
+
+class OffsetCommitRequest(Message, frozen=True):
+    """Commit offsets, as a member of a generation.
+
+    ``generation_id`` -1 with an empty ``member_id``: of a group without members.
+    """
+
+    group_id: str
+    generation_id: Int64
+    member_id: str
+    offsets: Sequence[OffsetCommitPartition]
+    group_instance_id: str | None = None
+
+
+class OffsetCommitResult(Message, frozen=True):
+    """``error_code`` 0: committed."""
+
+    topic: str
+    partition: Int64
+    error_code: Int64
+
+
+class OffsetFetchPartition(Message, frozen=True):
+    """A partition in a request for committed offsets."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+
+
+class OffsetFetchRequest(Message, frozen=True):
+    """Get the committed offsets of a group.
+
+    ``partitions``: None = all that have one.
+    """
+
+    group_id: str
+    partitions: Sequence[OffsetFetchPartition] | None
+
+
+class OffsetFetchResult(Message, frozen=True):
+    """``committed_offset`` -1: none was committed."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    committed_offset: Int64
+    committed_leader_epoch: Int64
+    committed_metadata: str
+
+
+class ListGroupsRequest(Message, frozen=True):
+    """List the groups of this coordinator."""
+
+
+class ListedGroup(Message, frozen=True):
+    """``state``: as in Kafka, such as ``Stable`` or ``Empty``."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+class DescribeGroupRequest(Message, frozen=True):
+    """Describe a group with its members and committed offsets."""
+
+    group_id: str
+
+
+class DescribedMember(Description, frozen=True):
+    """A member, what it told the leader, and what the leader gave it."""
+
+    has_bytes: ClassVar[bool] = True
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    session_timeout_ms: Int64
+    rebalance_timeout_ms: Int64
+    metadata: bytes
+    assignment: bytes
+
+
+class DescribeGroupReply(Description, frozen=True):
+    """``protocol`` and ``leader`` are None before the first round has ended."""
+
+    has_bytes: ClassVar[bool] = True
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str | None
+    generation: Int64
+    leader: str | None
+    members: Sequence[DescribedMember]
+    offsets: Sequence[OffsetFetchResult]
+
+
+class DeleteGroupRequest(Message, frozen=True):
+    """Delete a group without members, with its committed offsets."""
+
+    group_id: str
+
+
+class CoordinatorMetricsRequest(Message, frozen=True):
+    """Get the sizes of the groups of this coordinator, their committed offsets, and what its process uses."""
+
+
+class CommittedOffset(Message, frozen=True):
+    """A committed offset in the figures of a group."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    committed_offset: Int64
+
+
+class GroupFigures(Message, frozen=True):
+    """A group in the figures of its coordinator; ``members`` counts them."""
+
+    group_id: str
+    state: str
+    members: Int64
+    offsets: Sequence[CommittedOffset]
+
+
+class CoordinatorMetricsReply(Description, frozen=True):
+    """``loaded`` False: the coordinator still reads its log, and ``groups`` is empty."""
+
+    process: Mapping[str, Any]
+    loaded: bool
+    groups: Sequence[GroupFigures]
+
+
+JOIN_GROUP: Final = Method("join_group", JoinGroupRequest, JoinGroupReply, CLIENT, waits=True)
+SYNC_GROUP: Final = Method("sync_group", SyncGroupRequest, SyncGroupReply, CLIENT, waits=True)
+HEARTBEAT: Final = Method("heartbeat", HeartbeatRequest, Empty, CLIENT)
+LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], CLIENT)
+OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], CLIENT)
+OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], CLIENT)
+LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)
+DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, CLIENT)
+DELETE_GROUP: Final = Method("delete_group", DeleteGroupRequest, Empty, CLIENT)
+COORDINATOR_METRICS: Final = Method("coordinator_metrics", CoordinatorMetricsRequest, CoordinatorMetricsReply, CLUSTER)
+
+GROUP_COORDINATOR: Final = Endpoint.of(
+    "group coordinator",
+    (
+        JOIN_GROUP,
+        SYNC_GROUP,
+        HEARTBEAT,
+        LEAVE_GROUP,
+        OFFSET_COMMIT,
+        OFFSET_FETCH,
+        LIST_GROUPS,
+        DESCRIBE_GROUP,
+        DELETE_GROUP,
+        COORDINATOR_METRICS,
+    ),
+)

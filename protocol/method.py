@@ -1,0 +1,105 @@
+"""How the pages state methods and endpoints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+from raylog.core.errors import InvalidRequest
+from raylog.core.features import FIRST_LEVEL
+from raylog.protocol.message import Message, read
+from raylog.rpc.credentials import Role
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT")
+
+READER: Final = Role.READER
+CLIENT: Final = Role.CLIENT
+CLUSTER: Final = Role.CLUSTER
+
+
+class TokenScope(Enum):
+    """What a read token has to name before its holder may make a request."""
+
+    NOTHING = "nothing"
+    """No token covers the method."""
+    TOPICS = "topics"
+    """The token names every topic in the request's field ``topics``."""
+    PARTITION = "partition"
+    """The token names the partition in the request's fields ``topic_id`` and ``partition``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[RequestT, ReplyT]):
+    """One method of one endpoint."""
+
+    name: str
+    request: type[RequestT]
+    reply: type[ReplyT]
+    role: Role
+    """The lowest role that may call it."""
+    token: TokenScope = TokenScope.NOTHING
+    internal_role: Role | None = None
+    """The lowest role where the partition is of an internal topic; None = ``role``."""
+    forwarded: bool = False
+    """Whether a broker passes it on to the controller, which answers."""
+    notification: bool = False
+    """Whether nothing is answered."""
+    waits: bool = False
+    """Whether the answer may wait for an event, such as records to read or the other members of a group."""
+    since: int = FIRST_LEVEL
+    """The feature level that brought it."""
+
+    @property
+    def meaning(self) -> str:
+        """What the method does: the first line of its request's documentation."""
+        return (self.request.__doc__ or "").partition("\n")[0].strip()
+
+    def read_request(self, args: object) -> RequestT:
+        """Return the request in decoded msgpack; raises :class:`InvalidRequest`."""
+        return read(self.request, args, self.name)
+
+    def read_reply(self, args: object) -> ReplyT:
+        """Return the reply in decoded msgpack; raises :class:`InvalidRequest`, which here blames the server."""
+        return read(self.reply, args, f"the reply to {self.name}")
+
+
+AnyMethod = Method[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What one kind of endpoint serves."""
+
+    name: str
+    methods: Mapping[str, AnyMethod]
+    _requests: Mapping[str, type[Message]] = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, methods: Iterable[AnyMethod]) -> Endpoint:
+        """State an endpoint by its methods; raises ValueError for a name that is there twice."""
+        listed = tuple(methods)
+        known = {method.name: method for method in listed}
+        if len(known) < len(listed):
+            raise ValueError(f"A {name} states a method twice.")
+        return cls(name, known, {method.name: method.request for method in known.values()})
+
+    def read_request(self, method: str, args: object) -> Any:
+        """Return the request in decoded msgpack, of the type that the method's page states.
+
+        Raises :class:`InvalidRequest` for a method that is not known here and for malformed fields.
+        """
+        kind = self._requests.get(method)
+        if kind is None:
+            raise InvalidRequest(f"A {self.name} knows no method {method!r}.")
+        return read(kind, args, method)
+
+    def forwarded(self) -> tuple[AnyMethod, ...]:
+        """Return what this endpoint forwards to the controller, as the controller serves it: for the cluster alone."""
+        return tuple(
+            replace(method, role=CLUSTER, token=TokenScope.NOTHING, forwarded=False)
+            for method in self.methods.values()
+            if method.forwarded
+        )

@@ -1,0 +1,47 @@
+"""What the controller sends, unasked, on the connections of brokers and replicas that have registered.
+
+They are notifications: nothing is answered. A session that misses one is closed, and its member registers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from raylog.protocol.message import Empty, Int64, Message
+from raylog.protocol.method import CLUSTER, Endpoint, Method
+
+
+class MetadataUpdate(Message, frozen=True):
+    """Apply records of the metadata log that are committed now.
+
+    ``from_version``: the metadata's version before the first of them; another version than the receiver's = a gap.
+    """
+
+    from_version: Int64
+    records: Sequence[Sequence[Any]]
+    """As ``core/controller/records.py`` writes them."""
+
+
+class PartitionStateUpdate(Message, frozen=True):
+    """Go by a partition's committed state: leader, ISR, epochs, endpoints.
+
+    ``incarnation``: the life of the replica that it is for. ``state``: as ``core/replication/state.py`` writes it.
+    """
+
+    incarnation: Int64
+    state: Sequence[Any]
+
+
+class StopReplica(Message, frozen=True):
+    """Stop serving: the topic was deleted, or a reassignment took the replica away."""
+
+    reason: str
+
+
+METADATA_UPDATE: Final = Method("metadata_update", MetadataUpdate, Empty, CLUSTER, notification=True)
+PARTITION_STATE: Final = Method("partition_state", PartitionStateUpdate, Empty, CLUSTER, notification=True)
+STOP_REPLICA: Final = Method("stop_replica", StopReplica, Empty, CLUSTER, notification=True)
+
+BROKER_SESSION: Final = Endpoint.of("broker's session", (METADATA_UPDATE,))
+REPLICA_SESSION: Final = Endpoint.of("replica's session", (PARTITION_STATE, STOP_REPLICA))

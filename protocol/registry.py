@@ -1,0 +1,29 @@
+"""All endpoints, and through them all methods. Made for tests and documents: a process imports the pages it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from raylog.protocol.broker import BROKER
+from raylog.protocol.controller import CONTROLLER
+from raylog.protocol.groups import GROUP_COORDINATOR
+from raylog.protocol.method import AnyMethod, Endpoint
+from raylog.protocol.notifications import BROKER_SESSION, REPLICA_SESSION
+from raylog.protocol.replica import REPLICA
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    BROKER,
+    REPLICA,
+    GROUP_COORDINATOR,
+    CONTROLLER,
+    BROKER_SESSION,
+    REPLICA_SESSION,
+)
+
+
+def methods() -> Iterator[tuple[Endpoint, AnyMethod]]:
+    """Yield every method with the endpoint that serves it."""
+    for endpoint in ENDPOINTS:
+        for method in endpoint.methods.values():
+            yield endpoint, method

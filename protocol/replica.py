@@ -1,0 +1,265 @@
+"""What a partition's replica serves: producers and consumers, if it leads; followers; administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from raylog.protocol.message import Description, Int64, Message
+from raylog.protocol.method import CLIENT, CLUSTER, READER, Endpoint, Method, TokenScope
+
+
+class ProduceRequest(Message, frozen=True):
+    """Append the record batches in the payload.
+
+    ``current_leader_epoch``: the leader's epoch as the sender knows it; another one is refused. ``acks``: 0 = no
+    answer, 1 = the leader has appended, -1 = every in-sync replica has. ``timeout_ms``: how long these may take.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    acks: Int64
+    timeout_ms: Int64
+
+
+class ProduceReply(Message, frozen=True):
+    """``base_offset``: of the first record; -1 = not known, the batch had been appended long ago."""
+
+    base_offset: Int64
+    log_start_offset: Int64
+
+
+class FetchRequest(Message, frozen=True):
+    """Read record batches from an offset on, below the high watermark.
+
+    Waits up to ``max_wait_ms`` until there are ``min_bytes``. ``max_bytes``: at most, but always one batch.
+    ``isolation_level``: 0 = read uncommitted; others are not used yet.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    fetch_offset: Int64
+    max_bytes: Int64
+    min_bytes: Int64
+    max_wait_ms: Int64
+    isolation_level: Int64
+
+
+class FetchReply(Message, frozen=True):
+    """The payload holds whole batches, the first of which may begin below the offset. -1 = not known yet."""
+
+    high_watermark: Int64
+    last_stable_offset: Int64
+    log_start_offset: Int64
+
+
+class FetchNearRequest(Message, frozen=True):
+    """Read as ``fetch`` does, from a consumer that can open the segment files if it is on the leader's machine.
+
+    ``machine``: the number of the consumer's machine (``raylog.rpc.machine_number``).
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    fetch_offset: Int64
+    max_bytes: Int64
+    min_bytes: Int64
+    max_wait_ms: Int64
+    isolation_level: Int64
+    machine: Int64
+
+
+class NearSlice(Message, frozen=True):
+    """Whole batches in a segment file: ``length`` bytes from byte ``position`` on; its device and inode identify it."""
+
+    path: str
+    position: Int64
+    length: Int64
+    next_offset: Int64
+    """The offset behind the batches."""
+    device: int
+    inode: int
+
+
+class FetchNearReply(Message, frozen=True):
+    """As the reply to ``fetch``; batches are in ``slices``, in the payload, or there are none."""
+
+    high_watermark: Int64
+    last_stable_offset: Int64
+    log_start_offset: Int64
+    slices: Sequence[NearSlice] = ()
+
+
+class ListOffsetsRequest(Message, frozen=True):
+    """Look an offset up by time.
+
+    ``timestamp``: milliseconds since 1970, for the first record at or after it; -1 = the end that consumers see,
+    -2 = the start of the log, -3 = the record with the highest timestamp.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    timestamp: Int64
+
+
+class ListOffsetsReply(Message, frozen=True):
+    """``offset`` -1: there is no such record; ``timestamp`` -1: not of a record."""
+
+    offset: Int64
+    timestamp: Int64
+    leader_epoch: Int64
+
+
+class OffsetForLeaderEpochRequest(Message, frozen=True):
+    """Tell where the records of ``leader_epoch`` end in the leader's log."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    leader_epoch: Int64
+
+
+class OffsetForLeaderEpochReply(Message, frozen=True):
+    """The epoch asked for, or the highest below it that has records; the offset behind its last record."""
+
+    leader_epoch: Int64
+    end_offset: Int64
+    log_start_offset: Int64
+
+
+class ReplicaFetchRequest(Message, frozen=True):
+    """Read record batches as a follower, up to the leader's log end, and report what the follower holds.
+
+    ``current_leader_epoch``: has to be the leader's. ``broker`` and ``incarnation``: which life of which follower.
+    ``fetch_offset``: the follower's log end, durable up to there. ``last_fetched_epoch``: of the record before it;
+    -1 = its log is empty. ``disk_failing``: other than 0, the follower's disk cannot keep what it gets.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    broker: Int64
+    incarnation: Int64
+    fetch_offset: Int64
+    last_fetched_epoch: Int64
+    max_bytes: Int64
+    max_wait_ms: Int64
+    log_start_offset: Int64
+    disk_failing: Int64
+
+
+class EpochEnd(Message, frozen=True):
+    """A leader epoch, and the offset behind its last record."""
+
+    leader_epoch: Int64
+    end_offset: Int64
+
+
+class ReplicaFetchReply(Message, frozen=True):
+    """``diverging``: where the follower's log parts from the leader's, to be truncated there; then no batches come."""
+
+    leader_epoch: Int64
+    high_watermark: Int64
+    log_start_offset: Int64
+    diverging: EpochEnd | None
+
+
+class DeleteRecordsRequest(Message, frozen=True):
+    """Delete the records below ``before_offset``; -1 = all that consumers can see.
+
+    ``timeout_ms``: how long the replicas may take to follow.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    before_offset: Int64
+    timeout_ms: Int64
+
+
+class DeleteRecordsReply(Message, frozen=True):
+    """``low_watermark``: the lowest start offset of the replicas."""
+
+    low_watermark: Int64
+
+
+class ReplicaStatusRequest(Message, frozen=True):
+    """Describe a replica: role, offsets, ISR, disk."""
+
+
+class ReplicaStatusReply(Description, frozen=True):
+    """Offsets are -1 and the ISR is empty before the replica knows its role; times are in milliseconds."""
+
+    topic: str
+    partition: Int64
+    broker: Int64
+    role: str
+    leader_epoch: Int64
+    high_watermark: Int64
+    isr: Sequence[Int64]
+    min_insync_replicas: Int64
+    parked_fetches: Int64
+    log_start_offset: Int64
+    log_end_offset: Int64
+    synced_end_offset: Int64
+    disk_hanging_ms: Int64
+    size_bytes: Int64
+    clock_jump_ms: Int64
+    pid: Int64
+    incarnation: Int64
+    controller_connected: bool
+
+
+class ReplicaMetricsRequest(Message, frozen=True):
+    """Get the counters of a replica and its process."""
+
+
+class ReplicaMetricsReply(Description, frozen=True):
+    """``counters`` since ``born_ms``, histograms in ``latencies``, and the ``process`` as ``core/metrics/usage.py``."""
+
+    topic_id: str
+    role: str
+    size_bytes: Int64
+    log_start_offset: Int64
+    log_end_offset: Int64
+    high_watermark: Int64
+    born_ms: Int64
+    counters: Mapping[str, Any]
+    latencies: Mapping[str, Any]
+    process: Mapping[str, Any]
+
+
+_OF_PARTITION: Final = TokenScope.PARTITION
+
+PRODUCE: Final = Method("produce", ProduceRequest, ProduceReply, CLIENT, internal_role=CLUSTER, waits=True)
+FETCH: Final = Method("fetch", FetchRequest, FetchReply, READER, _OF_PARTITION, waits=True)
+FETCH_NEAR: Final = Method("fetch_near", FetchNearRequest, FetchNearReply, READER, _OF_PARTITION, waits=True)
+LIST_OFFSETS: Final = Method("list_offsets", ListOffsetsRequest, ListOffsetsReply, READER, _OF_PARTITION)
+OFFSET_FOR_LEADER_EPOCH: Final = Method(
+    "offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochReply, READER, _OF_PARTITION
+)
+REPLICA_FETCH: Final = Method("replica_fetch", ReplicaFetchRequest, ReplicaFetchReply, CLUSTER, waits=True)
+DELETE_RECORDS: Final = Method(
+    "delete_records", DeleteRecordsRequest, DeleteRecordsReply, CLIENT, internal_role=CLUSTER, waits=True
+)
+REPLICA_STATUS: Final = Method("replica_status", ReplicaStatusRequest, ReplicaStatusReply, CLIENT)
+REPLICA_METRICS: Final = Method("replica_metrics", ReplicaMetricsRequest, ReplicaMetricsReply, CLUSTER)
+
+REPLICA: Final = Endpoint.of(
+    "replica",
+    (
+        PRODUCE,
+        FETCH,
+        FETCH_NEAR,
+        LIST_OFFSETS,
+        OFFSET_FOR_LEADER_EPOCH,
+        REPLICA_FETCH,
+        DELETE_RECORDS,
+        REPLICA_STATUS,
+        REPLICA_METRICS,
+    ),
+)

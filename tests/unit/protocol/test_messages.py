@@ -1,0 +1,127 @@
+"""Every message of every method: what passes the door of an endpoint, and how releases understand each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylog.core.errors import InvalidRequest
+from raylog.protocol.broker import MetadataRequest
+from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
+from raylog.protocol.message import Message, read
+from raylog.protocol.method import AnyMethod, Endpoint
+from raylog.protocol.registry import ENDPOINTS, methods
+from raylog.protocol.replica import FETCH, REPLICA
+from tests.unit.protocol.samples import inner, of_a_later_release, of_the_first_release, of_this_release
+
+METHODS = list(methods())
+NAMES = [f"{endpoint.name}: {method.name}" for endpoint, method in METHODS]
+every_method = pytest.mark.parametrize(("endpoint", "method"), METHODS, ids=NAMES)
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats()
+WIRE = st.recursive(
+    SCALARS | st.text(max_size=5) | st.binary(max_size=5),
+    lambda held: st.lists(held, max_size=4) | st.dictionaries(st.text(max_size=3) | st.integers(), held, max_size=3),
+    max_leaves=12,
+)
+"""Whatever msgpack can carry."""
+ODD: list[Any] = [None, True, -1, 2**63, 2**64 - 1, 1.5, float("nan"), "x", b"", b"\xff", [], [[]], [None], {}, {1: 2},
+                  {"a": None}, [1, [2]]]  # fmt: skip
+
+
+@every_method
+def test_a_message_is_read_as_it_was_written(endpoint: Endpoint, method: AnyMethod) -> None:
+    for kind in (method.request, method.reply):
+        wire = of_this_release(kind)
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(read(kind, wire, "it"))) == wire
+
+
+@every_method
+def test_fields_of_a_later_release_are_ignored_at_every_depth(endpoint: Endpoint, method: AnyMethod) -> None:
+    for kind in (method.request, method.reply):
+        assert read(kind, of_a_later_release(kind), "it") == read(kind, of_this_release(kind), "it")
+
+
+@every_method
+def test_fields_an_earlier_release_does_not_send_have_defaults(endpoint: Endpoint, method: AnyMethod) -> None:
+    for kind in (method.request, method.reply):
+        read(kind, of_the_first_release(kind), "it")
+
+
+@every_method
+def test_a_field_of_the_wrong_type_is_refused_by_its_name(endpoint: Endpoint, method: AnyMethod) -> None:
+    right = of_this_release(method.request)
+    for place, field in enumerate(msgspec.structs.fields(method.request)):
+        wrong = 5 if inner(field.type) in (str, bytes, bool) else "text"
+        with pytest.raises(InvalidRequest, match=f"the field '{field.name}"):
+            endpoint.read_request(method.name, [*right[:place], wrong, *right[place + 1 :]])
+    required = [field for field in msgspec.structs.fields(method.request) if field.required]
+    for count, field in enumerate(required):
+        with pytest.raises(InvalidRequest, match=f"'{field.name}' is missing"):
+            endpoint.read_request(method.name, right[:count])
+
+
+@every_method
+def test_odd_values_in_any_place_become_the_stated_types_or_are_refused(endpoint: Endpoint, method: AnyMethod) -> None:
+    right = of_this_release(method.request)
+    for place in range(len(right)):
+        for odd in ODD:
+            args = [*right[:place], odd, *right[place + 1 :]]
+            try:
+                request = endpoint.read_request(method.name, args)
+            except InvalidRequest:
+                continue
+            assert type(request) is method.request
+            assert msgspec.msgpack.decode(msgspec.msgpack.encode(request)) == args, "nothing was converted"
+
+
+@settings(max_examples=300, deadline=None)
+@given(where=st.sampled_from(METHODS), args=WIRE | st.lists(WIRE, max_size=9))
+def test_any_arguments_are_read_or_refused(where: tuple[Endpoint, AnyMethod], args: Any) -> None:
+    endpoint, method = where
+    try:
+        request = endpoint.read_request(method.name, args)
+    except InvalidRequest:
+        return
+    assert isinstance(request, Message)
+
+
+def test_no_arguments_at_all_are_an_empty_list() -> None:
+    for endpoint, method in METHODS:
+        if not any(field.required for field in msgspec.structs.fields(method.request)):
+            assert endpoint.read_request(method.name, None) == method.request()
+    with pytest.raises(InvalidRequest, match=r"fetch: expected 8 fields or more, got 0: 'topic_id' is missing\."):
+        REPLICA.read_request("fetch", None)
+
+
+def test_a_refusal_names_the_field_in_its_row() -> None:
+    commit: list[Any] = ["g", 1, "m", [["id", "t", 0, 5, 1, ""], ["id", "t", "0", 5, 1, ""]]]
+    with pytest.raises(InvalidRequest, match=r"offset_commit: the field 'offsets\[1\]\.partition' is wrong, expected"):
+        OFFSET_COMMIT.read_request(commit)
+    join: list[Any] = ["g", "", None, "c", 1, 1, "consumer", [["range", "QUJD"]]]
+    with pytest.raises(InvalidRequest, match=r"'protocols\[0\]\.metadata' is wrong, expected bytes, got str"):
+        JOIN_GROUP.read_request(join)
+
+
+def test_a_method_that_is_not_stated_is_refused() -> None:
+    for endpoint in ENDPOINTS:
+        for name in ("", "no such method"):
+            with pytest.raises(InvalidRequest, match=f"A {endpoint.name} knows no method '{name}'"):
+                endpoint.read_request(name, [])
+
+
+def test_a_whole_number_has_64_bits() -> None:
+    right = of_this_release(FETCH.request)
+    for value in (2**63 - 1, -(2**63)):
+        assert FETCH.read_request([*right[:3], value, *right[4:]]).fetch_offset == value
+    for value in (2**63, -(2**63) - 1, 2**64 - 1):
+        with pytest.raises(InvalidRequest, match="'fetch_offset' is wrong, expected int"):
+            FETCH.read_request([*right[:3], value, *right[4:]])
+
+
+def test_none_asks_for_everything_where_that_is_stated() -> None:
+    assert read(MetadataRequest, [None], "metadata").topics is None

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 from raylog.actors.arguments import arguments, each, later, octets, optional, row, text, whole
+from raylog.actors.request_table import Answerable
 from raylog.core.errors import InvalidRequest
 from raylog.core.groups import events as ev
 from raylog.rpc import Request
 
 
-def event_for(request: Request, number: int, now_ms: int) -> ev.Event:
+class GroupRequest(Answerable, Protocol):
+    """A request to a group coordinator: :class:`raylog.rpc.Request`, or its twin in the simulator."""
+
+    method: str
+    args: Any
+
+
+def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     """Return the event for a request; ``number`` is what the machine will answer to.
 
     Raises :class:`InvalidRequest` for a method that a coordinator does not know and for arguments of the wrong shape.
@@ -20,7 +28,7 @@ def event_for(request: Request, number: int, now_ms: int) -> ev.Event:
     if known is None:
         raise InvalidRequest(f"A group coordinator knows no method {request.method!r}.")
     build, *checks = known
-    event: ev.Event = build(number, now_ms, arguments(request, *checks))
+    event: ev.Event = build(number, now_ms, arguments(cast(Request, request), *checks))
     return event
 
 

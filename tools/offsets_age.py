@@ -1,7 +1,7 @@
 """How long the log of a group coordinator gets, and how fast it loads: ``python -m tools.offsets_age --days 1``.
 
 A synthetic life of one partition of ``__consumer_offsets``: a group commits all its partitions every few seconds.
-The coordinator's own machine decides, rows are encoded as its shell encodes them; what a deletion removes is dropped.
+The coordinator's own runner decides, rows are encoded as its shell encodes them; what a deletion removes is dropped.
 The log at its longest is loaded into a new machine, and the time is taken. Rounds repeat, so a day shows a year.
 """
 
@@ -10,47 +10,62 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
+from typing import Any
 
 import msgspec
 
-from raylog.actors.offsets_log import encoded_row
-from raylog.core.groups import events as ev
+from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner
+from raylog.actors.offsets_log import EncodedRow, encoded_row
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.writing import WriteQueue
+from raylog.core.groups.events import LogExtent
 from raylog.storage.records import decode_batch, encode_batch, parse_header
 
 BATCH_BYTES = 1_048_000
 
 
+class Commit:
+    """A commit of a simple consumer, as a coordinator receives it."""
+
+    method = "offset_commit"
+    is_deserted = False
+
+    def __init__(self, offsets: list[list[object]]) -> None:
+        self.args: Any = ["board", -1, "", offsets, None]
+
+    def reply(self, args: object = None, payload: object = b"") -> None:
+        """Nothing waits for the answer."""
+
+    def fail(self, error: BaseException) -> None:
+        """A refusal ends the measurement."""
+        raise error
+
+
 class Life:
-    """One coordinator and its log in memory; a batch is (offset behind it, bytes)."""
+    """One coordinator and its log in memory, stored at once; a batch is (offset behind it, bytes)."""
 
     def __init__(self, settings: GroupSettings) -> None:
-        self.settings = settings
-        self.machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: client)
-        self.machine.loaded(0, wall_ms=0)
         self.log: deque[tuple[int, bytes]] = deque()
-        self.end = self.written = self.kept = self.longest = self.rounds = 0
+        self.end = self.written = self.kept = self.longest = self.rounds = self.time_ms = 0
         self.longest_log: list[bytes] = []
-        self._queue: WriteQueue[tuple[bytes, bytes | None], ev.Effect] = WriteQueue(BATCH_BYTES)
+        self._deletions: list[int] = []
+        machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: client)
+        self._runner: GroupCoordinatorRunner[Commit, EncodedRow] = GroupCoordinatorRunner(machine, self)
+        self._runner.serve()
 
-    def step(self, event: ev.Event) -> None:
-        """Feed an event and carry everything out at once."""
-        out = self.machine.step(event)
-        rows = [
-            encoded_row(*row) for effect in out.now if isinstance(effect, ev.AppendRecords) for row in effect.records
-        ]
-        trims = [effect.before_offset for effect in out.now if isinstance(effect, ev.TrimLog)]
-        done = self._queue.add(rows, out.after_sync)
-        while not self._queue.is_idle:
-            taken = self._queue.take()
-            if taken:
-                self._append([key for key, _ in taken], [value for _, value in taken])
-            done += self._queue.stored()
-        for before in trims:
-            self._trim(before, event.now_ms)
-        if any(isinstance(effect, ev.ReportStored) for effect in done):
-            self.step(ev.RowsStored(cause="stored", now_ms=event.now_ms))
+    def commit(self, now_ms: int, offsets: list[list[object]]) -> None:
+        """Commit, let time pass, and carry everything out."""
+        self.time_ms = now_ms
+        self._runner.receive(Commit(offsets))
+        self._store()
+        self._runner.tick()
+        self._store()
+
+    def _store(self) -> None:
+        while taken := self._runner.take_batch(BATCH_BYTES):
+            self._append([key for key, _ in taken], [value for _, value in taken])
+            self._runner.stored()
+        while self._deletions:
+            self._delete(self._deletions.pop())
 
     def _append(self, keys: list[bytes | None], values: list[bytes | None]) -> None:
         batch = encode_batch(keys, values, [0] * len(keys))
@@ -59,17 +74,42 @@ class Life:
         self.kept += len(batch)
         self.log.append((self.end, batch))
 
-    def _trim(self, before: int, now_ms: int) -> None:
+    def _delete(self, before: int) -> None:
         if self.kept > self.longest:
             self.longest, self.longest_log = self.kept, [batch for _, batch in self.log]
         while self.log and self.log[0][0] <= before:
             self.kept -= len(self.log.popleft()[1])
         self.rounds += 1
-        self.step(ev.LogTrimmed(cause="trim", now_ms=now_ms, before_offset=before))
+        self._runner.trimmed(before)
 
-    def extent(self) -> ev.LogExtent:
-        """Return the log as the machine is told of it."""
-        return ev.LogExtent(end_offset=self.end, size_bytes=self.written)
+    # ------------------------------------------------------------ the runner's ports
+
+    def now_ms(self) -> int:
+        """Return the time of the last commit."""
+        return self.time_ms
+
+    def wall_ms(self) -> int:
+        """Return the time of the last commit."""
+        return self.time_ms
+
+    def log_extent(self) -> LogExtent:
+        """Return how far the log is stored."""
+        return LogExtent(end_offset=self.end, size_bytes=self.written)
+
+    def row(self, key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
+        """Return a row as it is stored, and its size."""
+        return encoded_row(key, value)
+
+    def wake_writer(self) -> None:
+        """Rows are stored at the end of the step."""
+
+    def trim(self, before_offset: int) -> None:
+        """Delete the beginning of the log at the end of the step."""
+        self._deletions.append(before_offset)
+
+    def fatal(self, reason: str) -> None:
+        """A defect ends the measurement: the runner raises it."""
+        print(reason)
 
 
 def load(settings: GroupSettings, batches: list[bytes]) -> tuple[int, float]:
@@ -94,22 +134,9 @@ def main() -> None:
     settings = GroupSettings()
     life = Life(settings)
     commits = int(options.days * 86_400 / options.every_s)
-    names = [("0" * 32, "orders", number) for number in range(options.partitions)]
     for number in range(commits):
-        now_ms = int(number * options.every_s * 1000)
-        offsets = [(*name, number, 1, "") for name in names]
-        life.step(
-            ev.OffsetCommitReceived(
-                cause="commit",
-                now_ms=now_ms,
-                request=number,
-                group="board",
-                generation=-1,
-                member_id="",
-                offsets=offsets,
-            )
-        )
-        life.step(ev.Tick(cause="tick", now_ms=now_ms, wall_ms=now_ms, log=life.extent()))
+        offsets: list[list[object]] = [["0" * 32, "orders", at, number, 1, ""] for at in range(options.partitions)]
+        life.commit(int(number * options.every_s * 1000), offsets)
     rows, seconds = load(settings, life.longest_log or [batch for _, batch in life.log])
     a_year = life.written / options.days * 365
     longest = max(life.longest, life.kept)

@@ -1,7 +1,7 @@
-"""The simulator's group coordinator: lives of the shell around the real CoordinatorMachine, and who finds which.
+"""The simulator's group coordinator: lives of the actor's shell around the shipped runner, and its ports.
 
-Does what the actor shell does: registers under the next epoch, fences its predecessor with its first append, replays
-the log, answers; replies wait for the rows of their step. Unlike the actor it can die between any two effects, and a
+Does what the shell does: registers under the next epoch, fences its predecessor with its first append, replays the log
+into a runner, appends the batches that the runner gives it. Unlike the actor it can die between any two effects, and a
 superseded life may go on for a while.
 """
 
@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from raylog.actors.group_requests import event_for
-from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError, UnknownMemberId
+from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner, fence_row
+from raylog.core.decision import Reply
+from raylog.core.errors import CoordinatorLoadInProgress, RaylogError, UnknownMemberId
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.sizes import row_bytes
-from raylog.core.groups.writing import WriteQueue
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
-from raylog.rpc import Request
 from tests.simulation.groups.topic import Row, Sender
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation
@@ -37,18 +35,22 @@ MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 
 
 class Asked:
-    """One request that a life of the coordinator has taken in."""
+    """One request that a life of the coordinator has taken in, as its runner sees it."""
 
-    __slots__ = ("args", "at_end", "came_ms", "method", "number", "wire")
+    __slots__ = ("_life", "args", "at_end", "came_ms", "method", "number", "request", "wire")
 
-    def __init__(self, wire: Wire, number: int, method: str, args: list[object], came_ms: int, at_end: int) -> None:
-        """``at_end``: where the log ended when the request came."""
+    def __init__(self, life: Coordinator, wire: Wire, number: int, method: str, args: Any) -> None:
+        """``number`` is the one that the wire knows it by."""
+        self._life = life
         self.wire = wire
         self.number = number
         self.method = method
         self.args = args
-        self.came_ms = came_ms
-        self.at_end = at_end
+        self.came_ms = life.world.now_ms
+        self.at_end = life.simulation.topic.end
+        """Where the log ended when the request came."""
+        self.request = 0
+        """The runner's number."""
 
     @property
     def member_id(self) -> str:
@@ -61,12 +63,48 @@ class Asked:
         """The group that is meant."""
         return str(self.args[0])
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the connection broke."""
+        return self.wire.broken
+
+    def reply(self, args: object = None, payload: object = b"") -> None:
+        """Answer, unless the process dies before that."""
+        self._life.answer(self, args, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error, unless the process dies before that."""
+        self._life.answer(self, None, cast(RaylogError, error))
+
+
+class _WatchedMachine(CoordinatorMachine):
+    """The real machine; the books hear of its steps, and each is validated."""
+
+    def __init__(self, life: Coordinator, settings: GroupSettings) -> None:
+        super().__init__(settings=settings, new_member_id=life._new_member_id)
+        self._life = life
+
+    def step(self, event: ev.Event) -> Outbox[ev.Effect]:
+        life = self._life
+        life.began(event)
+        try:
+            out = super().step(event)
+            if life.simulation.validate:
+                self.validate()
+        except InvariantBroken as broken:
+            raise Violation("machine", broken.claim) from broken
+        life.decided(out)
+        return out
+
+
+_Runner = GroupCoordinatorRunner[Asked, Row]
+
 
 class Coordinator:
-    """One life, from its registration to its end."""
+    """One life, from its registration to its end; it is the ports of its runner."""
 
     def __init__(self, simulation: GroupSimulation, life: int) -> None:
-        """Prepare; :meth:`load` begins."""
+        """Prepare; :meth:`start` begins."""
         self.simulation = simulation
         self.world = simulation.world
         self.life = life
@@ -74,13 +112,15 @@ class Coordinator:
         self.alive = True
         self.paused_until_us = 0
         self.crash_after_effects: int | None = None
-        self.machine: CoordinatorMachine | None = None
+        self.runner: _Runner | None = None
+        """None = loading."""
         self._loads = 0
         self._requests: dict[int, Asked] = {}
-        self._last_number = 0
+        """What this load has taken in and not answered, by the runner's numbers."""
+        self._coming: Asked | None = None
+        self._event: ev.Event | None = None
         self._last_member = 0
-        self._queue: WriteQueue[Row, ev.Effect] = WriteQueue(simulation.faults.batch_bytes_max)
-        self._event_request: Asked | None = None
+        self._is_writing = False
         self._log = ev.LogExtent(end_offset=0, size_bytes=0)
 
     # ------------------------------------------------------------ life
@@ -106,13 +146,16 @@ class Coordinator:
         for wire in self.simulation.wires:
             if wire.coordinator is self:
                 wire.break_off()
+        if self.runner is not None:
+            self.runner.end()
         self.simulation.ended(self)
 
     def _load(self) -> None:
-        self.machine = None
+        self.runner = None
+        self._is_writing = False
         self._loads += 1
         self.epoch = self.simulation.register(self)
-        fence = Row(["fence", self.epoch], None, self.world.now_ms, self._number, 0, None)
+        fence = Row(fence_row(self.epoch), None, self.world.now_ms, self._number, 0, None)
         self.simulation.topic.append(self.epoch, [fence], self._guard(self._fenced_predecessor))
 
     @property
@@ -133,7 +176,9 @@ class Coordinator:
                 self.end("a newer coordinator has taken over")
             else:
                 self.world.tell("coordinator {} does not know what became of its append", self.life)
-                self._forget()
+                if self.runner is not None:
+                    self.runner.end()
+                    self.runner = None
                 self.world.after(_RELOAD_US, self._load_again, loads)
 
         return outcome
@@ -144,7 +189,7 @@ class Coordinator:
 
     def _fenced_predecessor(self, end: int) -> None:
         rows = self.simulation.topic.read(end)
-        size = sum(row_bytes(row.key, row.value) for row in rows)
+        size = sum(row.size for row in rows)
         self._log = ev.LogExtent(end_offset=end, size_bytes=size)
         self.world.after(1000 * (1 + len(rows) // _ROWS_PER_MS), self._replay, self._loads, rows)
 
@@ -159,28 +204,21 @@ class Coordinator:
             rewrite_chunk_bytes=faults.rewrite_chunk_bytes,
             trim_retry_ms=1_000,
         )
-        machine = CoordinatorMachine(settings=settings, new_member_id=self._new_member_id)
+        self._requests = {}
+        self.runner = runner = _Runner(_WatchedMachine(self, settings), self)
         for row in rows:
-            if row.key[0] != "fence":
-                machine.replay(row.key, row.value)
-        self.machine = machine
+            runner.replay(row.key, row.value)
         self.simulation.books.loaded(self._number, self.world.now_ms)
-        self.world.tell("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, len(rows))
-        self._perform(machine.loaded(self.world.now_ms, wall_ms=self.world.now_ms), None)
+        self.world.tell("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, runner.rows_replayed)
+        runner.serve()
 
     def _new_member_id(self, client_id: str) -> str:
         self._last_member += 1
         member_id = f"{client_id}-{self._number}-{self._last_member}"
-        if self._event_request is not None:
-            self.simulation.books.gave_id(member_id, self._event_request.wire.member.process)
+        asked = self._asked
+        if asked is not None:
+            self.simulation.books.gave_id(member_id, asked.wire.member.process)
         return member_id
-
-    def _forget(self) -> None:
-        self.machine = None
-        self._queue.clear()
-        requests, self._requests = self._requests, {}
-        for asked in requests.values():
-            asked.wire.answer(asked.number, None, NotCoordinator("loading again"))
 
     # ------------------------------------------------------------ events in
 
@@ -188,119 +226,61 @@ class Coordinator:
         """A request arrives."""
         if self._asleep(self.receive, wire, number, method, args):
             return
-        if self.machine is None:
-            wire.answer(number, None, CoordinatorLoadInProgress())
+        asked = Asked(self, wire, number, method, args)
+        if self.runner is None:
+            asked.fail(CoordinatorLoadInProgress())
             return
-        asked = Asked(wire, number, method, args, self.world.now_ms, self.simulation.topic.end)
-        self._last_number += 1
-        event = event_for(cast(Request, asked), self._last_number, self.world.now_ms)
-        self._requests[self._last_number] = asked
-        if isinstance(event, ev.LeaveReceived):
-            for member_id, _ in event.members:
-                self.simulation.books.asked_to_leave(event.group, member_id)
-        self._step(event, asked)
-
-    def _step(self, event: ev.Event, asked: Asked | None) -> None:
-        machine = self.machine
-        if machine is None:
-            return
-        self.simulation.machine_steps += 1
-        self.world.note(self.life, self._last_number)
-        self._event_request = asked
-        try:
-            out = machine.step(event)
-            if self.simulation.validate:
-                machine.validate()
-        except InvariantBroken as broken:
-            raise Violation("machine", broken.claim) from broken
-        self._perform(out, asked)
+        if method == "leave_group":
+            for member_id, _ in cast("list[tuple[str, str | None]]", args[1]):
+                self.simulation.books.asked_to_leave(asked.group, member_id)
+        self._coming = asked
+        self.runner.receive(asked)
 
     def _tick(self) -> None:
-        if self._asleep(self._tick):
-            return
-        self.world.after(_TICK_US, self._tick)
-        deserted = [number for number, asked in self._requests.items() if asked.wire.broken]
-        for number in deserted:
-            del self._requests[number]
-            self._step(ev.RequestDropped(cause="lost", now_ms=self.world.now_ms, request=number), None)
-        if self.machine is not None:
-            now_ms = self.world.now_ms
-            self._step(ev.Tick(cause="tick", now_ms=now_ms, wall_ms=now_ms, log=self._log), None)
+        if not self._asleep(self._tick):
+            self.world.after(_TICK_US, self._tick)
+            if self.runner is not None:
+                self.runner.tick()
 
-    # ------------------------------------------------------------ effects out
+    # ------------------------------------------------------------ what its machine does
 
-    def _perform(self, out: Outbox[ev.Effect], asked: Asked | None) -> None:
-        rows: list[Row] = []
-        for effect in out.now:
-            if isinstance(effect, ev.AppendRecords):
-                sender = _sender(asked) if asked is not None and asked.method == "offset_commit" else None
-                rows.extend(
-                    Row(list(key), value, self.world.now_ms, self._number, self._last_number, sender)
-                    for key, value in effect.records
-                )
-            else:
-                self._release([effect])
-            if self._dies_here():
-                return
-        for effect in out.after_sync:
-            self._heard(effect)
-        self._release(self._queue.add([(row, row_bytes(row.key, row.value)) for row in rows], out.after_sync))
-        self._write()
+    @property
+    def _asked(self) -> Asked | None:
+        """The request of the step that is under way."""
+        return self._requests.get(getattr(self._event, "request", 0))
 
-    def _write(self) -> None:
-        while self.alive and not self._queue.is_idle and not self._queue.is_under_way:
-            rows = self._queue.take()
-            if rows:
-                self.simulation.topic.append(self.epoch, rows, self._guard(partial(self._written, rows)))
-                return
-            self._release(self._queue.stored())
+    def began(self, event: ev.Event) -> None:
+        """The machine takes an event."""
+        self._event = event
+        self.simulation.machine_steps += 1
+        request: int = getattr(event, "request", 0)
+        asked, self._coming = self._coming, None
+        if asked is not None:
+            asked.request = request
+            self._requests[request] = asked
+        self.world.note(self.life, request)
 
-    def _written(self, rows: list[Row], end: int) -> None:
-        size = sum(row_bytes(row.key, row.value) for row in rows)
-        self._log = ev.LogExtent(end_offset=end, size_bytes=self._log.size_bytes + size)
-        self._release(self._queue.stored())
-        self._write()
-
-    def _heard(self, effect: ev.Effect) -> None:
+    def decided(self, out: Outbox[ev.Effect]) -> None:
         """The machine takes what it answers well for a sign of life, when it decides to, not when the answer goes."""
-        if isinstance(effect, Reply):
-            asked = self._requests.get(effect.request)
-            if asked is not None:
+        for effect in out.after_sync:
+            if isinstance(effect, Reply):
+                asked = self._requests[effect.request]
                 member_id = str(effect.result[3]) if asked.method == "join_group" else asked.member_id  # type: ignore[index]
                 self.simulation.books.heard(self._number, asked.group, member_id, self.world.now_ms)
                 if asked.method == "sync_group":
                     self.simulation.books.synced(asked.group, member_id, cast(int, asked.args[1]))
 
-    def _release(self, effects: list[ev.Effect]) -> None:
-        for effect in effects:
-            if self._dies_here():
-                return
-            if isinstance(effect, ev.AppendRecords):
-                raise Violation("machine", "records come behind the effects that wait for them")
-            if isinstance(effect, ev.ReportStored):
-                self._step(ev.RowsStored(cause=effect.cause, now_ms=self.world.now_ms), None)
-                continue
-            if isinstance(effect, ev.TrimLog):
-                self.world.tell("coordinator {} deletes what is below {}", self.life, effect.before_offset)
-                self.simulation.topic.trim(effect.before_offset, partial(self._trimmed, self._loads, effect))
-                continue
-            asked = self._requests.pop(effect.request, None)
-            if asked is not None:
-                result = effect.result if isinstance(effect, Reply) else None
-                self._answer(asked, effect.request, result, effect.error if isinstance(effect, Refuse) else None)
-
-    def _trimmed(self, loads: int, effect: ev.TrimLog) -> None:
-        if loads == self._loads and not self._asleep(self._trimmed, loads, effect):
-            event = ev.LogTrimmed(cause=effect.cause, now_ms=self.world.now_ms, before_offset=effect.before_offset)
-            self._step(event, None)
-
-    def _answer(self, asked: Asked, request: int, result: object, error: RaylogError | None) -> None:
+    def answer(self, asked: Asked, result: object, error: RaylogError | None) -> None:
+        """Send an answer, unless this life ends before it; the books look at it."""
+        self._requests.pop(asked.request, None)
+        if self._dies_here():
+            return
         books = self.simulation.books
         instance = asked.wire.member.membership.instance_id
         if isinstance(error, UnknownMemberId) and instance is not None and asked.method != "leave_group":
             books.taken_for_a_stranger(self._number, asked.group, asked.member_id, instance, self.world.now_ms)
         if error is None and asked.method == "offset_commit":
-            books.commit_answered(self._number, request, len(cast("list[object]", asked.args[3])))
+            books.commit_answered(self._number, asked.request, len(cast("list[object]", asked.args[3])))
         if error is None and asked.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:
             # A superseded coordinator may tell old offsets for the moment until it notices; Kafka's can too.
             books.offsets_answered(asked.group, asked.at_end, cast("list[list[object]]", result))
@@ -312,6 +292,61 @@ class Coordinator:
             if self.crash_after_effects <= 0:
                 self.end("between two effects")
         return not self.alive
+
+    # ------------------------------------------------------------ the runner's ports
+
+    def now_ms(self) -> int:
+        """Return the virtual time."""
+        return self.world.now_ms
+
+    def wall_ms(self) -> int:
+        """Return the virtual time: its day began with the run."""
+        return self.world.now_ms
+
+    def log_extent(self) -> ev.LogExtent:
+        """Return how far the log is known to be stored."""
+        return self._log
+
+    def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
+        """Return a row with what an observer knows about it, and its size."""
+        asked = self._asked
+        sender = _sender(asked) if asked is not None and asked.method == "offset_commit" else None
+        request = 0 if asked is None else asked.request
+        size = row_bytes(key, value)
+        return Row(key, value, self.world.now_ms, self._number, request, sender, size), size
+
+    def wake_writer(self) -> None:
+        """Append the rows that wait, unless a batch is under way."""
+        if not self._dies_here() and not self._is_writing:
+            self._write()
+
+    def _write(self) -> None:
+        runner = self.runner
+        rows = [] if runner is None else runner.take_batch(self.simulation.faults.batch_bytes_max)
+        self._is_writing = bool(rows)
+        if rows:
+            self.simulation.topic.append(self.epoch, rows, self._guard(partial(self._written, rows)))
+
+    def _written(self, rows: list[Row], end: int) -> None:
+        size = sum(row.size for row in rows)
+        self._log = ev.LogExtent(end_offset=end, size_bytes=self._log.size_bytes + size)
+        if self.runner is not None:
+            self.runner.stored()
+            self._write()
+
+    def trim(self, before_offset: int) -> None:
+        """Delete the beginning of the log after a while, if it succeeds."""
+        if not self._dies_here():
+            self.world.tell("coordinator {} deletes what is below {}", self.life, before_offset)
+            self.simulation.topic.trim(before_offset, partial(self._trimmed, self._loads, before_offset))
+
+    def _trimmed(self, loads: int, before_offset: int) -> None:
+        if loads == self._loads and not self._asleep(self._trimmed, loads, before_offset) and self.runner is not None:
+            self.runner.trimmed(before_offset)
+
+    def fatal(self, reason: str) -> None:
+        """A defect ends the run: the runner raises it."""
+        self.world.tell("coordinator {}: {}", self.life, reason)
 
 
 def _sender(asked: Asked) -> Sender:

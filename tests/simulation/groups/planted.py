@@ -7,7 +7,7 @@ from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group
 from raylog.core.groups.rewriting import Rewriting
-from raylog.core.groups.writing import WriteQueue
+from raylog.core.groups.writing import RowQueue
 from tests.simulation.bugs import Planted
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
@@ -103,18 +103,18 @@ GROUP_BUGS = (
         STORM,
         SEEDS,
         ("B1",),
-        WriteQueue,
+        RowQueue,
         "take",
-        sabotage.batches_of_any_size(WriteQueue.take),
+        sabotage.batches_of_any_size(RowQueue.take),
     ),
     Planted(
         "a split step is answered with its first batch",
         STORM,
         SEEDS,
         ("I15",),
-        WriteQueue,
-        "take",
-        sabotage.answers_of_half_steps(WriteQueue.take),
+        RowQueue,
+        "stored",
+        sabotage.answers_of_half_steps(RowQueue.stored),
     ),
     Planted(
         "an older coordinator goes on writing",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+monotonic_ns = time.monotonic_ns
+"""Nanoseconds of a clock that never goes back."""
+
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """The first exists on Linux only."""
 

@@ -14,14 +14,14 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import ReplicaCounters
-from raylog.actors.tail_reader import Buffer, TailReader
+from raylog.actors.replica_ports import Log, Records
+from raylog.actors.tail_reader import TailReader
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.rpc import Request, machine_number
 from raylog.storage.errors import OffsetOutOfRange as OutOfRange
 from raylog.storage.errors import StorageError
-from raylog.storage.log import PartitionLog
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
@@ -53,7 +53,7 @@ class ConsumerReads:
 
     def __init__(
         self,
-        log: PartitionLog,
+        log: Log,
         tail: TailReader,
         machine: Callable[[], ReplicaMachine | None],
         counters: ReplicaCounters | None = None,
@@ -173,7 +173,7 @@ class ConsumerReads:
             if not expired:
                 return False
             upper = Offset(min(upper, waiting.offset))
-        records: Buffer = b""
+        records: Records = b""
         found_bytes = 0
         places: list[list[str | int]] = []
         try:
@@ -210,7 +210,7 @@ class ConsumerReads:
             return [], 0
         return [[os.path.abspath(path), *numbers] for path, *numbers in found], size
 
-    def _read(self, waiting: ParkedFetch, upper: int) -> Buffer:
+    def _read(self, waiting: ParkedFetch, upper: int) -> Records:
         if upper < waiting.offset <= self._log.log_end_offset:
             return b""
         return self._tail.read(waiting.offset, waiting.max_bytes, upper)

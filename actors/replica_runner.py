@@ -1,54 +1,34 @@
-"""Runs a replica's machine on its log: events in, effects carried out at once and in order.
+"""Runs a replica's machine on its log: requests and answers become events, and effects are carried out.
 
-Owned by the replica's shell (``replica_server.py``), which turns requests, replies and time into events. What an effect
-needs beyond the log (the link to the leader, the controller) is done through the hands it is given.
+Owned by the replica's shell: ``replica_server.py`` under Ray, and a process of the simulator. Requests come in with
+their arguments taken apart; what an effect needs beyond the log is done through ports (``replica_ports.py``). Knows no
+event loop.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from time import monotonic_ns
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from raylog.actors.careful_clock import CarefulClock
-from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
-from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica_effects import ReplicaEffects
+from raylog.actors.replica_ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
+from raylog.actors.request_table import RequestTable
+from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy
 from raylog.actors.tail_reader import TailReader
-from raylog.actors.watermark_keeper import WatermarkKeeper
-from raylog.core.errors import from_code
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
-from raylog.rpc import Request
-from raylog.storage.errors import DiskFull, LogClosed, StorageError, StorageIoError
-from raylog.storage.log import LogConfig, PartitionLog
+from raylog.core.replication.state import PartitionState
+from raylog.storage.config import LogConfig
 
-logger = logging.getLogger(__name__)
-
-MAX_BYTES = 7
-"""Place of ``max_bytes`` in the arguments of ``replica_fetch``."""
 RETENTION_CHECK_MS: Final = 300_000
 """Default of ``log.retention.check.interval.ms``."""
 DESERTED_CHECK_MS: Final = 500
 """How often requests are looked for whose sender has gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
-    """What the runner cannot do itself."""
-
-    send_fetch: Callable[[ev.SendFetch], None]
-    propose_isr: Callable[[ev.ProposeIsr], None]
-    resign: Callable[[ev.ResignLeadership], None]
-    role_changed: Callable[[ev.RoleChanged], None]
-    fatal: Callable[[str], None]
-    """Must end the process: the disk failed or a defect showed."""
 
 
 class ReplicaRunner:
@@ -57,77 +37,64 @@ class ReplicaRunner:
     def __init__(
         self,
         partition: TopicPartition,
-        log: PartitionLog,
+        log: Log,
         *,
+        clock: Clock,
+        sync: Sync,
+        keeper: Keeper,
+        ports: ReplicaPorts,
         flush: FlushPolicy,
-        hands: Hands,
+        counters: ReplicaCounters,
         retention_check_ms: int = RETENTION_CHECK_MS,
+        machine_class: type[ReplicaMachine] = ReplicaMachine,
     ) -> None:
         """``flush`` says when what was appended counts as durable, ``retention_check_ms`` how often old segments go."""
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
-        self.counters = ReplicaCounters()
-        self._tail = TailReader(log)
-        self.reads = ConsumerReads(log, self._tail, lambda: self.machine, self.counters)
-        self._flush = flush
-        self._syncs_first = flush.before_acknowledging
-        self._flush_due_ms = 0
-        self._retention_check_ms = retention_check_ms
-        self._retention_due_ms = monotonic_ms() + retention_check_ms
-        self.clock = CarefulClock(str(partition))
+        self.counters = counters
+        self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
         """What retention goes by."""
+        self.requests: RequestTable[ReplicaRequest] = RequestTable()
+        """Requests that the machine has not answered yet."""
+        self.feed: Callable[[ev.Event], None] = _ignore
+        """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
+        tail = TailReader(log)
+        self.reads = ConsumerReads(log, tail, lambda: self.machine, self.counters)
+        self._monotonic_ns = clock.monotonic_ns
+        self._sync = sync
+        self._keeper = keeper
+        self._ports = ports
+        self._machine_class = machine_class
+        self._runner: Runner[ev.Event, ev.Effect] | None = None
+        self._flush = flush
+        self._retention_check_ms = retention_check_ms
+        self._retention_due_ms = self._now_ms() + retention_check_ms
         self._deserted_due_ms = 0
-        self._append_failing = False
-        self._unflushed = 0
-        self._hands = hands
-        self._flusher = Flusher(
+        self._effects = ReplicaEffects(
+            partition,
             log,
-            on_synced=self._on_synced,
-            on_failed=self._on_sync_failed,
-            name=str(partition),
-            durations=self.counters.flush,
+            clock=clock,
+            sync=sync,
+            keeper=keeper,
+            ports=ports,
+            flush=flush,
+            requests=self.requests,
+            tail=tail,
+            counters=self.counters,
+            log_start_moved=self._records_deleted,
         )
-        self._keeper = WatermarkKeeper(partition, log.folder, log.log_end_offset)
-        self._next_request = 1
-        self._now_ms = 0
-        """When the last event happened that came from outside; what an append brings about happens then, too."""
-        self._requests: dict[int, Request] = {}
-        self._fetched: dict[int, memoryview] = {}
-        self._after_sync: deque[tuple[int, list[ev.Effect]]] = deque()
-        self._carry_out_by: dict[type[ev.Effect], Callable[[Any], None]] = {
-            ev.AppendBatches: self._append_batches,
-            ev.AppendFetched: self._append_fetched,
-            ev.AnswerProduce: self._answer_produce,
-            ev.AnswerFetch: self._answer_fetch,
-            ev.SendFetch: hands.send_fetch,
+        self.effects: dict[type[ev.Effect], Callable[[Any], None]] = {
+            **self._effects.table(),
             ev.HighWatermarkAdvanced: self._high_watermark_advanced,
-            ev.AnswerDiverging: self._answer_diverging,
-            ev.AdvanceLogStart: self._advance_log_start,
-            ev.AnswerDeleteRecords: self._answer_delete_records,
-            ev.ResignLeadership: hands.resign,
-            ev.RefuseRequest: self._refuse,
-            ev.AssignLeaderEpoch: self._assign_leader_epoch,
-            ev.TruncateLog: self._cut,
-            ev.ResetLog: self._cut,
-            ev.ProposeIsr: hands.propose_isr,
             ev.RoleChanged: self._role_changed,
         }
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
-    def start(self) -> None:
-        """Begin to sync; there is no machine before :meth:`begin_life`."""
-        self._flusher.start()
-
-    async def stop(self) -> None:
-        """End the syncing and keep the high watermark; the log stays open."""
-        await self._flusher.stop()
-        await self._keeper.stop(None if self.machine is None else self.machine.high_watermark)
-
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this life its incarnation."""
         log = self.log
-        self.machine = ReplicaMachine(
+        self.machine = machine = self._machine_class(
             partition=self.partition,
             broker=BrokerId(broker),
             incarnation=incarnation,
@@ -140,6 +107,14 @@ class ReplicaRunner:
                 high_watermark=Offset(self._keeper.offset),
             ),
         )
+        runner = Runner(machine.step, self.effects, self._effects, on_defect=self._on_defect)
+        self._runner, self.feed = runner, runner.feed
+        self._effects.feed, self._effects.release = runner.feed, runner.release
+
+    def end(self) -> None:
+        """Take no event and carry out no effect any more."""
+        if self._runner is not None:
+            self._runner.end()
 
     @property
     def disk_hanging_ms(self) -> int:
@@ -150,85 +125,165 @@ class ReplicaRunner:
         """Go by a changed configuration from the next event on."""
         self.log.config = log
         self._flush = flush
-        self._syncs_first = flush.before_acknowledging
         if self.machine is not None:
             self.machine.reconfigure(settings)
-        self._flusher.kick()
+        self._effects.reconfigure(flush)
 
-    # ------------------------------------------------------------ events in
+    # ------------------------------------------------------------ requests
 
-    def remember(self, request: Request) -> int:
-        """Return the number under which the machine will answer a request."""
-        number = self._next_request
-        self._next_request = number + 1
-        self._requests[number] = request
-        return number
+    def produce(self, request: ReplicaRequest, leader_epoch: int, acks: int, timeout_ms: int) -> None:
+        """Take a producer's batches; ``acks`` is 0, 1 or -1 (all), ``leader_epoch`` -1 where the client knows none."""
+        request.began_ns = now_ns = self._monotonic_ns()
+        self._effects.now_ms = now_ms = now_ns // 1_000_000
+        number = self.requests.remember(request)
+        self.feed(
+            ev.ProduceReceived(
+                cause="produce",
+                now_ms=now_ms,
+                request=number,
+                acks=acks,
+                leader_epoch=LeaderEpoch(leader_epoch),
+                deadline_ms=now_ms + timeout_ms,
+            )
+        )
+        if acks == 0:  # no answer is waited for
+            self.requests.take(number)
 
-    def forget(self, number: int) -> None:
-        """Drop a request that nobody waits for (acks=0)."""
-        self._requests.pop(number, None)
+    def replica_fetch(
+        self,
+        request: ReplicaRequest,
+        *,
+        leader_epoch: int,
+        broker: int,
+        incarnation: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        log_start_offset: int,
+        disk_failing: bool,
+    ) -> None:
+        """Take a follower's fetch."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.FetchReceived(
+                cause="replica_fetch",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                follower=BrokerId(broker),
+                incarnation=Incarnation(incarnation),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                fetch_offset=Offset(fetch_offset),
+                last_fetched_epoch=LeaderEpoch(last_fetched_epoch),
+                deadline_ms=now_ms + max_wait_ms,
+                max_bytes=min(max_bytes, FETCH_BYTES_MAX),
+                log_start_offset=Offset(log_start_offset),
+                disk_failing=disk_failing,
+            )
+        )
 
-    def feed_fetched(self, event: ev.FetchAnswered, records: memoryview) -> None:
-        """Feed a leader's answer together with the records that came with it."""
-        self._fetched[event.request] = records
-        self.feed(event)
-        self._fetched.pop(event.request, None)
+    def delete_records(self, request: ReplicaRequest, leader_epoch: int, before_offset: int, timeout_ms: int) -> None:
+        """Take a request to delete the records below an offset; -1 = all that are committed."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.DeleteRecordsReceived(
+                cause="delete_records",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                before_offset=Offset(before_offset),
+                deadline_ms=now_ms + timeout_ms,
+            )
+        )
 
-    def feed(self, event: ev.Event) -> None:
-        """Take one event and carry out what follows from it. Ignored before the first registration."""
-        machine = self.machine
-        if machine is None:
-            return
-        self._now_ms = event.now_ms
-        try:
-            outbox = machine.step(event)
-            for effect in outbox.now:
-                self._carry_out_by[type(effect)](effect)
-            if outbox.after_sync:
-                self._wait_for_disk(outbox.after_sync)
-        except Exception as defect:  # a defect or a failing disk: a replica that cannot go on ends, and Ray restarts it
-            self._hands.fatal(f"{self.partition}: {type(event).__name__} could not be carried out: {defect!r}")
-            raise
+    # ------------------------------------------------------------ the controller and the leader
+
+    def state_received(self, incarnation: int, state: PartitionState) -> None:
+        """Take the partition's state, sent to a life of this replica."""
+        now_ms, life = self._now_ms(), Incarnation(incarnation)
+        self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=life, state=state))
+
+    def isr_answered(self, request: int, error_code: int, state: PartitionState | None) -> None:
+        """Take the controller's answer to an ISR proposal; 1001 = the outcome is not known."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.IsrChangeAnswered(cause="controller", now_ms=now_ms, request=request, error_code=error_code, state=state)
+        )
+
+    def fetch_answered(
+        self,
+        request: int,
+        *,
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+        diverging: Sequence[int] | None,
+        records: Records,
+        end_offset: int,
+    ) -> None:
+        """Take the leader's answer to our fetch; ``end_offset`` is where its ``records`` end."""
+        self._effects.fetched[request] = records
+        self.feed(
+            ev.FetchAnswered(
+                cause="fetch answer",
+                now_ms=self._now_ms(),
+                request=request,
+                leader_epoch=LeaderEpoch(leader_epoch),
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(log_start_offset),
+                end_offset=Offset(end_offset),
+                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
+                size_bytes=len(records),
+            )
+        )
+        self._effects.fetched.pop(request, None)
+
+    def fetch_failed(self, request: int, error_code: int, log_start_offset: int) -> None:
+        """Take the refusal of our fetch; 1001 = no answer came. The leader's log start comes with code 1."""
+        now_ms, start = self._now_ms(), Offset(log_start_offset)
+        self.feed(
+            ev.FetchFailed(
+                cause="fetch failure", now_ms=now_ms, request=request, error_code=error_code, log_start_offset=start
+            )
+        )
+
+    # ------------------------------------------------------------ disk and time
+
+    def synced(self) -> None:
+        """A sync has ended. The log may have been cut since: only what the log has durable now is true now."""
+        end = Offset(self.log.synced_end_offset)
+        self.feed(ev.Synced(cause="sync", now_ms=self._now_ms(), end_offset=end))
+        if self._runner is not None:
+            self._runner.release()
+
+    def sync_failed(self, error: BaseException) -> None:
+        """A sync has failed: only a new life can tell what the disk has."""
+        self._ports.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
 
     def tick(self) -> int:
-        """Let the machine and the parked consumers look at the clock; returns what it shows, in milliseconds."""
-        now = monotonic_ms()
-        self.feed(ev.Tick(cause="tick", now_ms=now, sync_since_ms=self._flusher.busy_since_ms))
+        """Do what is due; returns the time, in monotonic milliseconds."""
+        now_ms = self._now_ms()
+        self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=self._sync.busy_since_ms))
         self.reads.wake()
         if self.machine is not None:
-            self._keeper.tick(now, self.machine.high_watermark, self.machine.state)
-        if now >= self._deserted_due_ms:
-            self._deserted_due_ms = now + DESERTED_CHECK_MS
-            self._drop_deserted(now)
-        if self._unflushed and now >= self._flush_due_ms:
-            self._unflushed = 0
-            self._flusher.kick()
-        if now >= self._retention_due_ms:
-            self._retention_due_ms = now + self._retention_check_ms
+            self._keeper.tick(now_ms, self.machine.high_watermark, self.machine.state)
+        if now_ms >= self._deserted_due_ms:
+            self._deserted_due_ms = now_ms + DESERTED_CHECK_MS
+            self._drop_deserted(now_ms)
+        self._effects.flush_if_due(now_ms)
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + self._retention_check_ms
             self.apply_retention()
-        return now
+        return now_ms
 
-    def next_tick_ms(self, now: int, latest: int) -> int:
-        """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest``."""
+    def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:
+        """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest_ms``."""
         machine = self.machine
         if machine is None:
-            return now
-        latest = min(latest, now + self._flush.ms)
-        due = min(machine.next_due_ms(now, latest), self.reads.first_deadline_ms(latest))
-        return min(due, self._flush_due_ms) if self._unflushed else due
-
-    def _drop_deserted(self, now: int) -> None:
-        """Forget requests whose sender has gone; nobody else would, until deadlines that the sender chose."""
-        self.reads.drop_deserted()
-        deserted = [number for number, request in self._requests.items() if request.connection.is_closed]
-        for number in deserted:
-            del self._requests[number]
-            self.feed(ev.RequestDropped(cause="connection lost", now_ms=now, request=number))
-
-    @property
-    def carried_out(self) -> tuple[type[ev.Effect], ...]:
-        """The kinds of effects that this runner knows what to do about."""
-        return tuple(self._carry_out_by)
+            return now_ms
+        latest_ms = min(latest_ms, now_ms + self._flush.ms)
+        due_ms = min(machine.next_due_ms(now_ms, latest_ms), self.reads.first_deadline_ms(latest_ms))
+        return self._effects.flush_due_ms(due_ms)
 
     def apply_retention(self) -> None:
         """Remove what the topic's configuration no longer keeps."""
@@ -236,188 +291,41 @@ class ReplicaRunner:
         if machine is None:
             return
         before = self.log.log_start_offset
-        now = self.clock.deleting_ms()
-        self.log.apply_retention(now, machine.high_watermark)
-        self.log.purge_deleted(now)
+        now_ms = self.clock.deleting_ms()
+        self.log.apply_retention(now_ms, machine.high_watermark)
+        self.log.purge_deleted(now_ms)
         if self.log.log_start_offset != before:
             self._log_start_moved("retention")
 
-    # ------------------------------------------------------------ effects out
+    def _drop_deserted(self, now_ms: int) -> None:
+        """Forget requests whose sender has gone, instead of at deadlines that the sender chose."""
+        self.reads.drop_deserted()
+        for number in self.requests.take_deserted():
+            self.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
 
-    def _on_synced(self, _: int) -> None:
-        # The log may have been cut since the sync ended in its thread: only what the log says now is true now.
-        end = Offset(self.log.synced_end_offset)
-        self.feed(ev.Synced(cause="sync", now_ms=monotonic_ms(), end_offset=end))
-        self._release_synced()
+    def _log_start_moved(self, cause: str) -> None:
+        start = Offset(self.log.log_start_offset)
+        self.feed(ev.LogStartAdvanced(cause=cause, now_ms=self._now_ms(), log_start_offset=start))
 
-    def _on_sync_failed(self, error: BaseException) -> None:
-        self._hands.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
-
-    def _wait_for_disk(self, effects: list[ev.Effect]) -> None:
-        end = self.log.log_end_offset
-        if not self._syncs_first or self.log.synced_end_offset >= end:
-            for effect in effects:
-                self._carry_out_by[type(effect)](effect)
-        else:
-            self._after_sync.append((end, effects))
-            self._flusher.kick()
-
-    def _release_synced(self) -> None:
-        waiting = self._after_sync
-        durable = self.log.synced_end_offset
-        everything = durable >= self.log.log_end_offset
-        while waiting and (everything or waiting[0][0] <= durable):
-            for effect in waiting.popleft()[1]:
-                self._carry_out_by[type(effect)](effect)
-
-    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
-        request = self._requests.pop(effect.request, None)
-        if request is not None:
-            request.reply([effect.first_offset, self.log.log_start_offset])
-            self.counters.produce.observe_ns(monotonic_ns() - request.began_ns)
+    def _records_deleted(self) -> None:
+        self._log_start_moved("delete_records")
+        self.apply_retention()
 
     def _high_watermark_advanced(self, _: ev.HighWatermarkAdvanced) -> None:
         if self.reads.waiting:
             self.reads.wake()
 
-    def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
-        parting = [effect.epoch, effect.end_offset]
-        self._answer(effect.request, [effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting])
-
-    def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:
-        self._answer(effect.request, [effect.low_watermark])
-
-    def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
-        self.log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
-
     def _role_changed(self, effect: ev.RoleChanged) -> None:
         if not effect.leading:
             self.reads.refuse_all()
-        self._hands.role_changed(effect)
+        self._ports.role_changed(effect)
 
-    def _append_batches(self, effect: ev.AppendBatches) -> None:
-        request = self._requests[effect.request]
-        try:
-            done = self.log.append_as_leader(request.payload, effect.leader_epoch, wall_ms())
-        except StorageError as error:
-            del self._requests[effect.request]
-            request.fail(error)
-            self._append_failed(effect.request, error)
-            return
-        if not done.duplicate:
-            counters = self.counters
-            counters.batches_in += 1
-            counters.records_in += done.end_offset - done.first_offset
-            counters.bytes_in += len(request.payload)
-            self._tail.appended(done.first_offset, done.end_offset, request.payload)
-        self.feed(
-            ev.LeaderAppended(
-                cause="append",
-                now_ms=self._now_ms,
-                request=effect.request,
-                first_offset=Offset(done.first_offset),
-                end_offset=Offset(done.end_offset),
-                duplicate=done.duplicate,
-                durable=not self._syncs_first,
-            )
-        )
-        self._appended(done.end_offset - done.first_offset)
+    def _now_ms(self) -> int:
+        return self._monotonic_ns() // 1_000_000
 
-    def _append_fetched(self, effect: ev.AppendFetched) -> None:
-        try:
-            fetched = self._fetched.pop(effect.request)
-            done = self.log.append_as_follower(fetched)
-            self.counters.replication_bytes_in += len(fetched)
-        except StorageError as error:
-            if not self._append_failing:  # it is tried again many times a second, and said once
-                logger.warning("%s: fetched records are not appended, trying again: %s", self.partition, error)
-            self._append_failing = True
-            self._append_failed(effect.request, error)
-            return
-        self.feed(
-            ev.FollowerAppended(
-                cause="append",
-                now_ms=monotonic_ms(),
-                request=effect.request,
-                end_offset=Offset(done.end_offset),
-                epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs])
-                if done.epochs
-                else (),
-                durable=not self._syncs_first,
-            )
-        )
-        self._append_failing = False
-        self._appended(done.end_offset - done.first_offset)
+    def _on_defect(self, what: str) -> None:
+        self._ports.fatal(f"{self.partition}: {what}")
 
-    def _append_failed(self, number: int, error: StorageError) -> None:
-        """Tell the machine; it is told apart whether the disk or the records are to blame."""
-        of_the_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
-        told = None if of_the_disk else from_code(error.code, str(error))
-        self.feed(ev.AppendFailed(cause=str(error), now_ms=monotonic_ms(), request=number, error=told))
-        if isinstance(error, LogClosed):
-            self._hands.fatal(f"{self.partition}: {error} Restarting to recover it.")
 
-    def _advance_log_start(self, effect: ev.AdvanceLogStart) -> None:
-        try:
-            self.log.advance_log_start(effect.to)
-        except StorageError as error:
-            logger.warning("%s: the log start stays at %d: %s", self.partition, self.log.log_start_offset, error)
-            request = self._requests.pop(effect.request, None) if effect.request is not None else None
-            if request is not None:
-                request.fail(error)
-                now = monotonic_ms()
-                self.feed(ev.RequestDropped(cause=str(error), now_ms=now, request=effect.request or 0))
-            return
-        self._log_start_moved("delete_records")
-        self.apply_retention()
-
-    def _log_start_moved(self, cause: str) -> None:
-        start = Offset(self.log.log_start_offset)
-        self.feed(ev.LogStartAdvanced(cause=cause, now_ms=monotonic_ms(), log_start_offset=start))
-
-    def _appended(self, records: int) -> None:
-        if self._syncs_first:
-            self._flusher.kick()
-            return
-        if not self._unflushed:
-            self._flush_due_ms = monotonic_ms() + self._flush.ms
-        self._unflushed += records
-        if self._unflushed >= self._flush.messages:
-            self._unflushed = 0
-            self._flusher.kick()
-
-    def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
-        request = self._requests.pop(effect.request, None)
-        if request is None:
-            return
-        max_bytes = min(request.args[MAX_BYTES], FETCH_BYTES_MAX)
-        try:
-            behind = effect.fetch_offset < effect.upper
-            records = self._tail.read(effect.fetch_offset, max_bytes, effect.upper) if behind else b""
-        except StorageError as error:
-            request.fail(error)
-            return
-        self.counters.replication_bytes_out += len(records)
-        request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None], records)
-
-    def _answer(self, number: int, result: list[object]) -> None:
-        request = self._requests.pop(number, None)
-        if request is not None:
-            request.reply(result)
-
-    def _refuse(self, effect: ev.RefuseRequest) -> None:
-        request = self._requests.pop(effect.request, None)
-        if request is not None:
-            request.fail(effect.error)
-
-    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
-        self._tail.forget()
-        with self._flusher.exclusive:
-            self._keeper.lower(effect.to if isinstance(effect, ev.TruncateLog) else effect.start_offset)
-            if isinstance(effect, ev.TruncateLog):
-                logger.info("%s: truncating to %d", self.partition, effect.to)
-                self.log.truncate_to(effect.to)
-            else:
-                logger.info("%s: starting anew at %d", self.partition, effect.start_offset)
-                self.log.truncate_fully_and_start_at(effect.start_offset)
-        self._release_synced()
+def _ignore(_: ev.Event) -> None:
+    """Before the registration no event counts: the first state comes with the answer to it."""

@@ -10,24 +10,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from time import monotonic_ns
 from typing import Any, Final
 
+from raylog.actors import clock
 from raylog.actors.arguments import INT64_MAX, INT64_MIN, arguments
-from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.flusher import Flusher
 from raylog.actors.follower_link import FollowerLink
+from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.metrics.replica import replica_metrics
 from raylog.actors.permissions import of_replica
 from raylog.actors.replica_log import OpenedLog, abandon, note_boot, open_replica_log
-from raylog.actors.replica_runner import Hands, ReplicaRunner
+from raylog.actors.replica_ports import ReplicaPorts
+from raylog.actors.replica_runner import ReplicaRunner
 from raylog.actors.replica_status import replica_status
 from raylog.actors.settings import log_settings, replication_settings, retention_check_ms, session_heartbeat_s
 from raylog.actors.specs import ReplicaSpec
 from raylog.actors.ticks import LONGEST_MS, Ticks
 from raylog.actors.transport import listen
+from raylog.actors.watermark_keeper import WatermarkKeeper
 from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
-from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.replication.state import PartitionState
@@ -57,6 +60,8 @@ class ReplicaServer:
         self._incarnation = NO_INCARNATION
         self._opened: OpenedLog | None = None
         self._runner: ReplicaRunner | None = None
+        self._keeper: WatermarkKeeper | None = None
+        self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._ticks = Ticks(self._tick)
@@ -105,12 +110,26 @@ class ReplicaServer:
             opening.add_done_callback(abandon)
             raise
         self._opened = opened
+        log, name = opened.log, str(self.partition)
+        self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
+        counters = ReplicaCounters()
+        self._flusher = Flusher(
+            log,
+            on_synced=lambda _: self._running().synced(),
+            on_failed=lambda error: self._running().sync_failed(error),
+            name=name,
+            durations=counters.flush,
+        )
         self._runner = ReplicaRunner(
             self.partition,
-            opened.log,
+            log,
+            clock=clock,
+            sync=self._flusher,
+            keeper=self._keeper,
             flush=flush,
+            counters=counters,
             retention_check_ms=retention_check_ms(self.spec.cluster_config),
-            hands=Hands(
+            ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
                 resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
@@ -118,7 +137,7 @@ class ReplicaServer:
                 fatal=self._on_fatal,
             ),
         )
-        self._runner.start()
+        self._flusher.start()
         self.endpoint = await self._server.start()
         self._link.start()
         self._spawn(self._ticks.run(), "ticks")
@@ -136,8 +155,12 @@ class ReplicaServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._runner is not None:
-            await self._runner.stop()
+        if self._flusher is not None:
+            await self._flusher.stop()
+        if self._runner is not None and self._keeper is not None:
+            self._runner.end()
+            machine = self._runner.machine
+            await self._keeper.stop(None if machine is None else machine.high_watermark)
         if self._opened is not None:
             opened, self._opened = self._opened, None
             try:
@@ -226,58 +249,28 @@ class ReplicaServer:
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
         if timeout_ms < LONGEST_MS:
             self._ticks.hasten(timeout_ms)
-        now_ns = monotonic_ns()
-        request.began_ns = now_ns
-        now = now_ns // 1_000_000
-        number = runner.remember(request)
-        runner.feed(
-            ev.ProduceReceived(
-                cause="produce",
-                now_ms=now,
-                request=number,
-                acks=acks,
-                leader_epoch=LeaderEpoch(leader_epoch),
-                deadline_ms=now + timeout_ms,
-            )
-        )
-        if acks == 0:
-            runner.forget(number)
+        runner.produce(request, leader_epoch, acks, timeout_ms)
 
     def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
-        leader_epoch, broker, incarnation, offset, last_epoch, _, max_wait_ms, log_start, disk_failing = numbers
+        leader_epoch, broker, incarnation, offset, last_epoch, max_bytes, max_wait_ms, log_start, disk_failing = numbers
         if max_wait_ms < LONGEST_MS:
             self._ticks.hasten(max_wait_ms)
-        now = monotonic_ms()
-        runner.feed(
-            ev.FetchReceived(
-                cause="replica_fetch",
-                now_ms=now,
-                request=runner.remember(request),
-                follower=BrokerId(broker),
-                incarnation=Incarnation(incarnation),
-                leader_epoch=LeaderEpoch(leader_epoch),
-                fetch_offset=Offset(offset),
-                last_fetched_epoch=LeaderEpoch(last_epoch),
-                deadline_ms=now + max_wait_ms,
-                log_start_offset=Offset(log_start),
-                disk_failing=bool(disk_failing),
-            )
+        runner.replica_fetch(
+            request,
+            leader_epoch=leader_epoch,
+            broker=broker,
+            incarnation=incarnation,
+            fetch_offset=offset,
+            last_fetched_epoch=last_epoch,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            log_start_offset=log_start,
+            disk_failing=bool(disk_failing),
         )
 
     def _on_delete_records(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
-        leader_epoch, before_offset, timeout_ms = numbers
         self._ticks.hasten()
-        now = monotonic_ms()
-        runner.feed(
-            ev.DeleteRecordsReceived(
-                cause="delete_records",
-                now_ms=now,
-                request=runner.remember(request),
-                leader_epoch=LeaderEpoch(leader_epoch),
-                before_offset=Offset(before_offset),
-                deadline_ms=now + timeout_ms,
-            )
-        )
+        runner.delete_records(request, *numbers)
 
     # ------------------------------------------------------------ the leader we follow
 
@@ -291,36 +284,23 @@ class ReplicaServer:
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
         leader_epoch, high_watermark, log_start, diverging = reply.args[:4]
         try:
-            end = Offset(end_offset(reply.payload, fetch.fetch_offset))
+            end = end_offset(reply.payload, fetch.fetch_offset)
         except StorageError as error:
             logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
             self._on_fetch_failure(fetch, error.code, 0)
             return
-        self._running().feed_fetched(
-            ev.FetchAnswered(
-                cause="fetch answer",
-                now_ms=monotonic_ms(),
-                request=fetch.request,
-                leader_epoch=LeaderEpoch(leader_epoch),
-                high_watermark=Offset(high_watermark),
-                log_start_offset=Offset(log_start),
-                end_offset=end,
-                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
-                size_bytes=len(reply.payload),
-            ),
-            reply.payload,
+        self._running().fetch_answered(
+            fetch.request,
+            leader_epoch=leader_epoch,
+            high_watermark=high_watermark,
+            log_start_offset=log_start,
+            diverging=diverging,
+            records=reply.payload,
+            end_offset=end,
         )
 
     def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
-        self._running().feed(
-            ev.FetchFailed(
-                cause="fetch failure",
-                now_ms=monotonic_ms(),
-                request=fetch.request,
-                error_code=code,
-                log_start_offset=Offset(log_start),
-            )
-        )
+        self._running().fetch_failed(fetch.request, code, log_start)
         self._ticks.hasten(self._settings.fetch_retry_ms)  # then the machine fetches again
 
     def _role_changed(self, effect: ev.RoleChanged) -> None:
@@ -388,14 +368,7 @@ class ReplicaServer:
 
     def _on_state(self, incarnation: int, wire: list[object]) -> None:
         self._ticks.hasten()
-        self._running().feed(
-            ev.StateReceived(
-                cause="controller",
-                now_ms=monotonic_ms(),
-                incarnation=Incarnation(incarnation),
-                state=PartitionState.from_wire(wire),
-            )
-        )
+        self._running().state_received(incarnation, PartitionState.from_wire(wire))
 
     async def _propose(self, effect: ev.ProposeIsr) -> None:
         state: PartitionState | None = None
@@ -421,11 +394,7 @@ class ReplicaServer:
         except (RpcError, RaylogError):
             code = LINK_BROKEN
         self._ticks.hasten()
-        self._running().feed(
-            ev.IsrChangeAnswered(
-                cause="controller", now_ms=monotonic_ms(), request=effect.request, error_code=code, state=state
-            )
-        )
+        self._running().isr_answered(effect.request, code, state)
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
         logger.warning("%s: the disk refuses appends or hangs; another replica is asked to lead", self.partition)

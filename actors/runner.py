@@ -77,6 +77,8 @@ class Runner(Generic[EventT, EffectT]):
 
     def feed(self, event: EventT) -> None:
         """Take an event; from inside an effect it is queued. Raises what a defect raised, after ``on_defect``."""
+        if self._is_over:
+            return
         self._inbox.append(event)
         if not self._is_taking:
             self._take_all()
@@ -89,6 +91,8 @@ class Runner(Generic[EventT, EffectT]):
 
     def release(self) -> None:
         """Carry out what has waited for the disk as far as that is by now; from inside an effect it is queued."""
+        if not self._waiting:
+            return
         self._inbox.append(None)
         if not self._is_taking:
             self._take_all()
@@ -108,15 +112,22 @@ class Runner(Generic[EventT, EffectT]):
 
     def _take_all(self) -> None:
         self._is_taking = True
-        inbox = self._inbox
+        inbox, step, carry_out = self._inbox, self._step, self._carry_out
         event: EventT | None = None
         try:
-            while inbox and not self._is_over:
+            while inbox:  # the end empties it
                 event = inbox.popleft()
                 if event is None:
                     self._release()
-                else:
-                    self._perform(self._step(event))
+                    continue
+                outbox = step(event)
+                # As in _perform, without a call more: this is on the way of every record.
+                for effect in outbox.now:
+                    carry_out[type(effect)](effect)
+                    if self._is_over:
+                        return
+                if outbox.after_sync:
+                    self._hold(outbox.after_sync)
         except Exception as defect:
             self._fail(f"{event!r:.{EVENT_CHARACTERS}}", defect)
             raise
@@ -144,12 +155,16 @@ class Runner(Generic[EventT, EffectT]):
             if self._is_over:
                 return
         if outbox.after_sync:
-            end = self._durability.end()
-            self._waiting.append((end, outbox.after_sync))
-            if self._durability.durable_end() < end:
-                self._durability.kick()
-            else:
-                self._release()
+            self._hold(outbox.after_sync)
+
+    def _hold(self, effects: list[EffectT]) -> None:
+        """Keep effects until the disk has everything that was written up to now, or carry them out if it has."""
+        end = self._durability.end()
+        self._waiting.append((end, effects))
+        if self._durability.durable_end() < end:
+            self._durability.kick()
+        else:
+            self._release()
 
     def _release(self) -> None:
         waiting, carry_out = self._waiting, self._carry_out

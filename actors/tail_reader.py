@@ -6,27 +6,25 @@ read from the files is kept as well, because the next follower nearly always ask
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
-from raylog.storage.log import PartitionLog
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from raylog.actors.replica_ports import Log, Records
 
 KEPT_BYTES: Final = 1 << 20
 """The most that is kept of either kind."""
 
 
 class TailReader:
-    """`PartitionLog.read`, with a memory of the last append and the last read."""
+    """`Log.read`, with a memory of the last append and the last read."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._first = self._end = -1
-        self._appended: Buffer = b""
+        self._appended: Records = b""
         self._asked: tuple[int, int, int] | None = None
-        self._found: Buffer = b""
+        self._found: Records = b""
 
-    def appended(self, first: int, end: int, records: Buffer) -> None:
+    def appended(self, first: int, end: int, records: Records) -> None:
         """These bytes lie in the log now, at the offsets from ``first`` up to ``end``; nobody changes them any more."""
         is_small = len(records) <= KEPT_BYTES
         self._first, self._end, self._appended = (first, end, records) if is_small else (-1, -1, b"")
@@ -41,8 +39,8 @@ class TailReader:
         """Whether the last append of this leader begins at this offset, and has less than so many bytes."""
         return offset == self._first and len(self._appended) < below_bytes
 
-    def read(self, offset: int, max_bytes: int, upper: int) -> Buffer:
-        """Whole batches as :meth:`PartitionLog.read` gives them; raises what it raises."""
+    def read(self, offset: int, max_bytes: int, upper: int) -> Records:
+        """Whole batches as :meth:`Log.read` gives them; raises what it raises."""
         if offset >= self._log.log_start_offset:
             if offset == self._first and self._end <= upper and len(self._appended) <= max_bytes:
                 return self._appended

@@ -59,6 +59,11 @@ class Request:
         """Whether its connection has gone, so that no answer can arrive."""
         return self.connection.is_closed
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the peer has more of our answers to take than `Limits.send_high_water_bytes`."""
+        return self.connection.is_behind
+
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer. Does nothing when the request was answered before, is a notification, or the connection has gone.
 

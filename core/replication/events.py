@@ -112,7 +112,8 @@ class Synced:
 class FetchReceived:
     """A follower asks for records from ``fetch_offset`` on, which also says: all below is durable at my place.
 
-    ``log_start_offset`` is where its own log begins; ``disk_failing`` that its disk has refused appends for a while.
+    ``max_bytes`` comes back in the answer's effect. ``log_start_offset`` is where its own log begins; ``disk_failing``
+    that its disk has refused appends for a while.
     """
 
     cause: str
@@ -124,6 +125,7 @@ class FetchReceived:
     fetch_offset: Offset
     last_fetched_epoch: LeaderEpoch
     deadline_ms: int
+    max_bytes: int
     log_start_offset: Offset = _ZERO
     disk_failing: bool = False
 
@@ -330,13 +332,14 @@ class RefuseRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFetch:
-    """Answer a follower: records from ``fetch_offset`` up to ``upper`` (exclusive), as many as its request allows."""
+    """Answer a follower: records from ``fetch_offset`` up to ``upper`` (exclusive), up to ``max_bytes`` of them."""
 
     cause: str
     request: RequestId
     leader_epoch: LeaderEpoch
     fetch_offset: Offset
     upper: Offset
+    max_bytes: int
     high_watermark: Offset
     log_start_offset: Offset
 

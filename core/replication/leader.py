@@ -414,6 +414,7 @@ class Leader:
             leader_epoch=self.isr.state.leader_epoch,
             fetch_offset=fetch.fetch_offset,
             upper=self._log.end,
+            max_bytes=fetch.max_bytes,
             high_watermark=self._log.high_watermark,
             log_start_offset=self._log.start,
         )

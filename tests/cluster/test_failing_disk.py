@@ -106,8 +106,9 @@ async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCl
     await talk.create("t")
     await talk.produce("t", b"before")
     old = (await talk.partition("t")).leader
-    log, ends = cluster.replica("t", 0, old)._running().log, threading.Event()
-    real = log.sync
+    opened, ends = cluster.replica("t", 0, old)._opened, threading.Event()
+    assert opened is not None
+    log, real = opened.log, opened.log.sync
 
     def hang() -> int:
         assert ends.wait(30)

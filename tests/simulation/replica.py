@@ -255,7 +255,6 @@ class ReplicaProcess(Pausable):
         self._last_request += 1
         number = self._last_request
         self._requests[number] = (sender, effect.request, effect.leader_epoch)
-        wait_ms = self.simulation.faults.fetch_wait_ms
         self.feed(
             lambda now: FetchReceived(
                 cause="fetch",
@@ -266,7 +265,8 @@ class ReplicaProcess(Pausable):
                 leader_epoch=effect.leader_epoch,
                 fetch_offset=effect.fetch_offset,
                 last_fetched_epoch=effect.last_fetched_epoch,
-                deadline_ms=now + wait_ms,
+                deadline_ms=now + self.simulation.faults.fetch_wait_ms,
+                max_bytes=_BATCHES_PER_FETCH,
                 log_start_offset=effect.log_start_offset,
                 disk_failing=effect.disk_failing,
             )

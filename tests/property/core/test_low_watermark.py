@@ -75,6 +75,7 @@ class Partition:
             fetch_offset=Offset(RECORDS),
             last_fetched_epoch=LeaderEpoch(1),
             deadline_ms=self.context.now_ms,
+            max_bytes=1,
             log_start_offset=Offset(self.followers[broker]),
         )
         self.see(self.context.step(fetch))

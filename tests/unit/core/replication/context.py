@@ -181,6 +181,7 @@ class Context:
                 fetch_offset=Offset(offset),
                 last_fetched_epoch=LeaderEpoch((epoch if offset else NO_EPOCH) if last_epoch is None else last_epoch),
                 deadline_ms=self.now_ms + wait_ms,
+                max_bytes=1,
             )
         )
 

@@ -52,6 +52,7 @@ def flagged(context: Context, follower: int, disk_failing: bool) -> Outbox[Effec
             fetch_offset=Offset(0),
             last_fetched_epoch=LeaderEpoch(-1),
             deadline_ms=context.now_ms + 500,
+            max_bytes=1,
             disk_failing=disk_failing,
         )
     )

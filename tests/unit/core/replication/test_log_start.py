@@ -54,6 +54,7 @@ def fetched(context: Context, follower: int, offset: int, log_start: int = 0) ->
             fetch_offset=Offset(offset),
             last_fetched_epoch=LeaderEpoch(1),
             deadline_ms=context.now_ms + 500,
+            max_bytes=1,
             log_start_offset=Offset(log_start),
         )
     )

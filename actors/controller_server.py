@@ -34,7 +34,7 @@ from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.families import controller_families
 from raylog.core.outbox import Outbox
-from raylog.rpc import Connection, Request
+from raylog.rpc import Connection, Request, RequestConnection
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class ControllerServer:
         self._metadata: MetadataStore | None = None
         self._machine: ControllerMachine | None = None
         self._connections: dict[int, Connection] = {}
-        self._sessions: dict[Connection, int] = {}
+        self._sessions: dict[RequestConnection, int] = {}
         self._requests: dict[int, Request] = {}
         self._next_number = 1
         self._after_sync: deque[tuple[int, list[ctl.Effect]]] = deque()

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from raylog.client.consuming.opening import OpenPiece
+from raylog.client.consuming.opening import ColumnPiece, OpenPiece
 from raylog.core.ids import TopicPartition
 from raylog.storage.records import Grid
-
-if TYPE_CHECKING:
-    from raylog.client.columns import ColumnPiece
 
 ROWS_OF_A_BATCH = 65_536
 """Pieces of a partition are put together up to so many rows: each array costs Arrow some microseconds."""

@@ -11,26 +11,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, repeat
 from operator import index
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
-from raylog.client.consuming.opening import BatchOpener, FetchedBatch, OpenPiece
+from raylog.client.consuming.opening import ColumnPiece, OpenPiece
 from raylog.client.types import Header
 from raylog.core.ids import TopicPartition
-
-
-class ColumnPiece(NamedTuple):
-    """Consecutive records of one batch of one partition: those at `first` offset and behind it, below `end`."""
-
-    partition: TopicPartition
-    batch: FetchedBatch
-    opener: BatchOpener
-    first: int
-    end: int
-    rows: int
-
-    def open(self) -> OpenPiece:
-        """Open the batch. Raises CorruptMessage when its producer wrote what nobody can read."""
-        return self.opener.piece(self.batch, self.first, self.end)
 
 
 class BytesColumn(Sequence[bytes | None]):

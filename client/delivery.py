@@ -24,9 +24,12 @@ import time
 from collections import deque
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from raylog.client.accumulator import Accumulator
 from raylog.client.batch import IN_LINE, SENT, STORED, Batch
+from raylog.client.cluster import ClusterClient
+from raylog.client.config import ProducerConfig
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.client.lanes import Lane
 from raylog.core.errors import (
@@ -42,9 +45,6 @@ from raylog.core.errors import (
 )
 from raylog.rpc import Connection, Reply, RpcError
 
-if TYPE_CHECKING:
-    from raylog.client.sender import Sender
-
 logger = logging.getLogger(__name__)
 
 _NEVER_S = float("inf")
@@ -55,10 +55,53 @@ LEADER_REMEMBERS_S = 600.0
 """A leader forgets producers that have been silent for producer.id.expiration.ms, which is at least this."""
 
 
+class DeliveryOwner(Protocol):
+    """What the deliveries of one producer share: the sender."""
+
+    @property
+    def config(self) -> ProducerConfig: ...
+    @property
+    def cluster(self) -> ClusterClient: ...
+    @property
+    def accumulator(self) -> Accumulator: ...
+    @property
+    def compression(self) -> int: ...
+    @property
+    def wire_acks(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def request_timeout_s(self) -> float: ...
+
+    async def producer_id(self, *, another_than: int) -> tuple[int, int]:
+        """Return a producer id and its epoch, allocated anew when the known one is ``another_than``."""
+
+    def fail_for_good(self, error: RaylogError) -> None:
+        """Fail every record of the producer: it can never send again."""
+
+    def own(self, task: asyncio.Future[None]) -> None:
+        """Cancel the task when the producer closes."""
+
+    def look_again(self) -> None:
+        """Look at all partitions once more: something can be sent."""
+
+    def count_batch(self, batch: Batch) -> None:
+        """Count a batch that was encoded."""
+
+    def count_stored(self, batch: Batch) -> None:
+        """Count a batch that was acknowledged."""
+
+    def count_failed(self, batch: Batch) -> None:
+        """Count a batch that was given up."""
+
+    def count_refused(self, error: RaylogError) -> None:
+        """Count an answer that was an error."""
+
+
 class Delivery:
     """One lane's line of batches and the connection with its leader."""
 
-    def __init__(self, sender: Sender, lane: Lane) -> None:
+    def __init__(self, sender: DeliveryOwner, lane: Lane) -> None:
         self._sender = sender
         self._lane = lane
         self._line: deque[Batch] = deque()

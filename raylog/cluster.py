@@ -17,7 +17,7 @@ from raylog.client.ray_session import own_ray_options, running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
-from raylog.kept import embedded_folders, kept
+from raylog.kept import NODE_FOLDER, embedded_folders, kept
 from raylog.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
 from raylog.ray_note import leave_note
@@ -41,8 +41,6 @@ DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
 LOOPBACK: Final = "127.0.0.1"
-NODE_FOLDER: Final = "broker"
-"""Folder of a node's broker below the data directory, where every node has its own disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import re
 import secrets
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from raylog.core.errors import DataDirectoryError
 from raylog.storage.errors import StorageError
@@ -15,6 +16,8 @@ from raylog.storage.files import private_folder, sync_folder
 
 logger = logging.getLogger(__name__)
 
+NODE_FOLDER: Final = "broker"
+"""Folder of a node's broker below the data directory, where every node has its own disk."""
 _BROKER_FOLDER = re.compile(r"broker-[1-9][0-9]*")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.core.errors import InvalidRequest, StartFailed
+from raylog.kept import NODE_FOLDER
 from raylog.rpc.secret_files import SecretFiles
 from raylog.stopping import actor_names, stop_broker_actors
 
@@ -57,7 +58,6 @@ def start_broker(status: Callable[[], dict[str, Any]], controller: Any, broker: 
     from raylog.actors import ray_actors
     from raylog.actors.naming import broker_folder
     from raylog.actors.specs import BrokerSpec
-    from raylog.cluster import NODE_FOLDER
 
     deadline = time.monotonic() + timeout_s
     row = _row(status(), broker)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from raylog.core.errors import DataDirectoryError, StartFailed
-from raylog.kept import embedded_folders
+from raylog.kept import NODE_FOLDER, embedded_folders
 from raylog.voters import keep_voters
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,6 @@ def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]]
 def check_metadata(root: Path) -> None:
     """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
     from raylog.actors.naming import controller_folder
-    from raylog.cluster import NODE_FOLDER
 
     folders = [*embedded_folders(root), root / NODE_FOLDER]
     partitions = [found for folder in folders for found in folder.glob("*/partition.metadata")]

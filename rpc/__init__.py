@@ -20,7 +20,7 @@ from raylog.rpc.limits import Limits
 from raylog.rpc.machine import machine_number
 from raylog.rpc.permissions import Permissions
 from raylog.rpc.reply import Reply
-from raylog.rpc.request import Handler, Request
+from raylog.rpc.request import Handler, Request, RequestConnection
 from raylog.rpc.sending import Together
 from raylog.rpc.server import RpcServer
 from raylog.rpc.tls import client_context, server_context, tls_is_on
@@ -45,6 +45,7 @@ __all__ = [
     "RemoteError",
     "Reply",
     "Request",
+    "RequestConnection",
     "Role",
     "RpcError",
     "RpcServer",

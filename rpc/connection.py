@@ -415,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
             check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
         self._queue.put(header, parts, payload_bytes)
 
-    def _send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
+    def send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
         """Of Request: answer it. Raises before anything is sent or counted."""
         if not self.is_closed:
             self._send(REPLY, correlation_id, None, args, payload)
@@ -424,7 +424,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._reading_paused:
                 self._govern_reading()
 
-    def _send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
+    def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
         """Of Request: answer it with an error."""
         if self.is_closed:
             return
@@ -441,11 +441,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused:
             self._govern_reading()
 
-    def _abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
+    def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
         """Of Request: it was dropped unanswered. May come from any thread, as garbage collection does."""
         if not self.is_closed and not self._loop.is_closed():
             error = RpcError(f"The handler dropped {method} without an answer.")
-            self._loop.call_soon_threadsafe(self._send_error, correlation_id, describe(error), request_bytes)
+            self._loop.call_soon_threadsafe(self.send_error, correlation_id, describe(error), request_bytes)
 
     # Ends
 

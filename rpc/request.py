@@ -5,20 +5,58 @@ Made by `Connection`, used by the handlers of brokers and clients. May touch: it
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from raylog.rpc.errors import UNKNOWN_SERVER_ERROR, BadFrame
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
-
-if TYPE_CHECKING:
-    from raylog.rpc.connection import Connection
+from raylog.rpc.reply import Reply
 
 logger = logging.getLogger(__name__)
 
 MAX_REFUSALS = 200
 """Kinds of refusals that a server counts apart; further methods count as "other"."""
+
+
+class RequestConnection(Protocol):
+    """The connection of a request: what handlers may do with it, and how a request answers over it."""
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_behind(self) -> bool: ...
+    @property
+    def refusals(self) -> dict[tuple[str, int], int] | None: ...
+
+    def close(self, reason: str = ...) -> None:
+        """Send what is queued, then close."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+
+    def on_close(self, callback: Callable[[Any], None]) -> None:
+        """Have the callback called once, soon after the connection is closed."""
+
+    def notify(self, method: str, args: object = None) -> None:
+        """Send the peer a request that has no answer."""
+
+    def call_nowait(
+        self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float
+    ) -> asyncio.Future[Reply]:
+        """Send the peer a request."""
+
+    def send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
+        """Answer a request; for :class:`Request`."""
+
+    def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
+        """Answer a request with an error; for :class:`Request`."""
+
+    def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
+        """Answer a request that a handler dropped; for :class:`Request`."""
 
 
 class Request:
@@ -32,7 +70,7 @@ class Request:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RequestConnection,
         correlation_id: int,
         method: str,
         args: Any,
@@ -74,7 +112,7 @@ class Request:
             return
         self._open = False
         try:
-            self.connection._send_reply(self._correlation_id, args, payload, len(self.payload))
+            self.connection.send_reply(self._correlation_id, args, payload, len(self.payload))
         except Exception as error:  # whatever made this answer impossible, the caller must not wait for its deadline
             self._open = True
             self.fail(error)
@@ -87,11 +125,11 @@ class Request:
         self._open = False
         description = describe(error)
         _count_refusal(self.connection.refusals, self.method, description[0])
-        self.connection._send_error(self._correlation_id, description, len(self.payload))
+        self.connection.send_error(self._correlation_id, description, len(self.payload))
 
     def __del__(self) -> None:
         if self._open:
-            self.connection._abandoned(self._correlation_id, self.method, len(self.payload))
+            self.connection.abandoned(self._correlation_id, self.method, len(self.payload))
 
     def __repr__(self) -> str:
         return f"<Request {self.method} from {self.connection.peer}, {len(self.payload)} payload bytes>"

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from raylog.client.columns import ColumnBatch, ColumnPiece
+from raylog.client.columns import ColumnBatch
+from raylog.client.consuming.opening import ColumnPiece
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.types import Record
 from raylog.core.errors import InvalidRequest, RaylogError

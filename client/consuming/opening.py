@@ -207,6 +207,21 @@ class BatchOpener:
         raise error  # refused only in company: not the record's fault, so nothing can be named
 
 
+class ColumnPiece(NamedTuple):
+    """Consecutive records of one batch of one partition: those at `first` offset and behind it, below `end`."""
+
+    partition: TopicPartition
+    batch: FetchedBatch
+    opener: BatchOpener
+    first: int
+    end: int
+    rows: int
+
+    def open(self) -> OpenPiece:
+        """Open the batch. Raises CorruptMessage when its producer wrote what nobody can read."""
+        return self.opener.piece(self.batch, self.first, self.end)
+
+
 def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
     """The error for a batch that cannot be read; `next_offset` is the first behind it, where that is certain."""
     behind = "seek behind it" if next_offset is None else f"seek to {next_offset} to go on behind it"

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
-from raylog.client.columns import ColumnPiece
 from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile
-from raylog.client.consuming.opening import BatchOpener, FetchedBatch, corrupt
+from raylog.client.consuming.opening import BatchOpener, ColumnPiece, FetchedBatch, corrupt
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition

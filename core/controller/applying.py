@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from raylog.core.controller.entries import BrokerImage, Coordinator, TopicImage
+from raylog.core.controller.entries import BrokerImage, Coordinator, ImageTables, TopicImage
 from raylog.core.controller.records import (
     BrokerOffline,
     BrokerRegistered,
@@ -35,29 +35,26 @@ from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 
-if TYPE_CHECKING:
-    from raylog.core.controller.image import MetadataImage
-
 DELETED_TOPICS_MAX = 10_000
 """Deleted topics that are remembered; a broker that was away for longer than so many deletions keeps their folders."""
 
 
-def _cluster_created(image: MetadataImage, record: ClusterCreated) -> None:
+def _cluster_created(image: ImageTables, record: ClusterCreated) -> None:
     require(not image.cluster_id, "a cluster is created once")
     image.cluster_id = record.cluster_id
     image.config = dict(record.config)
 
 
-def _cluster_configured(image: MetadataImage, record: ClusterConfigured) -> None:
+def _cluster_configured(image: ImageTables, record: ClusterConfigured) -> None:
     image.config = dict(record.config)
 
 
-def _controller_started(image: MetadataImage, record: ControllerStarted) -> None:
+def _controller_started(image: ImageTables, record: ControllerStarted) -> None:
     require(record.controller_epoch > image.controller_epoch, "the controller epoch rises")
     image.controller_epoch = record.controller_epoch
 
 
-def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
+def _broker_registered(image: ImageTables, record: BrokerRegistered) -> None:
     held = image.brokers.get(record.broker)
     image.brokers[record.broker] = BrokerImage(
         broker=record.broker,
@@ -71,27 +68,27 @@ def _broker_registered(image: MetadataImage, record: BrokerRegistered) -> None:
     )
 
 
-def _feature_level_raised(image: MetadataImage, record: FeatureLevelRaised) -> None:
+def _feature_level_raised(image: ImageTables, record: FeatureLevelRaised) -> None:
     require(record.level > image.feature_level, "the feature level rises")
     image.feature_level = record.level
 
 
-def _broker_offline(image: MetadataImage, record: BrokerOffline) -> None:
+def _broker_offline(image: ImageTables, record: BrokerOffline) -> None:
     require(record.broker in image.brokers, f"broker {record.broker} has registered")
     image.brokers[record.broker] = replace(image.brokers[record.broker], online=False)
 
 
-def _broker_stopped(image: MetadataImage, record: BrokerStopped) -> None:
+def _broker_stopped(image: ImageTables, record: BrokerStopped) -> None:
     require(record.broker in image.brokers, f"broker {record.broker} has registered")
     image.brokers[record.broker] = replace(image.brokers[record.broker], stopped=True)
 
 
-def _broker_resumed(image: MetadataImage, record: BrokerResumed) -> None:
+def _broker_resumed(image: ImageTables, record: BrokerResumed) -> None:
     require(record.broker in image.brokers, f"broker {record.broker} has registered")
     image.brokers[record.broker] = replace(image.brokers[record.broker], stopped=False)
 
 
-def _topic_created(image: MetadataImage, record: TopicCreated) -> None:
+def _topic_created(image: ImageTables, record: TopicCreated) -> None:
     require(record.topic not in image.topics, f"topic {record.topic} is new")
     image.topics[record.topic] = TopicImage(
         topic_id=record.topic_id,
@@ -102,7 +99,7 @@ def _topic_created(image: MetadataImage, record: TopicCreated) -> None:
     _add_partitions(image.topics[record.topic], record.partitions)
 
 
-def _partitions_added(image: MetadataImage, record: PartitionsAdded) -> None:
+def _partitions_added(image: ImageTables, record: PartitionsAdded) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
     _add_partitions(image.topics[record.topic], record.partitions)
 
@@ -120,12 +117,12 @@ def _add_partitions(topic: TopicImage, partitions: tuple[tuple[BrokerId, ...], .
     )
 
 
-def _topic_configured(image: MetadataImage, record: TopicConfigured) -> None:
+def _topic_configured(image: ImageTables, record: TopicConfigured) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
     image.topics[record.topic].config = dict(record.config)
 
 
-def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
+def _topic_deleted(image: ImageTables, record: TopicDeleted) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
     del image.topics[record.topic]
     image.deleted_topics[record.topic_id] = None
@@ -138,11 +135,11 @@ def _topic_deleted(image: MetadataImage, record: TopicDeleted) -> None:
     }
 
 
-def _topics_deleted_before(image: MetadataImage, record: TopicsDeletedBefore) -> None:
+def _topics_deleted_before(image: ImageTables, record: TopicsDeletedBefore) -> None:
     image.deleted_topics = dict.fromkeys(record.topic_ids)
 
 
-def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
+def _partition_changed(image: ImageTables, record: PartitionChanged) -> None:
     state = _existing(image, record.topic, record.partition)
     require(record.partition_epoch > state.partition_epoch, f"the partition epoch of {state.partition} rises")
     require(record.leader_epoch >= state.leader_epoch, f"the leader epoch of {state.partition} never falls")
@@ -175,7 +172,7 @@ def _partition_changed(image: MetadataImage, record: PartitionChanged) -> None:
         }
 
 
-def _replica_placed(image: MetadataImage, record: ReplicaPlaced) -> None:
+def _replica_placed(image: ImageTables, record: ReplicaPlaced) -> None:
     state = _existing(image, record.topic, record.partition)
     require(record.broker in state.replicas, f"broker {record.broker} holds a replica of {state.partition}")
     place = ReplicaPlace(broker=record.broker, incarnation=record.incarnation, host=record.host, port=record.port)
@@ -185,24 +182,24 @@ def _replica_placed(image: MetadataImage, record: ReplicaPlaced) -> None:
         image.log_ids[state.partition, record.broker] = record.log_id
 
 
-def _replica_removed_before(image: MetadataImage, record: ReplicaRemovedBefore) -> None:
+def _replica_removed_before(image: ImageTables, record: ReplicaRemovedBefore) -> None:
     state = _existing(image, record.topic, record.partition)
     require(record.broker not in state.replicas, f"broker {record.broker} holds no replica of {state.partition}")
     image.removed_replicas[state.partition, record.broker] = record.leader_epoch
 
 
-def _replica_log_lost(image: MetadataImage, record: ReplicaLogLost) -> None:
+def _replica_log_lost(image: ImageTables, record: ReplicaLogLost) -> None:
     state = _existing(image, record.topic, record.partition)
     require(record.broker in state.isr, f"broker {record.broker} is in the ISR of {state.partition}")
     image.lost_logs[state.partition, record.broker] = record.log_id
 
 
-def _producer_ids_allocated(image: MetadataImage, record: ProducerIdsAllocated) -> None:
+def _producer_ids_allocated(image: ImageTables, record: ProducerIdsAllocated) -> None:
     require(record.next_id > image.next_producer_id, "producer ids are handed out once")
     image.next_producer_id = record.next_id
 
 
-def _coordinator_placed(image: MetadataImage, record: CoordinatorPlaced) -> None:
+def _coordinator_placed(image: ImageTables, record: CoordinatorPlaced) -> None:
     key = (record.kind, record.index)
     held = image.coordinators.get(key)
     require(
@@ -218,11 +215,11 @@ def _coordinator_placed(image: MetadataImage, record: CoordinatorPlaced) -> None
     )
 
 
-def _voters_entered(image: MetadataImage, record: VotersEntered) -> None:
+def _voters_entered(image: ImageTables, record: VotersEntered) -> None:
     image.voters = dict(record.voters)
 
 
-def _existing(image: MetadataImage, topic: str, partition: int) -> PartitionState:
+def _existing(image: ImageTables, topic: str, partition: int) -> PartitionState:
     state = image.partition(TopicPartition(topic, partition))
     if state is None:
         require(False, f"partition {topic}-{partition} exists")

@@ -6,12 +6,11 @@ thing that changes an image, for live decisions and for recovery alike, so equal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from raylog.core.controller.applying import APPLY
-from raylog.core.controller.entries import BrokerImage, Coordinator, TopicImage
+from raylog.core.controller.entries import BrokerImage, Coordinator, ImageTables, TopicImage
 from raylog.core.controller.records import (
     BrokerOffline,
     BrokerRegistered,
@@ -31,68 +30,14 @@ from raylog.core.controller.records import (
     VotersEntered,
 )
 from raylog.core.features import FIRST_LEVEL
-from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch, ProducerId, TopicPartition
+from raylog.core.ids import NO_LEADER, TopicPartition
 from raylog.core.invariants import require
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 
-NO_CONTROLLER: Final = ControllerEpoch(0)
-FIRST_PRODUCER: Final = ProducerId(0)
-
 
 @dataclass(slots=True)
-class MetadataImage:
+class MetadataImage(ImageTables):
     """The whole cluster at one version. Compare two with ``==``; change one only with :meth:`apply`."""
-
-    version: int = 0
-    """Number of records applied since the cluster was created."""
-    cluster_id: str = ""
-    """Empty = no cluster has been created yet."""
-    config: Mapping[str, str] = field(default_factory=dict)
-    controller_epoch: ControllerEpoch = NO_CONTROLLER
-    feature_level: int = FIRST_LEVEL
-    """What the cluster may use, see ``core/features.py``."""
-    brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
-    topics: dict[str, TopicImage] = field(default_factory=dict)
-    coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
-    deleted_topics: dict[str, None] = field(default_factory=dict)
-    """Ids of the topics that were deleted last, oldest first; their folders may be removed wherever they are found."""
-    next_producer_id: ProducerId = FIRST_PRODUCER
-    log_ids: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
-    """The log that each replica last registered with, where it has an identity."""
-    lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
-    """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
-    removed_replicas: dict[tuple[TopicPartition, BrokerId], LeaderEpoch] = field(default_factory=dict)
-    """Replicas that reassignments took away, and the last leader epoch they may know; their folders may be removed."""
-    voters: Mapping[str, str] = field(default_factory=dict)
-    """Identity of the metadata log's copy on each voter, by broker id; empty = none has been entered."""
-
-    # ------------------------------------------------------------ lookups
-
-    def topic(self, name: str, topic_id: str | None = None) -> TopicImage | None:
-        """Return the topic of that name, or None when there is none or it is another one than ``topic_id`` says."""
-        found = self.topics.get(name)
-        return None if found is None or (topic_id is not None and found.topic_id != topic_id) else found
-
-    def partition(self, partition: TopicPartition, topic_id: str | None = None) -> PartitionState | None:
-        """Return a partition's state; None when its topic is unknown, is another one, or has fewer partitions."""
-        topic = self.topic(partition.topic, topic_id)
-        if topic is None or not 0 <= partition.partition < len(topic.partitions):
-            return None
-        return topic.partitions[partition.partition]
-
-    def partitions(self) -> Iterator[PartitionState]:
-        """Go through all partitions, by topic name and number."""
-        for name in sorted(self.topics):
-            yield from self.topics[name].partitions
-
-    def online_brokers(self) -> list[BrokerImage]:
-        """Return the brokers that run, by id."""
-        return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
-
-    def is_stopped(self, broker: BrokerId) -> bool:
-        """Tell whether somebody asked a broker to stop, and nobody asked for it again since."""
-        found = self.brokers.get(broker)
-        return found is not None and found.stopped
 
     # ------------------------------------------------------------ records in
 

@@ -57,8 +57,8 @@ def test_a_fetch_whose_time_is_over_is_answered_without_records_while_the_peer_i
     taken: list[tuple[object, int]] = []
     connection = SimpleNamespace(
         is_behind=True,
-        _send_reply=lambda _, args, payload, __: taken.append((args, len(payload))),
+        send_reply=lambda _, args, payload, __: taken.append((args, len(payload))),
     )
-    reads.fetch(Request(connection, 1, "fetch", [], memoryview(b""), False), 3, 0, 1 << 20, 1, 0, 0)  # type: ignore[arg-type]
+    reads.fetch(Request(connection, 1, "fetch", [], memoryview(b""), False), 3, 0, 1 << 20, 1, 0, 0)
     assert taken == [([1, 1, 0], 0)]
     log.close()

@@ -37,7 +37,7 @@ from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.ids import TopicPartition
 from raylog.core.outbox import Outbox
-from raylog.rpc import Connection, Request
+from raylog.rpc import Request, RequestConnection
 from tests.unit.client.toy_server import ToyCluster, ToyEndpoint, _abort_all
 
 TICK_S = 0.02
@@ -63,7 +63,7 @@ class ToyCoordinator:
         self._requests: dict[int, Request] = {}
         self._muted: list[Request] = []
         self._numbers = 0
-        self._client_of: dict[Connection, str] = {}
+        self._client_of: dict[RequestConnection, str] = {}
         self._endpoint: ToyEndpoint | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._machine = self._rebuilt()

@@ -11,11 +11,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
-from raylog.rpc import Connection, Request, RpcServer
+from raylog.rpc import Connection, Request, RequestConnection, RpcServer
 from raylog.storage.errors import StorageError
 from tests.unit.client.toy_partition import Fault, ToyPartition
 
@@ -42,7 +42,7 @@ class ToyCluster:
         self.silent_brokers: set[int] = set()
         """Brokers that take requests and never answer, as one whose machine has lost its power."""
         self.unanswered: list[Request] = []
-        self.informants: list[Connection] = []
+        self.informants: list[RequestConnection] = []
         """The connections on which metadata were asked for."""
         self.replicas: dict[tuple[str, int, int], ToyEndpoint] = {}
         self.partitions: dict[tuple[str, int], ToyPartition] = {}
@@ -203,7 +203,8 @@ class ToyCluster:
 
     def _serve_broker(self, request: Request) -> None:
         self.requests_seen.append(request.method)
-        if any(request.connection in self.brokers[broker].server.connections for broker in self.silent_brokers):
+        silent = [link for broker in self.silent_brokers for link in self.brokers[broker].server.connections]
+        if any(request.connection is link for link in silent):
             self.unanswered.append(request)
             return
         method: Callable[[Request], None] | None = getattr(self, f"_on_{request.method}", None)
@@ -367,7 +368,7 @@ class ToyCluster:
             one.held.append((request, answer))
         else:
             if fault == "duplicate_reply":
-                request.connection._send(1, request._correlation_id, None, answer, b"")
+                cast(Connection, request.connection)._send(1, request._correlation_id, None, answer, b"")
             request.reply(answer)
 
     async def _fetch(self, one: ToyPartition, request: Request) -> None:

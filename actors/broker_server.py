@@ -40,16 +40,18 @@ from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
     CoordinatorNotAvailable,
     InvalidRequest,
     NotController,
     RaylogError,
+    RequestTimedOut,
     UnsupportedVersion,
-    from_code,
 )
 from raylog.core.features import SUPPORTED
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
-from raylog.rpc import Connection, RemoteError, Request, RpcError
+from raylog.rpc import Connection, Request, TooManyPendingCalls
 from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)
@@ -195,14 +197,13 @@ class BrokerServer:
             raise ConnectionResetError("the broker is stopping")
         try:
             await self._enter(directory, connection)
-        except RemoteError as refusal:
-            if refusal.code == UnsupportedVersion.code:
-                if refusal.message != self._refusal:
-                    logger.error("%s", refusal.message)
-                self._refusal = refusal.message
-                self._settled.set()
-                # The replicas here stay down, too. An upgrade of this machine ends the process.
-                await asyncio.sleep(REFUSED_PAUSE_S)
+        except UnsupportedVersion as refusal:
+            if refusal.message != self._refusal:
+                logger.error("%s", refusal.message)
+            self._refusal = refusal.message
+            self._settled.set()
+            # The replicas here stay down, too. An upgrade of this machine ends the process.
+            await asyncio.sleep(REFUSED_PAUSE_S)
             raise
 
     async def _enter(self, directory: DataDirectory, connection: Connection) -> None:
@@ -260,7 +261,7 @@ class BrokerServer:
             self._supervisor.reconcile(self.image)
 
     async def _newest_image(self) -> MetadataImage:
-        """Return metadata as new as the controller's now, or newer; raises RpcError, RaylogError, TimeoutError."""
+        """Return metadata as new as the controller's now, or newer; raises RaylogError, TimeoutError."""
         async with asyncio.timeout(FORWARD_TIMEOUT_S):
             reply = await self._link.call("describe_cluster", [], timeout_s=FORWARD_TIMEOUT_S)
             version = int(reply.args["version"])
@@ -333,13 +334,16 @@ class BrokerServer:
 async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
     try:
         await work
-    except RemoteError as refusal:
-        request.fail(from_code(refusal.code, refusal.message, refusal.details))
-    except RaylogError as error:
-        request.fail(error)
-    except (RpcError, OSError) as error:
+    except (RaylogError, OSError) as error:
+        if isinstance(error, RaylogError) and (error.is_remote or not isinstance(error, _UNANSWERED)):
+            request.fail(error)
+            return
         reason = str(error) or type(error).__name__
         request.fail(NotController(f"The controller did not answer ({reason}); it is being restarted, try again."))
+
+
+_UNANSWERED: Final = (ConnectionFailed, RequestTimedOut, AuthenticationFailed, TooManyPendingCalls)
+"""What this broker raises itself where the controller cannot be asked."""
 
 
 _ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {

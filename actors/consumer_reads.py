@@ -16,12 +16,10 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica_ports import Log, Records
 from raylog.actors.tail_reader import TailReader
-from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, RaylogError
+from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.rpc import Request, machine_number
-from raylog.storage.errors import OffsetOutOfRange as OutOfRange
-from raylog.storage.errors import StorageError
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
@@ -150,7 +148,7 @@ class ConsumerReads:
                 found = self._log.max_timestamp(upper)
             else:
                 found = self._log.offset_for_timestamp(timestamp, upper)
-        except StorageError as error:
+        except RaylogError as error:
             request.fail(error)
             return
         request.reply([-1, -1, epoch] if found is None else [found[0], found[1], epoch])
@@ -183,10 +181,7 @@ class ConsumerReads:
             if not places and waiting.offset != upper:
                 records = self._read(waiting, upper)
                 found_bytes = len(records)
-        except OutOfRange as error:
-            waiting.request.fail(OffsetOutOfRange(str(error), start=error.start, end=error.end))
-            return True
-        except StorageError as error:
+        except RaylogError as error:
             waiting.request.fail(error)
             return True
         if not expired and (not found_bytes or found_bytes < waiting.min_bytes):

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from raylog.actors.transport import dial
-from raylog.core.errors import ConnectionFailed, NotController, StaleBrokerEpoch
-from raylog.rpc import Connection, Handler, RemoteError, Reply, Request, RpcError, Secret
+from raylog.core.errors import NotController, RaylogError, StaleBrokerEpoch
+from raylog.rpc import Connection, Handler, Reply, Request, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ CONNECT_TIMEOUT_S: Final = 2.0
 SILENT_BEATS: Final = 3
 """After so many heartbeats' time without an answer, the controller is looked for anew."""
 ANSWER_TIMEOUT_S: Final = 10.0
-STALE: Final = StaleBrokerEpoch.code
 
 
 class ControllerLink:
@@ -95,7 +94,7 @@ class ControllerLink:
     async def call(self, method: str, args: object, *, timeout_s: float) -> Reply:
         """Call the controller; waits for the connection within the same deadline.
 
-        Raises :class:`RemoteError` for its refusals, other :class:`RpcError` when the outcome is unknown.
+        Raises its refusals with ``is_remote`` set; other :class:`RaylogError` when the outcome is unknown.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -109,13 +108,14 @@ class ControllerLink:
         while True:
             try:
                 await self._connect_once()
-            except RemoteError as refusal:
-                if refusal.code == STALE:
-                    self._on_superseded(refusal.message)
-                    return
-                logger.warning("%s: the controller refused the registration: %s", self._name, refusal)
-            except (RpcError, ConnectionFailed, OSError) as error:
-                logger.debug("%s: no controller: %s", self._name, error)
+            except StaleBrokerEpoch as refusal:
+                self._on_superseded(refusal.message)
+                return
+            except (RaylogError, OSError) as error:
+                if isinstance(error, RaylogError) and error.is_remote:
+                    logger.warning("%s: the controller refused the registration: %s", self._name, error)
+                else:
+                    logger.debug("%s: no controller: %s", self._name, error)
             except Exception:  # whatever it was, an actor without its link would be lost to the cluster in silence
                 logger.exception("%s: the link to the controller failed, trying again", self._name)
             await asyncio.sleep(RETRY_S)
@@ -191,7 +191,7 @@ class ControllerLink:
         try:
             host, port = await self._find()
             connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
-        except (RpcError, ConnectionFailed, OSError):
+        except (RaylogError, OSError):
             return False
         connection.close("found")
         return True

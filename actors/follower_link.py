@@ -8,14 +8,15 @@ from functools import partial
 from typing import Final
 
 from raylog.actors.transport import dial
+from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut
 from raylog.core.ids import NO_EPOCH
 from raylog.core.replication.events import SendFetch
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, RpcTimeout, Secret
+from raylog.rpc import Connection, Reply, Secret
 
 CONNECT_TIMEOUT_S: Final = 1.0
 MAX_WAIT_MS: Final = 500
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
-LINK_BROKEN: Final = 1001
+LINK_BROKEN: Final = ConnectionFailed.code
 
 
 class FollowerLink:
@@ -80,7 +81,7 @@ class FollowerLink:
             return
         try:
             connection = await self._connected(endpoint)
-        except (RpcError, OSError):
+        except (RaylogError, OSError):
             self._on_failure(fetch, LINK_BROKEN, 0)
         else:
             self._ask(connection, fetch)
@@ -106,16 +107,16 @@ class FollowerLink:
             then=partial(self._answered, fetch),
         )
 
-    def _answered(self, fetch: SendFetch, answer: Reply | RpcError) -> None:
+    def _answered(self, fetch: SendFetch, answer: Reply | RaylogError) -> None:
         if self._is_stopped:
             return
         if isinstance(answer, Reply):
             self._on_answer(fetch, answer)
-        elif isinstance(answer, RemoteError):
+        elif answer.is_remote:
             start = answer.details.get("log_start_offset", 0)
             self._on_failure(fetch, answer.code, start if isinstance(start, int) else 0)
         else:
-            if isinstance(answer, RpcTimeout):
+            if isinstance(answer, RequestTimedOut):
                 self._give_up("a fetch was not answered in time")
             self._on_failure(fetch, LINK_BROKEN, 0)
 

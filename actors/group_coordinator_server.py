@@ -34,7 +34,7 @@ from raylog.core.errors import (
 )
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import LogExtent
-from raylog.rpc import Connection, Request, RpcError
+from raylog.rpc import Connection, Request
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class GroupCoordinatorServer:
         runner = self._runner
         try:
             await self._log.trim(before_offset)
-        except (RpcError, RaylogError, OSError) as trouble:
+        except (RaylogError, OSError) as trouble:
             logger.warning("%s: its log is not shortened yet, trying again later: %s", self._name, trouble)
             return
         logger.info("%s: its log starts at offset %d now", self._name, before_offset)

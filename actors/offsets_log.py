@@ -17,9 +17,9 @@ import msgspec
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
-from raylog.core.errors import RaylogError, RequestTimedOut, from_code
+from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, Secret
+from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.records import decode_batch, encode_batch, iter_headers
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
@@ -130,7 +130,7 @@ class OffsetsLog:
                         yield _decoder.decode(key), None if value is None else _decoder.decode(value)
 
     async def trim(self, before_offset: int) -> None:
-        """Have the records below an offset deleted; raises RaylogError, RpcError or OSError when it is not known to be.
+        """Have the records below an offset deleted; raises RaylogError or OSError when it is not known to be.
 
         Tried once, and without disturbing an append: it may be repeated at any time.
         """
@@ -141,10 +141,9 @@ class OffsetsLog:
             await leader.connection.call(
                 "delete_records", [*head, before_offset, REQUEST_TIMEOUT_MS], timeout_s=timeout_s
             )
-        except RemoteError as refusal:
-            error = from_code(refusal.code, refusal.message, refusal.details)
-            if not isinstance(error, RequestTimedOut):
-                raise error from None
+        except RequestTimedOut as late:
+            if not late.is_remote:
+                raise
             # The leader's log starts there already. Replicas that are away take that over when they come back.
 
     def close(self) -> None:
@@ -163,12 +162,9 @@ class OffsetsLog:
                 return await leader.connection.call(
                     method, head + args, payload, timeout_s=REQUEST_TIMEOUT_MS / 1000 + 1
                 )
-            except RemoteError as refusal:
-                error = from_code(refusal.code, refusal.message, refusal.details)
-                if not error.retriable:
-                    raise error from None
-                last: Exception = error
-            except (RpcError, RaylogError, OSError) as trouble:
+            except (RaylogError, OSError) as trouble:
+                if isinstance(trouble, RaylogError) and trouble.is_remote and not trouble.retriable:
+                    raise
                 last = trouble
             self.close()
             if monotonic_ms() >= deadline:

@@ -27,12 +27,12 @@ from raylog.actors.naming import METADATA_TOPIC
 from raylog.actors.transport import dial
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import MetadataRecord, VotersEntered
-from raylog.core.errors import ConnectionFailed, DataDirectoryError, NotController
+from raylog.core.errors import ConnectionFailed, DataDirectoryError, NotController, RaylogError, RequestTimedOut
 from raylog.core.ids import ControllerEpoch
 from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
-from raylog.rpc import Connection, Reply, RpcError, RpcTimeout, Secret
+from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.directory import partition_folder
 
 logger = logging.getLogger(__name__)
@@ -330,9 +330,9 @@ class QuorumLog:
                     connection = await dial(host, port, secret=self._secret, timeout_s=CALL_TIMEOUT_S)
                     self._connections[voter] = connection
                 reply = await connection.call(method, args, payload, timeout_s=timeout_s)
-        except (RpcError, ConnectionFailed, OSError, TimeoutError) as error:
+        except (RaylogError, ConnectionFailed, OSError, TimeoutError) as error:
             logger.debug("voter %d did not answer %s: %s", voter, method, error)
-            silent = self._connections.pop(voter, None) if isinstance(error, RpcTimeout | TimeoutError) else None
+            silent = self._connections.pop(voter, None) if isinstance(error, RequestTimedOut | TimeoutError) else None
             if silent is not None:  # after a cut of the network, a new connection works long before the old one does
                 silent.abort(f"{method} was not answered in time")
             return None

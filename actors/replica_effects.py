@@ -15,10 +15,10 @@ from raylog.actors.replica_ports import Clock, Keeper, Log, Records, ReplicaPort
 from raylog.actors.request_table import RequestTable
 from raylog.actors.settings import FlushPolicy
 from raylog.actors.tail_reader import TailReader
-from raylog.core.errors import from_code
+from raylog.core.errors import RaylogError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
-from raylog.storage.errors import DiskFull, LogClosed, StorageError, StorageIoError
+from raylog.storage.errors import DiskFull, LogClosed, StorageIoError
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class ReplicaEffects:
         payload = request.payload
         try:
             done = self._log.append_as_leader(payload, effect.leader_epoch, self._wall_ms())
-        except StorageError as error:
+        except RaylogError as error:
             self._requests.take(effect.request)
             request.fail(error)
             self._append_failed(effect.request, error)
@@ -168,7 +168,7 @@ class ReplicaEffects:
         try:
             fetched = self.fetched.pop(effect.request)
             done = self._log.append_as_follower(fetched)
-        except StorageError as error:
+        except RaylogError as error:
             if not self._append_failing:  # it is tried again many times a second, and logged once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self._partition, error)
             self._append_failing = True
@@ -190,10 +190,10 @@ class ReplicaEffects:
         )
         self._appended(done.end_offset - done.first_offset)
 
-    def _append_failed(self, number: int, error: StorageError) -> None:
+    def _append_failed(self, number: int, error: RaylogError) -> None:
         """Feed the failure, with the error if the records are to blame and not the disk."""
         is_of_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
-        blamed = None if is_of_disk else from_code(error.code, str(error))
+        blamed = None if is_of_disk else error
         self.feed(ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed))
         if isinstance(error, LogClosed):
             self._ports.fatal(f"{self._partition}: {error} Restarting to recover it.")
@@ -217,7 +217,7 @@ class ReplicaEffects:
     def _advance_log_start(self, effect: ev.AdvanceLogStart) -> None:
         try:
             self._log.advance_log_start(effect.to)
-        except StorageError as error:
+        except RaylogError as error:
             start = self._log.log_start_offset
             logger.warning("%s: the log start stays at %d: %s", self._partition, start, error)
             request = None if effect.request is None else self._requests.take(effect.request)
@@ -244,7 +244,7 @@ class ReplicaEffects:
         try:
             if effect.fetch_offset < effect.upper:
                 records = self._tail.read(effect.fetch_offset, effect.max_bytes, effect.upper)
-        except StorageError as error:
+        except RaylogError as error:
             request.fail(error)
             return
         self._counters.replication_bytes_out += len(records)

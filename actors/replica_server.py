@@ -34,8 +34,7 @@ from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.replication.state import PartitionState
-from raylog.rpc import Connection, RemoteError, Reply, Request, RpcError
-from raylog.storage.errors import StorageError
+from raylog.rpc import Connection, Reply, Request
 from raylog.storage.records import end_offset
 
 logger = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class ReplicaServer:
             opened, self._opened = self._opened, None
             try:
                 opened.log.close()
-            except StorageError as error:
+            except RaylogError as error:
                 logger.warning("%s was not closed cleanly, the next start scans it: %s", self.partition, error)
             finally:
                 opened.lock.release()
@@ -285,7 +284,7 @@ class ReplicaServer:
         leader_epoch, high_watermark, log_start, diverging = reply.args[:4]
         try:
             end = end_offset(reply.payload, fetch.fetch_offset)
-        except StorageError as error:
+        except RaylogError as error:
             logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
             self._on_fetch_failure(fetch, error.code, 0)
             return
@@ -342,12 +341,12 @@ class ReplicaServer:
                 ],
                 timeout_s=REGISTER_TIMEOUT_S,
             )
-        except RemoteError as refusal:
-            if refusal.code == UnknownTopicId.code:
-                self._fall_silent(refusal.message)
-            elif refusal.code == UnknownTopicOrPartition.code:
-                # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
-                await asyncio.sleep(REMOVED_PAUSE_S)
+        except UnknownTopicId as refusal:
+            self._fall_silent(refusal.message)
+            raise
+        except UnknownTopicOrPartition:
+            # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
+            await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         incarnation, state = reply.args[:2]
         if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
@@ -389,10 +388,8 @@ class ReplicaServer:
                 timeout_s=PROPOSE_TIMEOUT_S,
             )
             code, state = 0, PartitionState.from_wire(reply.args[0])
-        except RemoteError as refusal:
-            code = refusal.code
-        except (RpcError, RaylogError):
-            code = LINK_BROKEN
+        except RaylogError as error:
+            code = error.code if error.is_remote else LINK_BROKEN
         self._ticks.hasten()
         self._running().isr_answered(effect.request, code, state)
 
@@ -401,7 +398,7 @@ class ReplicaServer:
         place = [self.spec.topic_id, self.spec.topic, self.spec.partition, self.spec.broker, self._incarnation]
         try:
             await self._link.call("resign_leader", [*place, effect.leader_epoch], timeout_s=PROPOSE_TIMEOUT_S)
-        except (RpcError, RaylogError) as error:
+        except RaylogError as error:
             logger.warning("%s: nobody else was asked to lead yet, trying again: %s", self.partition, error)
 
     # ------------------------------------------------------------ time and tasks

@@ -19,10 +19,9 @@ from typing import Final, NamedTuple
 
 from raylog.actors.clock import wall_ms
 from raylog.actors.folder_lock import FolderLock
-from raylog.core.errors import DataDirectoryError
+from raylog.core.errors import DataDirectoryError, RaylogError
 from raylog.storage import filesystem
 from raylog.storage.directory import partition_folder
-from raylog.storage.errors import StorageError
 from raylog.storage.files import exists, is_folder, list_files, make_folder, read_text, remove_tree
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ def identity_of(folder: Path) -> Identity:
     """Read ``partition.metadata``; fields that are missing or unreadable have their defaults."""
     try:
         text = read_text(folder / "partition.metadata") or ""
-    except StorageError:
+    except RaylogError:
         return Identity()
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     number = fields.get("partition", "")
@@ -130,7 +129,7 @@ def clear_away(doomed: Path) -> None:
         return
     try:
         remove_tree(doomed)
-    except StorageError as error:
+    except RaylogError as error:
         logger.warning("%s is not removed and can be removed by hand: %s", doomed, error)
     finally:
         lock.release(for_good=True)
@@ -152,7 +151,7 @@ def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
         about = identity_of(folder)
         try:
             own = partition_folder(directory, match["topic"], int(match["partition"])).name
-        except StorageError:
+        except RaylogError:
             continue  # no topic has such a name
         # The removal may have taken partition.metadata already; one that names another partition is not ours.
         if about == Identity() or f"{about.topic}-{about.partition}" == own:

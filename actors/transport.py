@@ -91,5 +91,5 @@ def client_secret(secret: Secret) -> bytes:
 
 
 async def dial(host: str, port: int, *, secret: Secret, timeout_s: float, handler: Handler | None = None) -> Connection:
-    """Return an authenticated connection; raises :class:`raylog.rpc.RpcError` within ``timeout_s``."""
+    """Return an authenticated connection; raises :class:`~raylog.core.errors.RaylogError` within ``timeout_s``."""
     return await connect(host, port, secret=secret, handler=handler, timeout_s=timeout_s, tls=contexts()[1])

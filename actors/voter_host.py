@@ -18,10 +18,9 @@ from typing import Final
 
 from raylog.actors.voter import Voter, order_of
 from raylog.actors.voter_runner import Answer, Order
-from raylog.core.errors import KafkaStorageError, NotController
+from raylog.core.errors import KafkaStorageError, NotController, RaylogError
 from raylog.core.invariants import InvariantBroken
 from raylog.rpc import Request
-from raylog.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class VoterHost:
                 if voter is None and orders:
                     voter = Voter.open(self._directory)
                 answers = [] if voter is None else voter.perform(orders)
-            except (StorageError, InvariantBroken, OSError, ValueError) as error:
+            except (RaylogError, InvariantBroken, OSError, ValueError) as error:
                 # Memory and disk may differ now: this life ends, the next request opens the files again.
                 logger.error("the metadata voter in %s failed and is opened again: %s", self._directory, error)
                 _close(voter, is_whole=False)
@@ -128,5 +127,5 @@ def _close(voter: Voter | None, *, is_whole: bool = True) -> None:
     if voter is not None:
         try:
             voter.close(is_whole=is_whole)
-        except (StorageError, OSError) as error:
+        except (RaylogError, OSError) as error:
             logger.error("a metadata voter was not closed cleanly: %s", error)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from raylog.storage.errors import StorageError
+from raylog.core.errors import RaylogError
 from raylog.storage.files import read_text, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -56,5 +56,5 @@ class VotersNote:
             text = ",".join(map(str, written)) + "\n"
             try:
                 await asyncio.to_thread(write_atomically, self._folder / NOTE, text.encode(), durable=False)
-            except StorageError as error:
+            except RaylogError as error:
                 logger.warning("the note of the metadata voters in %s was not written: %s", self._folder, error)

@@ -10,8 +10,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.storage.errors import StorageError
 from raylog.storage.kept_watermark import KeptWatermark
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class WatermarkKeeper:
     """The kept watermark of one life of a replica."""
 
     def __init__(self, partition: TopicPartition, folder: Path, log_end_offset: int) -> None:
-        """Read what an earlier life kept. Raises StorageError when it promises too much and cannot be corrected."""
+        """Read what an earlier life kept. Raises RaylogError when it promises too much and cannot be corrected."""
         self._partition = partition
         self._file = KeptWatermark(folder, log_end_offset)
         self._due_ms = 0
@@ -47,7 +47,7 @@ class WatermarkKeeper:
             self._writing.add_done_callback(self._written)
 
     def lower(self, to: int) -> None:
-        """Promise nothing at and above ``to``, durably: the log is about to be cut there. Raises StorageError."""
+        """Promise nothing at and above ``to``, durably: the log is about to be cut there. Raises RaylogError."""
         self._file.lower(to)
 
     async def stop(self, watermark: int | None) -> None:
@@ -65,7 +65,7 @@ class WatermarkKeeper:
         try:
             self._file.keep(durable=durable)
             self._is_failing = False
-        except StorageError as error:
+        except RaylogError as error:
             if not self._is_failing:  # it is tried again every few seconds, and said once
                 logger.warning("%s: the high watermark is not kept, trying again: %s", self._partition, error)
             self._is_failing = True

@@ -43,7 +43,6 @@ from raylog.core.errors import (
 )
 from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
-from raylog.rpc import RpcError
 
 Result = TypeVar("Result")
 
@@ -320,7 +319,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
                 try:
                     connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
                     reply = await connection.call("metadata", [[name]], timeout_s=min(left_s, 5.0))
-                except (RpcError, RaylogError) as error:  # a broker that dies meanwhile is none to wait for
+                except RaylogError as error:  # a broker that dies meanwhile is none to wait for
                     late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
                     continue
                 error_code, _, _, _, partitions = reply.args[3][0][:5]

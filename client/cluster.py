@@ -26,7 +26,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.rpc import Connection, Reply, RpcError, RpcTimeout
+from raylog.rpc import Connection, Reply
 from raylog.rpc.framing import Buffers
 from raylog.rpc.heap import keep_freed_memory
 
@@ -211,8 +211,8 @@ class ClusterClient:
                     reply = await connection.call(method, args, timeout_s=min(left_s, limits[1]))
                     self._informant = endpoint if method == "metadata" else self._informant
                     return reply
-                except (RpcError, RaylogError) as failure:
-                    if method == "metadata" and connection is not None and isinstance(failure, RpcTimeout):
+                except RaylogError as failure:
+                    if method == "metadata" and connection is not None and isinstance(failure, RequestTimedOut):
                         connection.abort("a request for metadata was not answered in time")
                     error = as_raylog_error(failure)
                     if not error.retriable or isinstance(error, UnknownTopicOrPartition):
@@ -237,7 +237,7 @@ class ClusterClient:
                 connection = await self.connection(found.endpoint, left_s)
                 args = [info.topic_id, partition, found.leader_epoch, *rest]
                 return await connection.call(method, args, payload, timeout_s=max(0.001, deadline_s - self._now_s()))
-            except (RpcError, RaylogError) as failure:
+            except RaylogError as failure:
                 error = as_raylog_error(failure)
                 # A topic nobody knows stays unknown; a partition whose replica says so has only moved.
                 if not error.retriable or "topic" in error.details:
@@ -271,7 +271,7 @@ class ClusterClient:
             try:
                 connection = await self.connection(await self.coordinator(group, timeout_s=left_s), left_s)
                 return await connection.call(method, args, timeout_s=max(0.001, deadline_s - self._now_s()))
-            except (RpcError, RaylogError) as failure:
+            except RaylogError as failure:
                 error = as_raylog_error(failure)
                 if error.refresh_metadata:
                     self.forget_coordinator(group)

@@ -9,8 +9,8 @@ import asyncio
 
 from raylog.client.discovery import Endpoint
 from raylog.client.failures import as_raylog_error
-from raylog.core.errors import ClientClosed
-from raylog.rpc import Connection, RpcError, Secret, client_context, connect
+from raylog.core.errors import ClientClosed, RaylogError
+from raylog.rpc import Connection, Secret, client_context, connect
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -53,7 +53,7 @@ class ConnectionPool:
         try:
             # Shielded: one who gives up must not take the connection from the others who wait for it.
             return await asyncio.wait_for(asyncio.shield(task), timeout_s)
-        except (RpcError, TimeoutError) as error:
+        except (RaylogError, TimeoutError) as error:
             raise as_raylog_error(error) from error
         except asyncio.CancelledError:
             if task.cancelled() and self._is_closed:  # it was not the caller that was cancelled

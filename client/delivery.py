@@ -43,7 +43,7 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownServerError,
 )
-from raylog.rpc import Connection, Reply, RpcError
+from raylog.rpc import Connection, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class Delivery:
         if sender.wire_acks == 0:
             try:
                 connection.notify("produce", args, batch.encoded)
-            except RpcError as error:  # too large for a frame
+            except RaylogError as error:  # too large for a frame
                 asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
                 return
             # The only back-pressure without answers is that of the socket.
@@ -259,7 +259,7 @@ class Delivery:
             then=partial(self._answered, batch, attempt),
         )
 
-    def _answered(self, batch: Batch, attempt: int, answer: Reply | RpcError) -> None:
+    def _answered(self, batch: Batch, attempt: int, answer: Reply | RaylogError) -> None:
         if batch.attempts != attempt or batch.is_done:
             return
         if not isinstance(answer, Reply):
@@ -364,7 +364,7 @@ class Delivery:
                 except Exception as failure:  # whatever ended this task would leave its records waiting for ever
                     error = self._last_error = as_raylog_error(failure)
                     self._needs_metadata = True
-                    if not isinstance(failure, RaylogError | RpcError):
+                    if not isinstance(failure, RaylogError):
                         logger.exception("The search for a leader of %s failed.", self._lane.topic)
                     if not error.retriable:
                         self.fail_lane(error)

@@ -1,41 +1,22 @@
-"""From the RPC layer's errors to the errors that users know, and how long to wait before trying again.
+"""From any exception to an error that users know, and how long to wait before trying again.
 
-Used by everything in this package that calls a server. Touches nothing.
+Used by everything in this package that calls a server. Pure.
 """
 
 from __future__ import annotations
 
 import random
 
-from raylog.core import errors
-from raylog.rpc import (
-    AuthenticationFailed,
-    ConnectFailed,
-    ConnectionLost,
-    FrameTooLarge,
-    RemoteError,
-    RpcError,
-    RpcTimeout,
-)
+from raylog.core.errors import RaylogError, RequestTimedOut, UnknownServerError
 
 
-def as_raylog_error(error: BaseException) -> errors.RaylogError:
-    """The user's error for whatever a call raised. Errors that are ours already pass as they are."""
-    if isinstance(error, errors.RaylogError):
+def as_raylog_error(error: BaseException) -> RaylogError:
+    """The user's error for what a task or a callback raised; errors of the tree pass as they are."""
+    if isinstance(error, RaylogError):
         return error
-    if isinstance(error, RemoteError):
-        return errors.from_code(error.code, error.message, error.details)
-    if isinstance(error, ConnectFailed | ConnectionLost):
-        return errors.ConnectionFailed(str(error))
-    if isinstance(error, RpcTimeout | TimeoutError):
-        return errors.RequestTimedOut(str(error))
-    if isinstance(error, AuthenticationFailed):
-        return errors.AuthenticationFailed(str(error))
-    if isinstance(error, FrameTooLarge):
-        return errors.RecordTooLarge(str(error))
-    if isinstance(error, RpcError) and error.retriable:
-        return errors.RetriableError(str(error))
-    return errors.UnknownServerError(f"{type(error).__name__}: {error}")
+    if isinstance(error, TimeoutError):
+        return RequestTimedOut(str(error))
+    return UnknownServerError(f"{type(error).__name__}: {error}")
 
 
 class Backoff:

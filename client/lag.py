@@ -17,9 +17,8 @@ from raylog.client.descriptions import GroupDescription
 from raylog.client.failures import as_raylog_error
 from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import LATEST, TopicPartition
-from raylog.rpc import Reply, RpcError
+from raylog.rpc import Reply
 from raylog.rpc.framing import Buffer
-from raylog.storage.errors import StorageError
 from raylog.storage.records import TIMESTAMP_TYPE_BIT, iter_headers, open_batch
 
 Result = TypeVar("Result")
@@ -59,7 +58,7 @@ async def partition_lags(
         try:
             async with asyncio.timeout(timeout_s), gate:
                 return await _lag(cluster, partition, offset, now_ms, timeout_s)
-        except (RpcError, RaylogError, TimeoutError) as failure:
+        except (RaylogError, TimeoutError) as failure:
             return PartitionLag(offset, error=as_raylog_error(failure))
 
     partitions = list(committed)
@@ -79,7 +78,7 @@ async def _lag(
         return PartitionLag(offset, end, 0, 0.0)
     try:
         made_ms = await _made_ms(cluster, partition, offset, timeout_s)
-    except (RpcError, RaylogError) as failure:
+    except RaylogError as failure:
         return PartitionLag(offset, end, records, error=as_raylog_error(failure))
     return PartitionLag(offset, end, records, None if made_ms is None else max(0, now_ms - made_ms) / 1000)
 
@@ -88,7 +87,7 @@ async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: in
     """The timestamp of the first record at or behind an offset; None when there is none, or only markers."""
     try:
         reply = await _one_batch(cluster, partition, offset, timeout_s)
-    except (RpcError, RaylogError) as failure:
+    except RaylogError as failure:
         error = as_raylog_error(failure)
         start = error.details.get("start")
         if not isinstance(error, OffsetOutOfRange) or not isinstance(start, int) or start <= offset:
@@ -97,7 +96,7 @@ async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: in
         reply = await _one_batch(cluster, partition, offset, timeout_s)
     try:
         return timestamp_at(reply.payload, offset)
-    except StorageError as error:
+    except RaylogError as error:
         raise UnknownServerError(f"The batch at offset {offset} of {partition} cannot be read: {error}") from error
 
 
@@ -109,7 +108,7 @@ async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: 
 def timestamp_at(batches: Buffer, offset: int) -> int | None:
     """The timestamp (ms) of the first record at or behind an offset, opening a batch only if it has several times.
 
-    None when no record is there. Raises StorageError for a batch that cannot be read. Pure.
+    None when no record is there. Raises RaylogError for a batch that cannot be read. Pure.
     """
     for place, header in iter_headers(batches):
         if header.is_control or header.next_offset <= offset:

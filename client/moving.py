@@ -14,7 +14,6 @@ from raylog.client.cluster import ClusterClient
 from raylog.core.controller.balance import Move, plan_balance
 from raylog.core.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
 from raylog.core.ids import BrokerId, TopicPartition
-from raylog.rpc import RpcError
 
 __all__ = ["AsyncMoving", "Move", "Moving", "PartitionReassignment"]
 
@@ -166,7 +165,7 @@ class AsyncMoving:
                 async with limit:
                     connection = await self.cluster.connection(endpoint, ASK_TIMEOUT_S)
                     reply = await connection.call("replica_status", [], timeout_s=ASK_TIMEOUT_S)
-            except (RpcError, RaylogError, OSError):
+            except (RaylogError, OSError):
                 return None  # it is starting, or on its way out
             size: int = reply.args["size_bytes"]
             return size

@@ -32,8 +32,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, TopicPartition
-from raylog.rpc import Connection, ReadToken, RpcError
-from raylog.storage.errors import StorageError
+from raylog.rpc import Connection, ReadToken
 from raylog.storage.records import check_crc, iter_headers
 
 logger = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ class RangeFetcher:
                     f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
                     f"it was committed up to {self.wanted.end}: check that its leader has caught up."
                 )
-            except (RpcError, RaylogError) as failure:
+            except RaylogError as failure:
                 error = as_raylog_error(failure)
                 if isinstance(error, NearReadFailed | InvalidRequest) and self._reads_near:
                     self._reads_near = False  # not to be seen from here, or the leader knows no such request
@@ -197,7 +196,7 @@ class RangeFetcher:
                 if header.next_offset > self.next_offset:
                     found.append(FetchedBatch(reply.payload, place, header))
                     self.next_offset = header.next_offset
-        except StorageError as error:
+        except RaylogError as error:
             if not found:  # what is good comes first; the next fetch meets the damage again
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
         return found
@@ -220,7 +219,7 @@ class RangeFetcher:
                         found.append(batch)
                         self.next_offset = batch.header.next_offset
                         size += batch.header.size
-        except (NearReadFailed, StorageError) as error:
+        except (NearReadFailed, RaylogError) as error:
             logger.info("%s is fetched from its leader from here on: %s", self.wanted.topic_partition, error)
             self._reads_near = False
             self._places.clear()

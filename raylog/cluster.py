@@ -319,8 +319,8 @@ def _check_directories(root: Path, seats: list[_Seat]) -> bool:
 
     Returns whether the cluster of this directory runs already.
     """
+    from raylog.core.errors import RaylogError
     from raylog.storage.directory import META, DataDirectory
-    from raylog.storage.errors import StorageError
 
     running = _controller_folder()
     if running == str(root):
@@ -339,7 +339,7 @@ def _check_directories(root: Path, seats: list[_Seat]) -> bool:
         if seat.node_id == _this_node() and (seat.folder / META).exists():
             try:
                 DataDirectory.open(seat.folder, cluster_id=cluster_id, broker_id=seat.broker).close()
-            except StorageError as error:
+            except RaylogError as error:
                 raise DataDirectoryError(str(error)) from None
     return False
 

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import DataDirectoryError
-from raylog.storage.errors import StorageError
+from raylog.core.errors import DataDirectoryError, RaylogError
 from raylog.storage.files import private_folder, sync_folder
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ def kept(root: Path, name: str) -> str:
             _make(path)
         _check_private(path)
         return path.read_text(encoding="ascii").strip()
-    except (OSError, StorageError) as error:
+    except (OSError, RaylogError) as error:
         raise DataDirectoryError(f"{root} cannot be used as a data directory: {error}") from None
 
 

@@ -3,18 +3,7 @@
 from raylog.rpc.client import connect
 from raylog.rpc.connection import Connection
 from raylog.rpc.credentials import Credentials, Role, Secret
-from raylog.rpc.errors import (
-    AuthenticationFailed,
-    BadFrame,
-    ConnectFailed,
-    ConnectionLost,
-    FrameTooLarge,
-    NotPermitted,
-    RemoteError,
-    RpcError,
-    RpcTimeout,
-    TooManyPendingCalls,
-)
+from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import Buffer, Buffers
 from raylog.rpc.limits import Limits
 from raylog.rpc.machine import machine_number
@@ -27,29 +16,21 @@ from raylog.rpc.tls import client_context, server_context, tls_is_on
 from raylog.rpc.tokens import ReadGrant, ReadToken, TopicGrant, mint
 
 __all__ = [
-    "AuthenticationFailed",
-    "BadFrame",
     "Buffer",
     "Buffers",
-    "ConnectFailed",
     "Connection",
-    "ConnectionLost",
     "Credentials",
     "FrameTooLarge",
     "Handler",
     "Limits",
-    "NotPermitted",
     "Permissions",
     "ReadGrant",
     "ReadToken",
-    "RemoteError",
     "Reply",
     "Request",
     "RequestConnection",
     "Role",
-    "RpcError",
     "RpcServer",
-    "RpcTimeout",
     "Secret",
     "Together",
     "TooManyPendingCalls",

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from raylog.core.errors import AuthenticationFailed
 from raylog.rpc.credentials import MAX_VALUES, Credentials, Role
-from raylog.rpc.errors import AuthenticationFailed
 from raylog.rpc.tokens import ReadGrant, TokenError, key_of, read_claims
 from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from raylog.rpc.errors import ConnectionLost, RpcError, RpcTimeout
+from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut
 from raylog.rpc.reply import Reply
 
 SWEEP_GRAIN_S = 0.05
@@ -27,7 +27,7 @@ class Told:
 
     __slots__ = ("_is_done", "_loop", "_then")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, then: Callable[[Reply | RpcError], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, then: Callable[[Reply | RaylogError], None]) -> None:
         self._loop = loop
         self._then = then
         self._is_done = False
@@ -44,7 +44,7 @@ class Told:
         except Exception as error:  # a bug of the caller's must not end the connection, on which others wait as well
             self._loop.call_exception_handler({"message": "What follows from an answer failed.", "exception": error})
 
-    def set_exception(self, error: RpcError) -> None:
+    def set_exception(self, error: RaylogError) -> None:
         """There will be no answer, or the answer is an error."""
         self._is_done = True
         self._loop.call_soon(self._then, error)
@@ -72,7 +72,7 @@ class PendingCalls:
         return len(self.calls)
 
     def add(self, correlation_id: int, method: str, timeout_s: float, waiting: Waiting) -> None:
-        """Let `waiting` have the answer to this call, or RpcTimeout after `timeout_s` (at most 50 ms later)."""
+        """Let `waiting` have the answer to this call, or RequestTimedOut after `timeout_s` (at most 50 ms later)."""
         deadline_s = self._loop.time() + timeout_s
         self.calls[correlation_id] = (waiting, deadline_s, method)
         if deadline_s < self._next_sweep_s:
@@ -88,7 +88,7 @@ class PendingCalls:
             waiting.set_result(Reply(args, payload))
         return True
 
-    def reject(self, correlation_id: int, error: RpcError) -> bool:
+    def reject(self, correlation_id: int, error: RaylogError) -> bool:
         """Give an error to a call; False when that call is no longer there."""
         call = self.calls.pop(correlation_id, None)
         if call is None:
@@ -97,14 +97,14 @@ class PendingCalls:
         return True
 
     def fail_all(self, reason: str) -> None:
-        """The connection has gone: every waiting call gets its own ConnectionLost."""
+        """The connection has gone: every waiting call gets its own ConnectionFailed."""
         calls, self.calls = self.calls, {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._next_sweep_s = math.inf
         for future, _, method in calls.values():
-            fail(future, ConnectionLost(f"The connection was lost during {method}: {reason}"))
+            fail(future, ConnectionFailed(f"The connection was lost during {method}: {reason}"))
 
     def _sweep_at(self, deadline_s: float) -> None:
         if self._timer is not None:
@@ -125,12 +125,12 @@ class PendingCalls:
                 earliest_s = deadline_s
         for correlation_id in expired:
             future, _, method = self.calls.pop(correlation_id)
-            fail(future, RpcTimeout(f"{self._peer} did not answer {method} in time; it may still run."))
+            fail(future, RequestTimedOut(f"{self._peer} did not answer {method} in time; it may still run."))
         if earliest_s < math.inf:
             self._sweep_at(earliest_s)
 
 
-def fail(waiting: Waiting, error: RpcError) -> None:
+def fail(waiting: Waiting, error: RaylogError) -> None:
     """End a future with an error, quietly: an error that nobody waits for any more is no news for the log."""
     if not waiting.done():
         waiting.set_exception(error)

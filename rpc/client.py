@@ -9,10 +9,10 @@ import asyncio
 import secrets
 import ssl
 
+from raylog.core.errors import ConnectionFailed
 from raylog.rpc.auth import NONCE_BYTES, ClientHandshake
 from raylog.rpc.connection import Connection
 from raylog.rpc.credentials import Secret, to_dial
-from raylog.rpc.errors import ConnectFailed, ConnectionLost
 from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler
 
@@ -29,9 +29,9 @@ async def connect(
 ) -> Connection:
     """Connect and authenticate within `timeout_s`; `handler` gets what the server asks of us.
 
-    `secret` is what the server shall accept: bytes, a token, or a source of credentials. Raises ConnectFailed (nobody
-    there, or too slow: try again), AuthenticationFailed (the secrets differ, or the connection is relayed), ValueError
-    (no secret at all).
+    `secret` is what the server shall accept: bytes, a token, or a source of credentials. Raises ConnectionFailed
+    (nothing listens there, or too slow: try again), AuthenticationFailed (the secrets differ, or the connection is
+    relayed), ValueError (no secret at all).
     """
     loop = asyncio.get_running_loop()
     limits = limits or Limits()
@@ -43,12 +43,12 @@ async def connect(
             await asyncio.shield(connection.ready)
     except TimeoutError:
         connection.abort("connecting took too long")
-        raise ConnectFailed(
+        raise ConnectionFailed(
             f"No connection with {host}:{port} within {timeout_s} seconds: check that the broker runs and is reachable."
         ) from None
-    except (OSError, ConnectionLost) as error:  # ssl.SSLError is an OSError
+    except (OSError, ConnectionFailed) as error:  # ssl.SSLError is an OSError
         connection.abort("connecting failed")
-        raise ConnectFailed(f"No connection with {host}:{port}: {error}") from error
+        raise ConnectionFailed(f"No connection with {host}:{port}: {error}") from error
     except BaseException:  # cancelled, or not authenticated: no socket may stay behind
         connection.abort("connecting was given up")
         raise

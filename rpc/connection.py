@@ -12,18 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RaylogError, UnknownServerError, from_code
 from raylog.rpc.auth import ClientHandshake, Peer, ServerHandshake
 from raylog.rpc.calls import PendingCalls, Told, Waiting, fail
 from raylog.rpc.credentials import Role
 from raylog.rpc.ends import ends_of
-from raylog.rpc.errors import (
-    AuthenticationFailed,
-    ConnectionLost,
-    FrameTooLarge,
-    RemoteError,
-    RpcError,
-    TooManyPendingCalls,
-)
+from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
     ERROR,
     NO_PAYLOAD,
@@ -109,7 +103,8 @@ class Connection(asyncio.BufferedProtocol):
     async def call(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float) -> Reply:
         """Call the peer's handler and wait for its answer.
 
-        Raises RemoteError (the handler's own error), RpcTimeout, ConnectionLost, TooManyPendingCalls, FrameTooLarge.
+        Raises the handler's own error with `is_remote` set; RequestTimedOut, ConnectionFailed, TooManyPendingCalls
+        and FrameTooLarge without.
         """
         return await self.call_nowait(method, args, payload, timeout_s=timeout_s)
 
@@ -132,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         payload: Buffers = NO_PAYLOAD,
         *,
         timeout_s: float,
-        then: Callable[[Reply | RpcError], None],
+        then: Callable[[Reply | RaylogError], None],
     ) -> None:
         """As `call_nowait`, but `then` gets the answer itself, before this connection looks at what came behind it.
 
@@ -329,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not pending.resolve(correlation_id, args, payload):
                     self._late_replies += 1
             elif kind == ERROR:
-                if not pending.reject(correlation_id, RemoteError(*third)):
+                if not pending.reject(correlation_id, from_code(*third)):
                     self._late_replies += 1
             elif self._accepted and (self._queue.is_over or self._backlog):
                 self._backlog.append(((kind, correlation_id, third, args), payload))
@@ -386,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         """Queue a request and let `waiting` have its answer; or an error, when it cannot be sent."""
         pending = self._pending
         if self.is_closed:
-            fail(waiting, ConnectionLost(f"The connection for {method} is closed: {self.close_reason}"))
+            fail(waiting, ConnectionFailed(f"The connection for {method} is closed: {self.close_reason}"))
             return
         if len(pending.calls) >= self._limits.max_pending_calls:
             reason = f"{len(pending)} calls to {self.peer} wait for answers; wait for some of them."
@@ -444,12 +439,12 @@ class Connection(asyncio.BufferedProtocol):
     def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
         """Of Request: it was dropped unanswered. May come from any thread, as garbage collection does."""
         if not self.is_closed and not self._loop.is_closed():
-            error = RpcError(f"The handler dropped {method} without an answer.")
+            error = UnknownServerError(f"The handler dropped {method} without an answer.")
             self._loop.call_soon_threadsafe(self.send_error, correlation_id, describe(error), request_bytes)
 
     # Ends
 
-    def _refuse(self, error: RpcError) -> None:
+    def _refuse(self, error: RaylogError) -> None:
         """The peer broke the rules: log it and close."""
         if not self.is_closed:
             if self._accepted and self._decoder is None:
@@ -490,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not self._gone.done():
             self._gone.set_result(None)  # there is no socket yet; should one come, it is cut at once
         if not self.ready.done():
-            self.ready.set_exception(ConnectionLost(f"The handshake was cut short: {reason}"))
+            self.ready.set_exception(ConnectionFailed(f"The handshake was cut short: {reason}"))
             self.ready.exception()
         self._pending.fail_all(reason)
         self._wake_drainers()

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from raylog.rpc.errors import BadFrame, FrameTooLarge, RpcError
+from raylog.core.errors import InvalidRequest, RaylogError
+from raylog.rpc.errors import FrameTooLarge
 
 REQUEST, REPLY, ERROR, NOTIFICATION = 0, 1, 2, 3
 
@@ -111,7 +112,7 @@ class FrameDecoder:
         self._large: memoryview | None = None  # header and payload of an incomplete large frame
         self._large_filled = 0
         self._large_header_bytes = 0
-        self.failure: RpcError | None = None
+        self.failure: RaylogError | None = None
 
     @property
     def partial_bytes(self) -> int:
@@ -152,7 +153,7 @@ class FrameDecoder:
             body = position + 8 + header_length
             try:
                 header = decode_header(view[position + 8 : body])
-            except RpcError as error:
+            except RaylogError as error:
                 self.failure = error
                 return frames
             frames.append((header, memoryview(shared[body:stop]) if body < stop else _NO_PAYLOAD))
@@ -177,12 +178,12 @@ class FrameDecoder:
         self._large = None
         try:
             header = decode_header(large[: self._large_header_bytes])
-        except RpcError as error:
+        except RaylogError as error:
             self.failure = error
             return []
         return [(header, large[self._large_header_bytes :])]
 
-    def _refuse(self, length: int, header_length: int) -> RpcError:
+    def _refuse(self, length: int, header_length: int) -> RaylogError:
         if length > self._max_frame_bytes:
             return FrameTooLarge(
                 f"The peer announced a frame of {length} bytes, over the limit of {self._max_frame_bytes}: it must "
@@ -193,18 +194,20 @@ class FrameDecoder:
                 f"The peer announced a request whose arguments take {header_length} bytes, over the limit of "
                 f"{self.max_header_bytes}: it must ask for less at once."
             )
-        return BadFrame(f"A frame of {length} bytes cannot hold a header of {header_length}; the peer is no Raylog.")
+        return InvalidRequest(
+            f"A frame of {length} bytes cannot hold a header of {header_length}; the peer is no Raylog."
+        )
 
 
 def decode_header(encoded: Buffer) -> Header:
-    """The four parts of a frame's msgpack header. Raises BadFrame when they are not there or make no sense."""
+    """The four parts of a frame's msgpack header. Raises InvalidRequest when they are not there or make no sense."""
     try:
         header = _decode(encoded)
     except Exception as error:  # msgspec, recursion, hashing, overflow: whatever it is, the peer's bytes caused it
-        raise BadFrame(f"A frame's header is not the msgpack it should be: {error}") from error
+        raise InvalidRequest(f"A frame's header is not the msgpack it should be: {error}") from error
     kind, correlation_id, third, _ = header
     if correlation_id < 0:
-        raise BadFrame(f"The correlation id {correlation_id} is negative.")
+        raise InvalidRequest(f"The correlation id {correlation_id} is negative.")
     if kind in (REQUEST, NOTIFICATION):
         sound = type(third) is str
     elif kind == REPLY:
@@ -212,7 +215,7 @@ def decode_header(encoded: Buffer) -> Header:
     else:
         sound = kind == ERROR and _is_error(third)
     if not sound:
-        raise BadFrame(f"A frame of kind {kind} with {type(third).__name__} in the third place has no meaning.")
+        raise InvalidRequest(f"A frame of kind {kind} with {type(third).__name__} in the third place has no meaning.")
     return header
 
 

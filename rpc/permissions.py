@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
 from raylog.rpc.credentials import Role
-from raylog.rpc.errors import BadFrame, NotPermitted, RpcError
 from raylog.rpc.request import Handler, Request
 from raylog.rpc.tokens import ReadGrant
 
@@ -48,23 +48,29 @@ class Permissions:
         """What a peer may call, and the handler of its requests."""
         return self.allowed(role), handler if grant is None else self.guarded(handler, grant)
 
-    def refusal(self, method: str, role: Role) -> RpcError:
+    def refusal(self, method: str, role: Role) -> RaylogError:
         """The error for a method that a role may not call."""
         needed = self.roles.get(method)
         if needed is None:
-            return BadFrame(f"A {self.endpoint} knows no method {method!r} for clients.")
+            return InvalidRequest(f"A {self.endpoint} knows no method {method!r} for clients.")
         whose = "the cluster's own secret" if needed == Role.CLUSTER else "a client's secret"
         mine = "a token" if role == Role.READER else "a client's secret"
-        return NotPermitted(f"{method} of a {self.endpoint} needs {whose}; this connection has proved {mine}.")
+        return ClusterAuthorizationFailed(
+            f"{method} of a {self.endpoint} needs {whose}; this connection has proved {mine}."
+        )
 
     def guarded(self, handler: Handler, grant: ReadGrant) -> Handler:
         """The handler of a connection that has only a token: refuses what the grant does not cover, or ended."""
 
         def guard(request: Request) -> None:
             if time.time() >= grant.expires_s:
-                request.fail(NotPermitted("The token of this connection has expired; plan the read again."))
+                request.fail(
+                    ClusterAuthorizationFailed("The token of this connection has expired; plan the read again.")
+                )
             elif not self.covers(request.method, request.args, grant):
-                request.fail(NotPermitted(f"The token of this connection does not cover this {request.method}."))
+                request.fail(
+                    ClusterAuthorizationFailed(f"The token of this connection does not cover this {request.method}.")
+                )
             else:
                 handler(request)
 

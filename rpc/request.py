@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from raylog.rpc.errors import UNKNOWN_SERVER_ERROR, BadFrame
+from raylog.core.errors import InvalidRequest, RaylogError, UnknownServerError
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from raylog.rpc.reply import Reply
 
@@ -119,7 +119,7 @@ class Request:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error: its `code` (an int, else -1), its message and its `details` (a dict, if it has one)."""
+        """Answer with an error: its code, message and details; UnknownServerError for one that is not of the tree."""
         if not self._open:
             return
         self._open = False
@@ -148,17 +148,11 @@ def _count_refusal(refusals: dict[tuple[str, int], int] | None, method: str, cod
 
 def refuse_requests(request: Request) -> None:
     """The handler of an end that has none."""
-    raise BadFrame(f"This end takes no requests; {request.method} was refused.")
+    raise InvalidRequest(f"This end takes no requests; {request.method} was refused.")
 
 
 def describe(error: BaseException) -> list[object]:
     """An error as it travels: [code, message, details]."""
-    code = getattr(error, "code", UNKNOWN_SERVER_ERROR)
-    if not isinstance(code, int) or isinstance(code, bool):
-        code = UNKNOWN_SERVER_ERROR
-    message = getattr(error, "message", None)
-    if not isinstance(message, str):
-        known = code != UNKNOWN_SERVER_ERROR and str(error)
-        message = str(error) if known else f"{type(error).__name__}: {error}"
-    details = getattr(error, "details", None)
-    return [int(code), message, details if isinstance(details, dict) else {}]
+    if isinstance(error, RaylogError):
+        return [error.code, error.message, error.details]
+    return [UnknownServerError.code, f"{type(error).__name__}: {error}", {}]

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from raylog.core.errors import RaylogError
+
 from .epochs import LeaderEpochHistory
-from .errors import CorruptBatch, LogDamaged, StorageError, WrongTopicId
+from .errors import CorruptBatch, LogDamaged, WrongTopicId
 from .files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
 from .producer_state import ProducerState
 from .segment import LOG, SNAPSHOT, offset_name
@@ -171,5 +173,5 @@ class Checkpoints:
         """As `write_snapshot`, where a failure costs only time in a later recovery."""
         try:
             self.write_snapshot(offset, producers, durable=False)
-        except StorageError:
+        except RaylogError:
             remove(self.folder / offset_name(offset, SNAPSHOT))

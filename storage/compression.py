@@ -13,7 +13,7 @@ import struct
 import zlib
 from typing import Any
 
-from .errors import CorruptBatch, UnsupportedCompression
+from .errors import CorruptBatch, unsupported
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 COMPRESSIONS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
@@ -42,7 +42,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         return packed
     if codec == ZSTD:
         return bytes(_cramjam().zstd.compress(data, level=3 if level is None else level))
-    raise UnsupportedCompression(codec)
+    raise unsupported(codec)
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
@@ -57,7 +57,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
         return _decompress_lz4(data, max_bytes)
     if codec == ZSTD:
         return _decompress_zstd(data, max_bytes)
-    raise UnsupportedCompression(codec)
+    raise unsupported(codec)
 
 
 def _too_large(max_bytes: int) -> CorruptBatch:
@@ -170,7 +170,7 @@ def _lz4_frame() -> Any:  # the module has no type information
     try:
         import lz4.frame
     except ImportError as error:
-        raise UnsupportedCompression("lz4", "Install the package lz4 on this machine") from error
+        raise unsupported("lz4", "Install the package lz4 on this machine") from error
     return lz4.frame
 
 
@@ -178,5 +178,5 @@ def _cramjam() -> Any:  # the module is loaded on first use
     try:
         import cramjam
     except ImportError as error:
-        raise UnsupportedCompression("snappy or zstd", "Install the package cramjam on this machine") from error
+        raise unsupported("snappy or zstd", "Install the package cramjam on this machine") from error
     return cramjam

@@ -19,7 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .errors import DirectoryInUse, StorageError, WrongDirectory, from_os_error
+from raylog.core.errors import InvalidTopic
+
+from .errors import DirectoryInUse, WrongDirectory, from_os_error
 from .files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
 
 META = "meta.properties"
@@ -29,26 +31,17 @@ PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 PARTITION_MAX = 2**31 - 1
 
 
-class InvalidTopicName(StorageError):
-    """A topic name that cannot be part of a folder name. Choose another."""
-
-    code = 17
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(
+def check_topic_name(topic: str) -> None:
+    """Raise InvalidTopic unless `topic` may name a topic, by Kafka's rule."""
+    if topic in (".", "..") or not TOPIC_NAME.fullmatch(topic):
+        raise InvalidTopic(
             f"Topic name {topic!r} is invalid. Use 1 to 249 letters, digits, dots, underscores and hyphens, "
             "and neither '.' nor '..'."
         )
 
 
-def check_topic_name(topic: str) -> None:
-    """Raise InvalidTopicName unless `topic` may name a topic, by Kafka's rule."""
-    if topic in (".", "..") or not TOPIC_NAME.fullmatch(topic):
-        raise InvalidTopicName(topic)
-
-
 def partition_folder(root: Path, topic: str, partition: int) -> Path:
-    """The folder of one partition, `<topic>-<partition>`. InvalidTopicName."""
+    """The folder of one partition, `<topic>-<partition>`. InvalidTopic."""
     check_topic_name(topic)
     if partition < 0:
         raise ValueError(f"Partition {partition} must not be negative.")

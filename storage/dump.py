@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from raylog.core.errors import RaylogError
+
 from . import filesystem
 from .compression import COMPRESSIONS
-from .errors import CorruptBatch, StorageError
+from .errors import CorruptBatch
 from .files import exists, list_files, read_at, read_bytes
 from .index import IndexDamaged, OffsetIndex, TimeIndex
 from .records import HEADER_BYTES, BatchHeader, Header, check_crc, decode_batch, parse_header
@@ -139,7 +141,7 @@ def _batch_row(name: str, position: int, header: BatchHeader, data: bytes) -> Ba
 def _record_rows(name: str, position: int, header: BatchHeader, data: bytes) -> Iterator[Row]:
     try:
         columns = decode_batch(data, 0, header, verify=False)
-    except StorageError as error:  # a corrupt body, or a codec whose library is missing here
+    except RaylogError as error:  # a corrupt body, or a codec whose library is missing here
         yield ProblemRow(file=name, position=position, reason=str(error))
         return
     for index, offset in enumerate(columns.offsets):

@@ -11,10 +11,12 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from raylog.core.errors import RaylogError
+
 from . import filesystem
 from .compression import Buffer
 from .descriptors import open_file
-from .errors import NotDurable, StorageError, from_os_error
+from .errors import NotDurable, from_os_error
 
 TEMPORARY = ".tmp"
 
@@ -110,7 +112,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     if durable:
         try:
             sync_folder(path.parent)
-        except StorageError as error:
+        except RaylogError as error:
             raise NotDurable(path, error) from error
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from .errors import StorageError
+from raylog.core.errors import RaylogError
+
 from .files import read_text, remove, sync_folder, write_atomically
 
 HIGH_WATERMARK = "high-watermark-checkpoint"
@@ -41,7 +42,7 @@ class KeptWatermark:
     def keep(self, *, durable: bool = False) -> None:
         """Write what is wanted, with four system calls; an old file that survives a crash of the machine is true, too.
 
-        Raises StorageError, and leaves the old file.
+        Raises RaylogError, and leaves the old file.
         """
         with self._lock:
             wanted = self._wanted
@@ -56,7 +57,7 @@ class KeptWatermark:
             if self.offset > to:
                 try:
                     self._write(to, durable=True)
-                except StorageError:  # a full disk still lets go of files
+                except RaylogError:  # a full disk still lets go of files
                     remove(self._path)
                     sync_folder(self._path.parent)
                     self.offset = 0
@@ -79,7 +80,7 @@ def _text(offset: int) -> bytes:
 def _read(path: Path) -> int:
     try:
         text = read_text(path)
-    except StorageError:
+    except RaylogError:
         return 0
     digits = (text or "").split(" ")[0]
     whole = digits.isascii() and digits.isdigit() and len(digits) < 20

@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from raylog.core.errors import RaylogError
+
 from . import reading
 from .checkpoints import Checkpoints, CleanMark
 from .compression import Buffer
 from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .descriptors import keep_reserve
 from .epochs import LeaderEpochHistory
-from .errors import DescriptorsExhausted, DiskFull, LogClosed, OffsetOutOfRange, StorageError, from_os_error
+from .errors import DescriptorsExhausted, DiskFull, LogClosed, from_os_error, out_of_range
 from .files import private_folder, sync_folder
 from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from .recovery import Recovered, Recovery, replay
@@ -145,7 +147,7 @@ class PartitionLog:
         self._roll_if_due(len(payload), headers[-1], now_ms)
         try:
             return self._write(payload, headers, began)
-        except StorageError:
+        except RaylogError:
             if began and self.epochs.truncate_from_end(self.log_end_offset + 1):
                 self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log
             raise
@@ -181,7 +183,7 @@ class PartitionLog:
         if began:
             try:
                 self._checkpoints.write_epochs(self.epochs)
-            except StorageError:
+            except RaylogError:
                 self.epochs.entries = before
                 raise
         return tuple(began)
@@ -265,7 +267,7 @@ class PartitionLog:
     def _spans(self, offset: int, max_bytes: int, upper: int) -> list[reading.Span]:
         self._require_open()
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
         found = reading.spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
         for span in found:
             self._recent.touch(span.segment)
@@ -308,7 +310,7 @@ class PartitionLog:
         except DescriptorsExhausted:  # no fault of the disk: nothing that was written is in doubt
             self._folder_dirty = folder_dirty or self._folder_dirty
             raise
-        except StorageError:
+        except RaylogError:
             self._closed_because = "a sync failed, so bytes may be lost"
             raise
         with self._lock:
@@ -326,7 +328,7 @@ class PartitionLog:
         if due or self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES:
             try:
                 self._write_recovery_point(self.synced_end_offset)
-            except StorageError:
+            except RaylogError:
                 self._checkpoint_at = time.monotonic()  # an old recovery point is safe; the sync itself has succeeded
 
     def _write_recovery_point(self, offset: int) -> None:
@@ -426,7 +428,7 @@ class PartitionLog:
         """Make records below `offset` unreadable (delete_records); their segments go with the next retention."""
         self._require_open()
         if offset > self.log_end_offset:
-            raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
         if offset > self.log_start_offset:
             self._checkpoints.write_log_start(offset)
             self._move_start(offset)

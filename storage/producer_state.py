@@ -13,7 +13,9 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
-from .errors import CorruptBatch, InvalidProducerEpoch, OutOfOrderSequence
+from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
+
+from .errors import CorruptBatch
 from .records import SEQUENCE_MAX, BatchHeader
 
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
@@ -81,7 +83,10 @@ class ProducerState:
         if entry is None:
             return None
         if header.producer_epoch < entry.epoch:
-            raise InvalidProducerEpoch(header.producer_id, entry.epoch, header.producer_epoch)
+            raise InvalidProducerEpoch(
+                f"Producer {header.producer_id} has epoch {header.producer_epoch}, but epoch {entry.epoch} has written "
+                "already. This producer is fenced; start a new one."
+            )
         first = header.base_sequence
         if first < 0:  # a control batch: it carries an epoch and no sequence
             return None
@@ -96,7 +101,10 @@ class ProducerState:
                 if known.first_sequence == first and known.last_sequence == last:
                     return Duplicate(known.first_offset, known.end_offset)
         if first != expected:
-            raise OutOfOrderSequence(header.producer_id, expected, first)
+            raise OutOfOrderSequence(
+                f"Producer {header.producer_id} sent sequence {first} where {expected} must follow. "
+                "Send the missing batch first, or take a new producer epoch."
+            )
         return None
 
     def apply(self, header: BatchHeader, seen_ms: int | None = None) -> None:

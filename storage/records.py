@@ -22,7 +22,7 @@ from .columns import Header as Header
 from .columns import OpenBatch as OpenBatch
 from .compression import COMPRESSIONS as COMPRESSIONS  # re-exported: part of this module's interface
 from .compression import Buffer, compress, decompress
-from .errors import CorruptBatch, UnsupportedCompression
+from .errors import CorruptBatch, unsupported
 from .grids import Grid as Grid
 from .grids import Layout as Layout
 
@@ -261,7 +261,7 @@ def check_columns(
         if column is not None and len(column) != count:
             raise ValueError(f"The column {name} holds {len(column)} entries, but there are {count} records.")
     if not 0 <= compression <= 4:
-        raise UnsupportedCompression(compression)
+        raise unsupported(compression)
 
 
 def encode_batch(

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import google_crc32c
 
-from .compression import Buffer
-from .config import LogConfig
-from .errors import (
-    CorruptBatch,
+from raylog.core.errors import (
     DuplicateSequence,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTimestampType,
     RecordTooLarge,
-    UnsupportedCompression,
 )
+
+from .compression import Buffer
+from .config import LogConfig
+from .errors import CorruptBatch, refused, unsupported
 from .producer_state import Duplicate, ProducerState
 from .records import (
     COMPRESSION_MASK,
@@ -71,7 +70,11 @@ def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) 
     for position, header in batches:
         size = header.batch_length + LENGTH_PREFIX_BYTES
         if size > config.max_message_bytes:
-            raise RecordTooLarge(size, config.max_message_bytes)
+            limit = config.max_message_bytes
+            raise RecordTooLarge(
+                f"Record batch of {size} bytes exceeds max.message.bytes={limit}. "
+                "Send smaller batches or raise the limit."
+            )
         attributes, count, newest, first = (
             header.attributes,
             header.record_count,
@@ -81,27 +84,35 @@ def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) 
         if attributes & _REFUSED_BITS:
             raise _refused_bit(attributes)
         if count != header.last_offset_delta + 1:
-            raise InvalidRecord(f"it has {count} records, and its last one is number {header.last_offset_delta}")
+            raise refused(f"it has {count} records, and its last one is number {header.last_offset_delta}")
         if count > size - HEADER_BYTES and count > _records_max(header, config):
-            raise InvalidRecord(f"{count} records cannot be in a batch of {size} bytes; send smaller batches")
+            raise refused(f"{count} records cannot be in a batch of {size} bytes; send smaller batches")
         if attributes & COMPRESSION_MASK > 4:
-            raise UnsupportedCompression(attributes & COMPRESSION_MASK)
+            raise unsupported(attributes & COMPRESSION_MASK)
         if newest > latest or first > latest:
             after = config.message_timestamp_after_max_ms
-            raise InvalidTimestamp(max(newest, first), now_ms, "message.timestamp.after.max.ms", after)
+            raise _far_from_now(max(newest, first), now_ms, "message.timestamp.after.max.ms", after)
         if (first < earliest or newest < earliest) and newest != _NO_TIMESTAMP:
             before = config.message_timestamp_before_max_ms
-            raise InvalidTimestamp(min(newest, first), now_ms, "message.timestamp.before.max.ms", before)
+            raise _far_from_now(min(newest, first), now_ms, "message.timestamp.before.max.ms", before)
         if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
             raise CorruptBatch("it has a producer id, but no sequence or no producer epoch", position=position)
 
 
-def _refused_bit(attributes: int) -> InvalidRecord | InvalidTimestampType:
+def _refused_bit(attributes: int) -> InvalidRecord | InvalidTimestamp:
     if attributes & CONTROL_BIT:
-        return InvalidRecord("clients do not write control batches")
+        return refused("clients do not write control batches")
     if attributes & TRANSACTIONAL_BIT:
-        return InvalidRecord("it belongs to a transaction, and this version has none")
-    return InvalidTimestampType()
+        return refused("it belongs to a transaction, and this version has none")
+    return InvalidTimestamp("A producer must not set the timestamp type LogAppendTime; send CreateTime.")
+
+
+def _far_from_now(timestamp_ms: int, now_ms: int, key: str, limit_ms: int) -> InvalidTimestamp:
+    side = "ahead of" if timestamp_ms > now_ms else "behind"
+    return InvalidTimestamp(
+        f"Timestamp {timestamp_ms} is {abs(timestamp_ms - now_ms)} ms {side} the broker's clock, {key}={limit_ms}. "
+        "Timestamps are milliseconds since 1970: check the unit and the clocks."
+    )
 
 
 def _records_max(header: BatchHeader, config: LogConfig) -> int:
@@ -148,5 +159,8 @@ def check_producers(batches: list[PlacedHeader], producers: ProducerState) -> Du
         return None
     if len(copies) != len(batches):
         header = batches[0][1]
-        raise DuplicateSequence(header.producer_id, header.base_sequence)
+        raise DuplicateSequence(
+            f"Producer {header.producer_id} sent sequence {header.base_sequence} again together with new batches. "
+            "Send the new ones alone."
+        )
     return Duplicate(copies[0].first_offset, copies[-1].end_offset)

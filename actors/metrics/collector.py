@@ -15,11 +15,12 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import reading_from_wire
 from raylog.actors.transport import dial
 from raylog.core.controller.image import MetadataImage
+from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metrics.families import ReplicaFigures
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import usage_from_wire
-from raylog.rpc import Connection, RpcError, Secret
+from raylog.rpc import Connection, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Inquiries:
         async with self._dials:
             try:
                 connection = await dial(*endpoint, secret=self._secret, timeout_s=timeout_s)
-            except (RpcError, OSError) as error:
+            except (RaylogError, OSError) as error:
                 logger.debug("no figures from %s: %s", endpoint, error)
                 return
         known = self._connections.get(endpoint)

@@ -25,7 +25,6 @@ from raylog.core.config import ClusterConfig
 from raylog.core.errors import RaylogError
 from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_wire, render
 from raylog.core.metrics.families import active_controller
-from raylog.rpc import RpcError
 
 if TYPE_CHECKING:
     from raylog.actors.broker_server import BrokerServer
@@ -186,7 +185,7 @@ class NodePage:
         try:
             reply = await link.call("controller_metrics", [], timeout_s=CONTROLLER_S)
             return [active_controller(1), *families_from_wire(reply.args)]
-        except (RpcError, RaylogError, ValueError, TypeError) as error:
+        except (RaylogError, ValueError, TypeError) as error:
             logger.debug("the controller has no figures: %s", error)
             return [active_controller(0)]
 

@@ -27,7 +27,6 @@ from raylog.core.errors import (
     RequestTimedOut,
 )
 from raylog.core.ids import TopicPartition
-from raylog.rpc import RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ class Fetcher:
             try:
                 await self._fetch(state, backoff)
             except Exception as failure:  # an unknown one, too: the end of this task would end the partition unseen
-                if not isinstance(failure, RpcError | RaylogError):
+                if not isinstance(failure, RaylogError):
                     logger.exception("Fetching %s failed.", state.partition)
                 await self._failed(state, session, as_raylog_error(failure), backoff)
 

@@ -26,7 +26,6 @@ from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPart
 from raylog.core.groups.assignors import Subscription
 from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
-from raylog.rpc import RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +230,7 @@ class GroupSession:
     async def _ask(self, call: Call, args: list[object], timeout_s: float) -> Any:
         try:
             reply = await self._cluster.call_coordinator(self.membership.group, call.value, args, timeout_s=timeout_s)
-        except RpcError as failure:
+        except RaylogError as failure:
             raise as_raylog_error(failure) from failure
         return reply.args
 
@@ -329,7 +328,7 @@ class GroupSession:
         if args is not None:
             try:
                 await self._cluster.call_coordinator(member.group, "leave_group", args, timeout_s=timeout_s)
-            except (RpcError, RaylogError):
+            except RaylogError:
                 pass  # the session timeout says goodbye in its place
 
     async def close(self) -> None:

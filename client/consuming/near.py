@@ -17,10 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from raylog.client.consuming.opening import FetchedBatch
-from raylog.core.errors import RetriableError
+from raylog.core.errors import RaylogError, RetriableError
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Connection, machine_number
-from raylog.storage.errors import StorageError
 from raylog.storage.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
 
 ALONE_BYTES = 64 << 10
@@ -100,7 +99,7 @@ class Place(NamedTuple):
                 used = batches[-1].place + batches[-1].header.size
                 if used < len(data) == length:
                     raise NearReadFailed(f"A segment holds no whole batch at {position + used}.")
-        except StorageError as error:
+        except RaylogError as error:
             raise NearReadFailed(f"A segment holds no batch at {position}: {error}") from error
         return batches, Place(file, position + used, length - used) if used < length else None
 

@@ -23,7 +23,6 @@ from raylog.core.errors import (
     from_code,
 )
 from raylog.core.ids import TopicPartition
-from raylog.rpc import RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ async def list_offsets(
     )
     found: dict[TopicPartition, OffsetAndTimestamp | RaylogError | None] = {}
     for partition, answer in zip(partitions, answers, strict=True):
-        if isinstance(answer, (RpcError, RaylogError)):
+        if isinstance(answer, RaylogError):
             found[partition] = as_raylog_error(answer)
         elif isinstance(answer, BaseException):
             raise answer
@@ -198,7 +197,7 @@ class CommittedOffsets:
         assert self._group is not None  # `_known_group` was asked before
         try:
             reply = await self._cluster.call_coordinator(self._group, method, args, timeout_s=timeout_s)
-        except RpcError as error:
+        except RaylogError as error:
             raise as_raylog_error(error) from error
         return reply.args
 

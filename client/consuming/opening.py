@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.errors import CorruptBatch, StorageError
+from raylog.storage.errors import CorruptBatch
 from raylog.storage.records import BatchHeader, Columns, Grid, Layout, OpenBatch, check_crc, decode_batch, open_batch
 
 Deserializer = Callable[[bytes], Any]
@@ -59,7 +59,7 @@ class OpenPiece:
             if stop - begin == opened.rows:
                 return opened.column(name)
             found = opened.kept_column(name)
-        except StorageError as error:
+        except RaylogError as error:
             raise self.corrupt(error) from error
         return None if found is None else found[begin:stop]
 
@@ -81,14 +81,14 @@ class OpenPiece:
         """`keys` or `values` of the whole batch, where all have one length."""
         try:
             return self._opened.grid(name)
-        except StorageError as error:
+        except RaylogError as error:
             raise self.corrupt(error) from error
 
     def has_only_nulls(self, name: str) -> bool:
         """Whether `keys`, `values` or `headers` of the whole batch are null; known without a look at each."""
         try:
             return self._opened.has_only_nulls(name)
-        except StorageError as error:
+        except RaylogError as error:
             raise self.corrupt(error) from error
 
     @property
@@ -128,7 +128,7 @@ class BatchOpener:
         try:
             columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
             _check_offsets(columns.offsets, batch.header)
-        except Exception as error:  # a hostile body may raise more than StorageError; the batch is named in any case
+        except Exception as error:  # a hostile body may raise more than RaylogError; the batch is named in any case
             raise self._poisoned(batch, error) from error
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
@@ -157,7 +157,7 @@ class BatchOpener:
         if self._check_crcs:
             try:
                 check_crc(batch.buffer, batch.place, batch.header)
-            except StorageError as error:
+            except RaylogError as error:
                 raise corrupt(self._partition, batch.header.base_offset, error) from error
 
     def _poisoned(self, batch: FetchedBatch, error: Exception) -> CorruptMessage:
@@ -225,7 +225,7 @@ class ColumnPiece(NamedTuple):
 def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
     """The error for a batch that cannot be read; `next_offset` is the first behind it, where that is certain."""
     behind = "seek behind it" if next_offset is None else f"seek to {next_offset} to go on behind it"
-    what = str(cause) if isinstance(cause, StorageError) else f"{type(cause).__name__}: {cause}"
+    what = str(cause) if isinstance(cause, RaylogError) else f"{type(cause).__name__}: {cause}"
     place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}
     return CorruptMessage(
         f"The batch at offset {offset} of {partition} is damaged ({what}). It is fetched again at the next poll; "

@@ -19,7 +19,6 @@ from raylog.client.consuming.opening import BatchOpener, ColumnPiece, FetchedBat
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.errors import StorageError
 from raylog.storage.records import iter_headers
 
 NEAR_CHUNK_BYTES = 512 << 10
@@ -171,7 +170,7 @@ class PartitionState:
                 self._waiting.append(FetchedBatch(payload, place, header))
                 self.fetch_offset = max(self.fetch_offset, header.next_offset)
                 taken_in += header.size
-        except StorageError as error:
+        except RaylogError as error:
             self._damage = corrupt(self.partition, self.fetch_offset, error)
         if len(payload) and not taken_in and self._damage is None:
             self._damage = corrupt(self.partition, self.fetch_offset, ValueError("no whole batch was sent"))

@@ -14,7 +14,8 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consuming.near import NearReadFailed, near_arguments, open_places
 from raylog.client.consuming.partition import PartitionState
 from raylog.client.metadata import PartitionInfo
-from raylog.rpc import Connection, Reply, RpcError
+from raylog.core.errors import RaylogError
+from raylog.rpc import Connection, Reply
 
 ISOLATION_READ_UNCOMMITTED = 0
 
@@ -102,7 +103,7 @@ class FetchStream:
         wants_near = self._config.short_circuit_reads and self.state.reads_near
         return near_arguments(self.connection) if wants_near else []
 
-    def _answered(self, answer: Reply | RpcError) -> None:
+    def _answered(self, answer: Reply | RaylogError) -> None:
         if self._ended.done():  # also when `run` was cancelled
             return
         if not isinstance(answer, Reply):

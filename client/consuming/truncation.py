@@ -13,7 +13,7 @@ from raylog.client.consuming.near import NearReadFailed
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.metadata import PartitionInfo
 from raylog.core.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange
-from raylog.rpc import Connection, RemoteError
+from raylog.rpc import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,7 @@ async def has_what_was_read(
     args = [state.topic_id, leader.partition, leader.leader_epoch, epoch]
     try:
         reply = await connection.call("offset_for_leader_epoch", args, timeout_s=timeout_s)
-    except RemoteError as error:
-        if error.code != InvalidRequest.code:
-            raise
+    except InvalidRequest:
         state.compared_epoch = leader.leader_epoch  # a leader of the first release, which cannot tell
         return True
     if state.session != session:

@@ -7,9 +7,16 @@ the group's state (Kafka's table). Called by ``coordinator.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
-from raylog.core.errors import NonEmptyGroup, RaylogError, RebalanceInProgress, RecordTooLarge, UnknownMemberId
+from raylog.core.errors import (
+    InvalidRequest,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    RaylogError,
+    RebalanceInProgress,
+    RecordTooLarge,
+    UnknownMemberId,
+)
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived
 from raylog.core.groups.group import Group
@@ -17,10 +24,6 @@ from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.sizes import row_bytes
 from raylog.core.groups.states import GroupState
-
-OFFSET_METADATA_TOO_LARGE: Final = 12
-"""Kafka's number, per partition in a commit's reply."""
-INVALID_REQUEST: Final = 42
 
 
 class OffsetStore:
@@ -103,9 +106,9 @@ def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision, s
     for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
         code = 0
         if offset < 0:
-            code = INVALID_REQUEST  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
+            code = InvalidRequest.code  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
         elif len(metadata.encode()) > settings.offset_metadata_bytes_max:
-            code = OFFSET_METADATA_TOO_LARGE
+            code = OffsetMetadataTooLarge.code
         else:
             committed = OffsetCommitted(
                 key=OffsetKey(group.name, topic_id, topic, partition),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from raylog.core.errors import FencedLeaderEpoch, OffsetOutOfRange, StaleBrokerEpoch
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -28,9 +29,6 @@ from raylog.core.replication.events import (
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.throttle import Throttle
 
-_OFFSET_OUT_OF_RANGE = 1
-_FENCED_LEADER_EPOCH = 74
-_STALE_BROKER_EPOCH = 77
 _LOOK_AGAIN_MS = 500
 """How often a throttled replica looks whether it still has to wait: it may be in sync, or have a new rate."""
 
@@ -178,12 +176,12 @@ class Follower:
             return
         self._outstanding = None
         match event.error_code:
-            case code if code == _OFFSET_OUT_OF_RANGE:
+            case OffsetOutOfRange.code:
                 self._note(f"reset log [{self._log.start}, {self._log.end}) to {event.log_start_offset}")
                 self._log.reset(event.log_start_offset)
                 out.now.append(ResetLog(cause=event.cause, start_offset=event.log_start_offset))
                 self.fetch(event.cause, event.now_ms, out)
-            case code if code in (_FENCED_LEADER_EPOCH, _STALE_BROKER_EPOCH):
+            case FencedLeaderEpoch.code | StaleBrokerEpoch.code:
                 # Only the controller's next word helps; asking again and again would not.
                 self._retry_at_ms = event.now_ms + self.settings.fetch_timeout_ms
             case _:

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from raylog.core.errors import (
     FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidUpdateVersion,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -40,8 +42,7 @@ from raylog.core.replication.parked import ParkedDeletions, ParkedFetches, Parke
 from raylog.core.replication.state import PartitionState
 from raylog.core.replication.watermark import committed_end
 
-_INELIGIBLE_REPLICA = 107
-_FINAL_UNTIL_NEW_STATE = frozenset({74, 95})
+_FINAL_UNTIL_NEW_STATE = frozenset({FencedLeaderEpoch.code, InvalidUpdateVersion.code})
 _ALL_COMMITTED = -1
 _RESIGN_AGAIN_MS = 1_000
 
@@ -134,7 +135,7 @@ class Leader:
                 self.isr.settled()
             return
         self._note(f"isr proposal {pending.members} got error {event.error_code}")
-        if event.error_code == _INELIGIBLE_REPLICA:
+        if event.error_code == IneligibleReplica.code:
             incarnations = {broker: self._incarnation_of(broker) for broker in self.isr.committed}
             self.isr.refused(now_ms=event.now_ms, pause_ms=self.settings.isr_retry_ms, incarnations=incarnations)
         elif event.error_code in _FINAL_UNTIL_NEW_STATE:

@@ -25,7 +25,6 @@ from typing import Any, Final
 
 import raylog
 from raylog.core.errors import RaylogError
-from raylog.rpc import RpcError
 from tests.chaos.arena import CLUSTER_CONFIG, Arena, LeftOut, Setup
 from tests.chaos.report import spread
 from tests.chaos.sight import wait_until
@@ -95,7 +94,7 @@ class Watch:
 
     def _row(self, endpoints: Sequence[Endpoint], partition: int) -> list[Any]:
         for endpoint in endpoints:
-            with suppress(RaylogError, RpcError, OSError, TimeoutError):
+            with suppress(RaylogError, OSError, TimeoutError):
                 return self.wire.run(self.wire.partition(endpoint, TOPIC, partition))
         raise TimeoutError("no broker answers")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylog.actors.replica_roles import actors_by_role
-from raylog.core.errors import RaylogError, from_code
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
+from raylog.core.errors import RaylogError
+from raylog.rpc import Connection, Reply, connect
 from raylog.storage.records import encode_batch, iter_headers
 
 T = TypeVar("T")
@@ -116,10 +116,7 @@ class Wire:
         standing = self._connections.get(endpoint)
         if standing is None or standing.is_closed:
             standing = self._connections[endpoint] = await connect(*endpoint, secret=self.secret, timeout_s=5)
-        try:
-            return await standing.call(method, args, payload, timeout_s=timeout_s)
-        except RemoteError as refusal:
-            raise from_code(refusal.code, refusal.message, refusal.details) from None
+        return await standing.call(method, args, payload, timeout_s=timeout_s)
 
     def broker_endpoint(self) -> tuple[str, int]:
         """Return where this wire's broker listens."""
@@ -141,7 +138,7 @@ class Wire:
         def whole() -> bool:
             try:
                 rows = [self.look(topic, number) for number in range(partitions)]
-            except (RaylogError, RpcError, OSError, IndexError):
+            except (RaylogError, OSError, IndexError):
                 return False
             return all(row[1] > 0 and row[4] and sorted(row[6]) == sorted(row[5]) for row in rows)
 
@@ -173,7 +170,7 @@ class Wire:
         while True:
             try:
                 return self.run(attempt())
-            except (RaylogError, RpcError, OSError):
+            except (RaylogError, OSError):
                 assert time.monotonic() < deadline, f"{topic}-{partition} takes nothing"
                 time.sleep(0.01)
 

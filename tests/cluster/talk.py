@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from raylog.actors.clock import wall_ms
-from raylog.core.errors import NotController, RaylogError, from_code
-from raylog.rpc import Connection, RemoteError, Reply, RpcError, connect
+from raylog.core.errors import NotController, RaylogError
+from raylog.rpc import Connection, Reply, connect
 from raylog.storage.records import decode_batch, encode_batch, iter_headers
 from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
 
@@ -74,10 +74,7 @@ class Talk:
 
     async def call(self, endpoint: tuple[str, int], method: str, args: object, payload: bytes = b"") -> Reply:
         """Call a method; a refusal is raised as the error class that the client would see."""
-        try:
-            return await (await self.connection(endpoint)).call(method, args, payload, timeout_s=CALL_S)
-        except RemoteError as refusal:
-            raise from_code(refusal.code, refusal.message, refusal.details) from None
+        return await (await self.connection(endpoint)).call(method, args, payload, timeout_s=CALL_S)
 
     # ------------------------------------------------------------ brokers
 
@@ -125,7 +122,7 @@ class Talk:
             for one in list(self.cluster.broker_servers):
                 try:
                     topic = await self.topic(name, one)
-                except (NotController, RpcError, OSError):
+                except (NotController, RaylogError, OSError):
                     rows.append(None)  # that broker is starting
                 else:
                     rows.append(
@@ -206,7 +203,7 @@ class Talk:
             try:
                 _, host, port = (await self.broker("find_coordinator", ["group", group])).args
                 await self.call((host, port), "list_groups", [])
-            except (RaylogError, RpcError, OSError) as not_yet:
+            except (RaylogError, OSError) as not_yet:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise AssertionError(f"no coordinator for {group} within 20 s") from not_yet
                 await asyncio.sleep(0.02)

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from raylog.core.errors import KafkaStorageError, StaleMetadataError
+from raylog.core.errors import KafkaStorageError, RaylogError, StaleMetadataError
 from raylog.core.replication.disk import PATIENCE_MS
-from raylog.storage.errors import DiskFull, StorageError, StorageIoError
+from raylog.storage.errors import DiskFull, StorageIoError
 from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
 
-def break_disk(cluster: LocalCluster, topic: str, broker: int, error: StorageError) -> Callable[[], None]:
+def break_disk(cluster: LocalCluster, topic: str, broker: int, error: RaylogError) -> Callable[[], None]:
     """Let every append of a replica fail until the returned function is called."""
     log = cluster.replica(topic, 0, broker)._running().log
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from raylog.core.errors import InvalidRequest, RaylogError, UnknownTopicId
-from raylog.rpc import ConnectionLost
+from raylog.core.errors import ConnectionFailed, InvalidRequest, RaylogError, UnknownTopicId
 from raylog.storage.records import encode_batch
 from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
@@ -145,7 +144,7 @@ async def quietly(talk: Talk, endpoint: tuple[str, int], method: str, args: Any)
     except RaylogError as refusal:
         if refusal.code == -1:
             raise AssertionError(f"{method} {args!r:.200} was not refused at the door") from refusal
-    except (TimeoutError, ConnectionLost):
+    except (TimeoutError, ConnectionFailed):
         connection.close("parked, or taken for somebody who has moved")
 
 

@@ -29,7 +29,6 @@ from raylog.core.errors import (
     RaylogError,
     StartFailed,
 )
-from raylog.rpc import RpcError
 from raylog.rpc.secret_files import SecretFiles
 from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, mapped, private_bytes, wait_for
 
@@ -235,7 +234,7 @@ def create_and_delete(wire: Wire, topic: str) -> None:
     def created() -> bool:
         try:
             wire.run(wire.call(wire.broker_endpoint(), "create_topic", [topic, 1, 3, None, {}, False, 5000]))
-        except (RaylogError, RpcError, OSError) as error:
+        except (RaylogError, OSError) as error:
             return "exists" in str(error)
         return True
 
@@ -309,7 +308,7 @@ def commit(wire: Wire, offset: int | None) -> int:
     while True:
         try:
             return wire.run(attempt())
-        except (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator, RpcError, OSError) as not_yet:
+        except (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator, RaylogError, OSError) as not_yet:
             if time.monotonic() >= deadline:
                 raise AssertionError("no coordinator within 60 s") from not_yet
             time.sleep(0.05)

@@ -12,7 +12,6 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     RaylogError,
 )
-from raylog.rpc import RpcError
 from raylog.storage.directory import partition_folder
 from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Partition, Talk, in_cluster, refused
@@ -71,7 +70,7 @@ async def test_all_replicas_move_at_once_under_a_producer_that_loses_nothing(clu
             number += 1
             try:
                 acknowledged[await talk.produce("t", value, timeout_ms=2000)] = value
-            except (RaylogError, RpcError, OSError):
+            except (RaylogError, OSError):
                 await asyncio.sleep(0.01)  # not acknowledged: it may be stored or not
 
     writer = asyncio.create_task(write())

@@ -4,7 +4,6 @@ import asyncio
 import gc
 
 from raylog.core.errors import NotEnoughReplicas, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
-from raylog.rpc import RpcError
 from tests.cluster.local_cluster import LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
@@ -204,7 +203,7 @@ async def test_nothing_acknowledged_by_all_is_lost_while_leaders_come_and_go(clu
             try:
                 await talk.produce("t", value, timeout_ms=1000)
                 acknowledged.append(value)
-            except (RaylogError, RpcError, OSError):
+            except (RaylogError, OSError):
                 await asyncio.sleep(0.01)
 
     producing = asyncio.create_task(produce())

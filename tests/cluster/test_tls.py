@@ -11,7 +11,8 @@ import pytest
 
 import raylog
 from raylog.actors import transport
-from raylog.rpc import ConnectFailed, connect
+from raylog.core.errors import ConnectionFailed
+from raylog.rpc import connect
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.unit.rpc.test_tls import environ, needs_openssl
 
@@ -46,7 +47,7 @@ def test_a_cluster_with_tls_produces_replicates_and_consumes(tmp_path: Path) -> 
                     while len(read) < 100:
                         for records in (await consumer.getmany(timeout_ms=500)).values():
                             read.update(record.value for record in records)
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionFailed):
                 await connect(*cluster.broker_servers[1].endpoint, secret=SECRET, timeout_s=2)
             assert not cluster.fatal
 

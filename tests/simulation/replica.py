@@ -49,7 +49,6 @@ from raylog.core.replication.events import (
 )
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.core.replication.state import PartitionState
-from raylog.storage.errors import StorageError
 from tests.simulation.disk import Entry, VirtualLog, chained
 from tests.simulation.pausing import Pausable
 from tests.simulation.requests import DeleteRequest, ProduceRequest, Uplink
@@ -332,7 +331,7 @@ class ReplicaProcess(Pausable):
             return
         try:
             known = self.log.check_producer(request.producer, request.sequence)
-        except StorageError:
+        except RaylogError:
             self.step(AppendFailed(cause="append", now_ms=now, request=number, error=OutOfOrderSequence()))
             return
         offset = self.log.end if known is None else known.first_offset

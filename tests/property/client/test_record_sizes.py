@@ -19,7 +19,6 @@ from raylog.client.sizes import (
 from raylog.core.config import TopicConfig
 from raylog.core.errors import RecordTooLarge
 from raylog.storage.config import LogConfig
-from raylog.storage.errors import RecordTooLarge as RefusedByTheLeader
 from raylog.storage.records import encode_stamped
 from raylog.storage.validation import check_produced, inspect
 
@@ -40,7 +39,7 @@ def batch(rows: list[tuple[Any, Any, Any]], moments: list[int]) -> bytes:
 def leader_takes(payload: bytes, limit: int) -> bool:
     try:
         check_produced(inspect(payload), LogConfig(max_message_bytes=limit), now_ms=0)
-    except RefusedByTheLeader:
+    except RecordTooLarge:
         return False
     return True
 

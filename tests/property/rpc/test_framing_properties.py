@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.rpc.errors import RpcError
+from raylog.core.errors import RaylogError
 from raylog.rpc.framing import LARGE_FRAME_BYTES, Frame, FrameDecoder, decode_header, encode_header
 
 MAX_FRAME_BYTES = 400_000
@@ -21,7 +21,7 @@ payloads = st.binary(max_size=300) | st.builds(
 messages = st.lists(st.tuples(st.text(max_size=10), arguments, payloads), max_size=6)
 
 
-def feed(stream: bytes, cuts: list[int]) -> tuple[list[Frame], RpcError | None, int]:
+def feed(stream: bytes, cuts: list[int]) -> tuple[list[Frame], RaylogError | None, int]:
     """Feed the stream with the first piece sizes as given, the rest as fits; also count the bytes it would not take."""
     decoder = FrameDecoder(MAX_FRAME_BYTES)
     frames: list[Frame] = []
@@ -77,6 +77,6 @@ def test_frames_before_the_first_bad_one_are_still_delivered(payload: bytes, noi
 def test_a_header_of_random_bytes_raises_nothing_but_our_own_error(noise: bytes) -> None:
     try:
         header = decode_header(noise)
-    except RpcError:
+    except RaylogError:
         return
     assert header[0] in (0, 1, 2, 3)

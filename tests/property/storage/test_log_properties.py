@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage import log as log_module
-from raylog.storage.errors import StorageError
 from raylog.storage.log import PartitionLog
 from raylog.storage.records import iter_headers
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
@@ -63,11 +63,11 @@ def reopened(folder: Path) -> bytes | None:
     """What can be read after a recovery; None where the log says that it is damaged."""
     try:
         log = open_log(folder, **CONFIG)
-    except StorageError:
+    except RaylogError:
         return None
     try:
         return whole(log)
-    except StorageError:
+    except RaylogError:
         return None
     finally:
         log.close()
@@ -146,7 +146,7 @@ def test_a_bit_flipped_under_an_open_log_is_an_error_or_was_not_read(
     for offset in range(log.log_end_offset):
         try:
             found = log.read(offset, choose.draw(st.integers(1, 900)), log.log_end_offset)
-        except StorageError:
+        except RaylogError:
             continue
         assert found in expected
         assert dict(values_of(found))[offset] == b"%d" % offset

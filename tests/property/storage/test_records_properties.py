@@ -3,9 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.core.errors import RaylogError
 from raylog.storage import records
 from raylog.storage.compression import compress, decompress
-from raylog.storage.errors import CorruptBatch, StorageError
+from raylog.storage.errors import CorruptBatch
 
 maybe_bytes = st.none() | st.binary(max_size=40)
 header_list = st.none() | st.lists(st.tuples(st.text(max_size=5), maybe_bytes), min_size=1, max_size=3)
@@ -54,7 +55,7 @@ def test_noise_never_crashes_a_decompressor(noise: bytes, codec: int, choose: st
     for data in (bytes(packed), noise):
         try:
             decompress(codec, data, max_bytes=1 << 20)
-        except StorageError:
+        except RaylogError:
             pass
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.tail_reader import KEPT_BYTES, TailReader
-from raylog.storage.errors import OffsetOutOfRange
+from raylog.core.errors import OffsetOutOfRange
 from raylog.storage.log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, open_log
 

@@ -20,7 +20,7 @@ from raylog.core.errors import (
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import OffsetCommitReceived, Tick
 from raylog.core.ids import TopicPartition
-from raylog.rpc import RemoteError, Request, connect
+from raylog.rpc import Request, connect
 from tests.unit.client.consumer_support import Member, eventually, fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
@@ -207,7 +207,7 @@ async def _join_as_foreigner(cluster: ToyCluster, coordinator: ToyCoordinator, m
         def args(member_id: str) -> list[Any]:
             return ["board", member_id, None, "foreigner", 5_000, 5_000, "consumer", [["range", metadata]]]
 
-        with pytest.raises(RemoteError) as refusal:  # with the id to join with
+        with pytest.raises(RaylogError) as refusal:  # with the id to join with
             await connection.call("join_group", args(""), timeout_s=10)
         member_id = str((refusal.value.details or {})["member_id"])
         joined = await connection.call("join_group", args(member_id), timeout_s=10)

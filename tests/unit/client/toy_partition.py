@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from raylog.core import errors
+from raylog.core.errors import RaylogError
 from raylog.rpc import Request
-from raylog.storage.errors import StorageError
 from raylog.storage.producer_state import ProducerState
 from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch, iter_headers, parse_header, stamp
 
@@ -66,7 +66,7 @@ class ToyPartition:
         """Whether the first batch is stored already: a leader does not find fault with what it has accepted before."""
         try:
             return self.producers.check(parse_header(payload)) is not None
-        except StorageError:
+        except RaylogError:
             return False
 
     def advance(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar, cast
 from raylog.client.runtime import Runtime
 from raylog.core import errors
 from raylog.rpc import Connection, Request, RequestConnection, RpcServer
-from raylog.storage.errors import StorageError
 from tests.unit.client.toy_partition import Fault, ToyPartition
 
 SECRET = b"toy secret of the tests"
@@ -341,7 +340,7 @@ class ToyCluster:
         def handle(request: Request) -> None:
             try:
                 serve(request)
-            except (errors.RaylogError, StorageError) as error:
+            except errors.RaylogError as error:
                 request.fail(error)
 
         return handle

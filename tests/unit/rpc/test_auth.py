@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raylog.core.errors import AuthenticationFailed
 from raylog.rpc.auth import (
     MAX_MESSAGE_BYTES,
     NONCE_BYTES,
@@ -16,7 +17,6 @@ from raylog.rpc.auth import (
     Software,
 )
 from raylog.rpc.credentials import Credentials, Role, derived_client_secret, to_dial, to_listen
-from raylog.rpc.errors import AuthenticationFailed
 from raylog.rpc.tokens import ReadGrant, ReadToken, TokenError, TopicGrant, mint
 
 SERVER_NONCE = bytes(range(NONCE_BYTES))

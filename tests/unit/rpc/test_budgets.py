@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from raylog.rpc import ConnectionLost, FrameTooLarge, Together
+from raylog.core.errors import ConnectionFailed
+from raylog.rpc import FrameTooLarge, Together
 from raylog.rpc.credentials import derived_client_secret
 from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header
 from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, run, serving, stranger, until, until_full
@@ -180,7 +181,7 @@ def test_large_arguments_are_taken_from_members_only(secret: bytes, is_taken: bo
             if is_taken:
                 await until(lambda: bool(place.echo.seen), "the request is handled")
             else:
-                with pytest.raises(ConnectionLost):
+                with pytest.raises(ConnectionFailed):
                     await call
                 assert not place.echo.seen
             call.cancel()

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from raylog.core.errors import ConnectionFailed, OffsetOutOfRange, RaylogError, RequestTimedOut
 from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls, Told, fail
-from raylog.rpc.errors import ConnectionLost, RemoteError, RpcError, RpcTimeout
 from raylog.rpc.reply import Reply
 from tests.unit.rpc.support import run
 
@@ -36,7 +36,7 @@ def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
             future.add_done_callback(partial(note, name))
             futures.append(future)
         results = await asyncio.gather(*futures, return_exceptions=True)
-        assert all(isinstance(result, RpcTimeout) for result in results)
+        assert all(isinstance(result, RequestTimedOut) for result in results)
         assert list(ended) == ["short", "middle", "long"]
         assert ended["short"] >= 0.1
         assert ended["middle"] >= 0.25
@@ -53,11 +53,11 @@ def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
         cancelled.cancel()
         assert pending.resolve(1, "yes", memoryview(b""))
         assert (await answered).args == "yes"
-        with pytest.raises(RpcTimeout):
+        with pytest.raises(RequestTimedOut):
             await waiting
         assert len(pending) == 0
         assert not pending.resolve(3, None, memoryview(b""))
-        assert not pending.reject(2, RemoteError(1, "late"))
+        assert not pending.reject(2, OffsetOutOfRange("late"))
 
     run(scenario())
 
@@ -68,7 +68,7 @@ def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
         futures = [added(pending, number, "fetch", 60) for number in range(100)]
         pending.fail_all("cable cut")
         for future in futures:
-            with pytest.raises(ConnectionLost, match="fetch: cable cut"):
+            with pytest.raises(ConnectionFailed, match="fetch: cable cut"):
                 await future
 
     run(scenario())
@@ -87,7 +87,7 @@ def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a_later
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         pending = PendingCalls(loop)
-        told: list[Reply | RpcError] = []
+        told: list[Reply | RaylogError] = []
         for number in (1, 2):
             pending.add(number, "m", 10, Told(loop, told.append))
         assert pending.resolve(1, "yes", memoryview(b""))
@@ -95,7 +95,7 @@ def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a_later
         pending.fail_all("cut")
         assert len(told) == 1
         await asyncio.sleep(0)
-        assert isinstance(told[1], ConnectionLost)
+        assert isinstance(told[1], ConnectionFailed)
         assert not pending.resolve(2, "late", memoryview(b""))
 
     run(scenario())
@@ -113,7 +113,7 @@ def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() -> None:
         waiting = Told(loop, bug)
         waiting.set_result(Reply(None, memoryview(b"")))
         assert [type(one) for one in reported] == [ZeroDivisionError]
-        fail(waiting, ConnectionLost("too late to be told"))
+        fail(waiting, ConnectionFailed("too late to be told"))
         await asyncio.sleep(0)
         assert len(reported) == 1
 

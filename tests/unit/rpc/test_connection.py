@@ -6,12 +6,19 @@ import asyncio
 import hashlib
 import itertools
 import logging
-import pickle
 import random
 
 import pytest
 
-from raylog.rpc import Connection, ConnectionLost, FrameTooLarge, RemoteError, Request, RpcTimeout, TooManyPendingCalls
+from raylog.core.errors import (
+    ConnectionFailed,
+    FencedLeaderEpoch,
+    RaylogError,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from raylog.rpc import Connection, FrameTooLarge, Request, TooManyPendingCalls
 from tests.unit.rpc.support import HandlerBug, leave, limits, run, serving, until
 
 
@@ -115,27 +122,20 @@ def test_notifications_arrive_in_order_with_calls_and_get_no_answer() -> None:
 
 
 def test_an_error_travels_with_code_message_and_details() -> None:
-    class Fenced(Exception):
-        code = 74
-        details = {"epoch": 5, "leader": "b"}  # noqa: RUF012
+    fenced = FencedLeaderEpoch("a newer leader exists", epoch=5, leader="b")
 
     def handler(request: Request) -> None:
-        request.fail(Fenced("a newer leader exists") if request.method == "known" else KeyError("x"))
+        request.fail(fenced if request.method == "known" else KeyError("x"))
 
     async def scenario() -> None:
         async with serving(handler) as place:
             connection = await place.connect()
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(FencedLeaderEpoch) as known:
                 await connection.call("known", timeout_s=5)
-            error = pickle.loads(pickle.dumps(caught.value))
-            assert (error.code, error.message, error.details) == (
-                74,
-                "a newer leader exists",
-                {"epoch": 5, "leader": "b"},
-            )
-            with pytest.raises(RemoteError, match="KeyError: 'x'") as caught:
+            error = known.value
+            assert (error.message, error.details, error.is_remote) == (fenced.message, fenced.details, True)
+            with pytest.raises(UnknownServerError, match="KeyError: 'x'"):
                 await connection.call("unknown", timeout_s=5)
-            assert caught.value.code == -1
             await leave(connection)
 
     run(scenario())
@@ -143,15 +143,14 @@ def test_an_error_travels_with_code_message_and_details() -> None:
 
 def test_details_that_cannot_be_sent_are_left_out() -> None:
     def handler(request: Request) -> None:
-        error = RemoteError(3, "message", {"socket": object()})
-        request.fail(error)
+        request.fail(UnknownTopicOrPartition("message", socket=object()))
 
     async def scenario() -> None:
         async with serving(handler) as place:
             connection = await place.connect()
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(UnknownTopicOrPartition) as caught:
                 await connection.call("m", timeout_s=5)
-            assert (caught.value.code, caught.value.message, caught.value.details) == (3, "message", {})
+            assert (caught.value.message, caught.value.details) == ("message", {})
             await leave(connection)
 
     run(scenario())
@@ -161,7 +160,7 @@ def test_an_exception_of_the_handler_spoils_one_call_and_is_logged(caplog: pytes
     async def scenario() -> None:
         async with serving() as place:
             connection = await place.connect()
-            with caplog.at_level(logging.ERROR), pytest.raises(RemoteError, match="HandlerBug: the handler broke"):
+            with caplog.at_level(logging.ERROR), pytest.raises(RaylogError, match="HandlerBug: the handler broke"):
                 await connection.call("raise", timeout_s=5)
             assert any(entry.exc_info and entry.exc_info[0] is HandlerBug for entry in caplog.records)
             assert (await connection.call("echo", ["on"], timeout_s=5)).args == ["on"]
@@ -177,9 +176,9 @@ def test_an_answer_that_cannot_be_encoded_reaches_the_caller_as_an_error() -> No
     async def scenario() -> None:
         async with serving(handler, limits=limits(max_frame_bytes=1000)) as place:
             connection = await place.connect()
-            with pytest.raises(RemoteError, match="TypeError"):
+            with pytest.raises(RaylogError, match="TypeError"):
                 await connection.call("object", timeout_s=5)
-            with pytest.raises(RemoteError, match="over the limit") as caught:
+            with pytest.raises(RaylogError, match="over the limit") as caught:
                 await connection.call("large", timeout_s=5)
             assert caught.value.code == FrameTooLarge.code
             await leave(connection)
@@ -191,7 +190,7 @@ def test_a_request_that_is_dropped_is_answered_with_an_error() -> None:
     async def scenario() -> None:
         async with serving() as place:
             connection = await place.connect()
-            with pytest.raises(RemoteError, match="dropped drop without an answer"):
+            with pytest.raises(RaylogError, match="dropped drop without an answer"):
                 await connection.call("drop", timeout_s=5)
             await leave(connection)
 
@@ -202,7 +201,7 @@ def test_only_the_first_answer_counts_and_a_late_one_is_dropped() -> None:
     async def scenario() -> None:
         async with serving() as place:
             connection = await place.connect()
-            with pytest.raises(RpcTimeout, match="did not answer keep"):
+            with pytest.raises(RequestTimedOut, match="did not answer keep"):
                 await connection.call("keep", timeout_s=0.05)
             request = place.echo.kept.pop()
             request.reply("late")
@@ -276,9 +275,9 @@ def test_closing_sends_what_is_queued_and_fails_what_waits() -> None:
             connection.close("enough")
             connection.close("twice")
             assert connection.is_closed
-            with pytest.raises(ConnectionLost, match="enough"):
+            with pytest.raises(ConnectionFailed, match="enough"):
                 await waiting
-            with pytest.raises(ConnectionLost, match="enough"):
+            with pytest.raises(ConnectionFailed, match="enough"):
                 await connection.call("echo", timeout_s=5)
             connection.notify("note", ["never sent"])
             await connection.wait_closed()
@@ -300,7 +299,7 @@ def test_when_the_server_goes_waiting_calls_fail_and_callbacks_run() -> None:
             waiting = connection.call_nowait("keep", timeout_s=30)
             await until(lambda: bool(place.echo.kept), "the request arrives")
             await place.server.close()
-            with pytest.raises(ConnectionLost):
+            with pytest.raises(ConnectionFailed):
                 await waiting
             await closed.wait()
             assert connection.is_closed
@@ -317,7 +316,7 @@ def test_an_end_without_handler_refuses_requests() -> None:
         async with serving(on_connect=accepted.append) as place:
             connection = await place.connect()
             await until(lambda: bool(accepted), "the server takes note of the connection")
-            with pytest.raises(RemoteError, match="takes no requests"):
+            with pytest.raises(RaylogError, match="takes no requests"):
                 await accepted[0].call("hello", timeout_s=5)
             await leave(connection)
 

@@ -8,7 +8,8 @@ import struct
 import msgspec
 import pytest
 
-from raylog.rpc.errors import BadFrame, FrameTooLarge
+from raylog.core.errors import InvalidRequest
+from raylog.rpc.errors import FrameTooLarge
 from raylog.rpc.framing import (
     ERROR,
     LARGE_FRAME_BYTES,
@@ -80,13 +81,13 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone() -> None:
 def test_a_header_longer_than_its_frame_is_refused() -> None:
     decoder = FrameDecoder(1000)
     feed(decoder, struct.pack(">II", 10, 7))
-    assert isinstance(decoder.failure, BadFrame)
+    assert isinstance(decoder.failure, InvalidRequest)
 
 
 def test_a_frame_without_room_for_the_header_length_is_refused() -> None:
     decoder = FrameDecoder(1000)
     feed(decoder, bytes(8))
-    assert isinstance(decoder.failure, BadFrame)
+    assert isinstance(decoder.failure, InvalidRequest)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_frame_without_room_for_the_header_length_is_refused() -> None:
     ],
 )
 def test_a_header_without_meaning_is_refused(header: object) -> None:
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidRequest):
         decode_header(msgspec.msgpack.encode(header))
 
 
@@ -124,7 +125,7 @@ def test_a_header_without_meaning_is_refused(header: object) -> None:
     ],
 )
 def test_bytes_that_are_no_msgpack_are_refused(encoded: bytes) -> None:
-    with pytest.raises(BadFrame):
+    with pytest.raises(InvalidRequest):
         decode_header(encoded)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from raylog.rpc import AuthenticationFailed, Credentials, Role, connect
+from raylog.core.errors import AuthenticationFailed
+from raylog.rpc import Credentials, Role, connect
 from raylog.rpc.addresses import ENV_ADVERTISED, Advertised, canonical
 from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
 from tests.unit.rpc.support import SECRET, is_cut, leave, run, serving, stranger, until

@@ -10,16 +10,8 @@ import struct
 
 import pytest
 
-from raylog.rpc import (
-    AuthenticationFailed,
-    ConnectFailed,
-    Connection,
-    ConnectionLost,
-    Request,
-    RpcServer,
-    RpcTimeout,
-    connect,
-)
+from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RequestTimedOut
+from raylog.rpc import Connection, Request, RpcServer, connect
 from raylog.rpc.framing import REQUEST, encode_header
 from tests.unit.rpc.support import (
     SECRET,
@@ -153,10 +145,10 @@ def test_connecting_to_a_silent_listener_or_to_nobody_fails_in_time() -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
-            with pytest.raises(ConnectFailed, match=str(port)):
+            with pytest.raises(ConnectionFailed, match=str(port)):
                 await connect("127.0.0.1", port, secret=SECRET)
             listener.listen()
-            with pytest.raises(ConnectFailed, match=r"within 0\.2 seconds"):
+            with pytest.raises(ConnectionFailed, match=r"within 0\.2 seconds"):
                 await connect("127.0.0.1", port, secret=SECRET, timeout_s=0.2)
 
     run(scenario())
@@ -172,7 +164,7 @@ def test_a_reset_in_the_middle_of_calls_is_noticed_by_both_ends() -> None:
                 raw = writer.get_extra_info("socket")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
-                with pytest.raises(ConnectionLost):
+                with pytest.raises(ConnectionFailed):
                     await waiting
             await until(lambda: not place.server.connections, "the connection is forgotten")
             await place.still_serves()
@@ -207,7 +199,7 @@ def test_a_half_open_peer_costs_a_call_its_deadline_and_nothing_more() -> None:
         async with serving() as place, raw_member(place):  # it never answers, and never closes
             await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
             (accepted,) = place.server.connections
-            with pytest.raises(RpcTimeout):
+            with pytest.raises(RequestTimedOut):
                 await accepted.call("anything", timeout_s=0.1)
             await place.still_serves()
 
@@ -328,7 +320,7 @@ def test_one_connection_over_the_limit_is_closed_at_once_and_room_is_made_again(
     async def scenario() -> None:
         async with serving(limits=limits(max_connections=2)) as place:
             first, second = await place.connect(), await place.connect()
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionFailed):
                 await place.connect()
             await leave(first)
             await until(lambda: len(place.server.connections) == 1, "the server notices that one has left")
@@ -359,7 +351,7 @@ def test_a_closed_server_lets_nobody_in_and_can_be_closed_again() -> None:
         async with serving() as place:
             await place.server.close()
             await place.server.close()
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionFailed):
                 await place.connect()
             with pytest.raises(RuntimeError, match="started already"):
                 await place.server.start()

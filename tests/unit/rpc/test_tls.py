@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.rpc import AuthenticationFailed, ConnectFailed, client_context, connect, server_context
+from raylog.core.errors import AuthenticationFailed, ConnectionFailed
+from raylog.rpc import client_context, connect, server_context
 from raylog.rpc.addresses import ENV_ADVERTISED, Advertised
 from tests.unit.rpc.support import SECRET, is_cut, leave, limits, run, serving, stranger, until
 
@@ -89,7 +90,7 @@ def test_renewed_certificates_hold_from_the_next_connection_on(environ: dict[str
             after = await place.connect(tls=client)
             for connection in (before, after):
                 assert (await connection.call("echo", ["alive"], timeout_s=5)).args == ["alive"]
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionFailed):
                 await place.connect(tls=client_context(environ))  # of the authority that was replaced
 
     run(scenario())
@@ -159,9 +160,9 @@ def test_a_client_without_certificate_or_without_tls_is_refused(environ: dict[st
     async def scenario() -> None:
         async with serving(tls=server_context(environ), limits=limits(auth_timeout_s=0.5)) as place:
             naked = ssl.create_default_context(cafile=environ["RAY_TLS_CA_CERT"])
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionFailed):
                 await place.connect(tls=naked)
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionFailed):
                 await place.connect(timeout_s=2)
             async with stranger(place) as (reader, writer):
                 writer.write(b"no TLS at all, but long enough to be read as a record of it")

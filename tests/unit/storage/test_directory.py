@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.storage.directory import DataDirectory, InvalidTopicName, parse_partition_folder, partition_folder
+from raylog.core.errors import InvalidTopic
+from raylog.storage.directory import DataDirectory, parse_partition_folder, partition_folder
 from raylog.storage.errors import DirectoryInUse, NotDurable, StorageIoError, WrongDirectory
 from raylog.storage.files import write_atomically
 
@@ -61,7 +62,7 @@ def test_partition_folders_are_named_and_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ü", "a b", "x" * 250, "a\n"])
 def test_names_that_cannot_be_folders_are_refused(tmp_path: Path, topic: str) -> None:
-    with pytest.raises(InvalidTopicName):
+    with pytest.raises(InvalidTopic):
         partition_folder(tmp_path, topic, 0)
 
 

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from raylog.storage.errors import (
-    CorruptBatch,
+from raylog.core.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
-    LogClosed,
     OffsetOutOfRange,
     OutOfOrderSequence,
     RecordTooLarge,
-    WrongTopicId,
 )
+from raylog.storage.errors import CorruptBatch, LogClosed, WrongTopicId
 from raylog.storage.log import PartitionLog
 from raylog.storage.records import iter_headers
 from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raylog.storage.errors import OffsetOutOfRange
+from raylog.core.errors import OffsetOutOfRange
 from raylog.storage.log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, values_of, whole
 

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from raylog.core.errors import UnsupportedCompression
 from raylog.storage import records
 from raylog.storage.compression import decompress
-from raylog.storage.errors import CorruptBatch, UnsupportedCompression
+from raylog.storage.errors import CorruptBatch
 
 
 def batch(count: int = 3, **fields: Any) -> bytes:

@@ -1,0 +1,53 @@
+"""Errors that a client raises itself: no server sent them. Pure."""
+
+from __future__ import annotations
+
+from raylog.core.errors.base import RaylogError, StaleMetadataError
+
+
+class ConnectionFailed(StaleMetadataError):
+    """The server could not be reached, or the connection broke before the answer came."""
+
+    code = 1001
+
+
+class BufferExhausted(RaylogError):
+    """The producer's buffer stayed full for ``max_block_ms``."""
+
+    code = 1002
+
+
+class DeliveryTimedOut(RaylogError):
+    """The record was not acknowledged within ``delivery_timeout_ms``; it may or may not be stored."""
+
+    code = 1003
+
+
+class ClientClosed(RaylogError):
+    """The client was closed before or during this call."""
+
+    code = 1004
+
+
+class NoClusterFound(RaylogError):
+    """No Raylog cluster runs here; call ``raylog.start()``, or pass ``bootstrap="host:port"``."""
+
+    code = 1005
+
+
+class NoOffsetForPartition(RaylogError):
+    """There is no committed offset and ``auto_offset_reset`` is 'none'."""
+
+    code = 1006
+
+
+class CommitFailed(RaylogError):
+    """The commit was refused because the group has rebalanced; poll more often or raise ``max_poll_interval_ms``."""
+
+    code = 1007
+
+
+class RecordDeserializationFailed(RaylogError):
+    """A deserializer refused a record; ``seek()`` behind its offset to go on without it."""
+
+    code = 1010

@@ -1,0 +1,22 @@
+"""The nearest valid name, for errors about an unknown one. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks most like ``name``, or None when none is near."""
+    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the sentence for an unknown name: what is unknown, the nearest valid one, and the way to all of them."""
+    names = sorted(known)
+    close = nearest(name, names)
+    if close is not None:
+        return f"Unknown {kind} {name!r}; did you mean {close!r}?"
+    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"Unknown {kind} {name!r}; known are: {listed or 'none'}."

@@ -19,7 +19,6 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_requests import event_for, heartbeat_event
 from raylog.actors.grace_probe import GraceProbe, NodesAlive
 from raylog.actors.metadata_answers import cluster_answer, metadata_answer
-from raylog.actors.metadata_store import DiskStore, MetadataStore
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.settings import controller_settings
@@ -50,21 +49,20 @@ class ControllerServer:
         *,
         start_coordinator: Callable[[str, int], None],
         on_fatal: Callable[[str], None],
-        find_voter: FindVoter | None = None,
-        find_brokers: FindBrokers | None = None,
+        find_voter: FindVoter,
+        find_brokers: FindBrokers,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
         """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process.
 
-        ``find_voter`` and ``find_brokers`` are needed when the metadata log lies on voters. ``nodes_alive`` helps to
-        give up replicas that were lost.
+        ``nodes_alive`` helps to give up replicas that were lost.
         """
         self.spec = spec
         self._start_coordinator = start_coordinator
         self._on_fatal = on_fatal
         self._find_voter = find_voter
         self._find_brokers = find_brokers
-        self._metadata: MetadataStore | None = None
+        self._metadata: QuorumLog | None = None
         self._machine: ControllerMachine | None = None
         self._connections: dict[int, Connection] = {}
         self._sessions: dict[RequestConnection, int] = {}
@@ -94,25 +92,22 @@ class ControllerServer:
             await self.stop()
             raise
 
-    def _store(self) -> MetadataStore:
+    def _store(self) -> QuorumLog:
         spec = self.spec
-        if self._find_voter is None or self._find_brokers is None or spec.voters is None:
-            return DiskStore(spec.folder)
         return QuorumLog(
             spec.voters,
             find_voter=self._find_voter,
             find_brokers=self._find_brokers,
             secret=spec.secret,
-            older=spec.folder,
             open_timeout_s=spec.quorum_timeout_s,
             snapshot_bytes=ClusterConfig.from_dict(spec.cluster_config).metadata_log_max_record_bytes_between_snapshots,
         )
 
-    async def _begin(self, metadata: MetadataStore) -> None:
+    async def _begin(self, metadata: QuorumLog) -> None:
         image, epoch = await metadata.open(self)
         if image.cluster_id not in ("", self.spec.cluster_id):
             raise InconsistentClusterId(
-                f"{self.spec.folder} holds the metadata of cluster {image.cluster_id}, not of {self.spec.cluster_id}; "
+                f"The brokers hold the metadata of cluster {image.cluster_id}, not of {self.spec.cluster_id}; "
                 "start with the data directory that belongs to this cluster."
             )
         self._machine = ControllerMachine(
@@ -257,7 +252,7 @@ class ControllerServer:
             self._on_fatal(f"the controller could not carry out a decision: {defect!r}")
             raise
 
-    def _log(self) -> MetadataStore:
+    def _log(self) -> QuorumLog:
         if self._metadata is None:
             raise NotController("The controller's log is closed.")
         return self._metadata

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from raylog.core.quorum import LogHistory, Span
+from raylog.core.quorum import Span
 from raylog.storage.records import iter_headers
 
 Batch = tuple[Span, bytes]
@@ -19,9 +17,3 @@ def split(payload: bytes) -> list[Batch]:
         )
         for position, header in iter_headers(payload)
     ]
-
-
-def history_of(batches: Sequence[Batch]) -> LogHistory:
-    history = LogHistory()
-    history.append([span for span, _ in batches])
-    return history

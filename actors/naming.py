@@ -49,8 +49,3 @@ def coordinator_name(kind: str, index: int) -> str:
 def broker_folder(data_dir: Path, broker: int) -> Path:
     """Return the data directory of one broker below the cluster's data directory."""
     return data_dir / f"broker-{broker}"
-
-
-def controller_folder(data_dir: Path) -> Path:
-    """Return the folder of the metadata log below the cluster's data directory."""
-    return data_dir / "controller"

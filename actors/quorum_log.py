@@ -14,16 +14,12 @@ import random
 import struct
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.metadata_batches import Batch, history_of, split
+from raylog.actors.metadata_batches import Batch, split
 from raylog.actors.metadata_codec import encoded, image_of
-from raylog.actors.metadata_log import READ_BYTES, MetadataLog
 from raylog.actors.metadata_snapshot import MetadataSnapshot
-from raylog.actors.metadata_store import StoreListener
-from raylog.actors.naming import METADATA_TOPIC
 from raylog.actors.transport import dial
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import MetadataRecord, VotersEntered
@@ -33,7 +29,6 @@ from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
 from raylog.rpc import Connection, Reply, Secret
-from raylog.storage.directory import partition_folder
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +45,21 @@ CALL_TIMEOUT_S: Final = 2.0
 SEND_BYTES: Final = 1 << 20
 SNAPSHOT_BYTES_PER_S: Final = 4 << 20
 """The slowest that a snapshot may travel before it is given up and sent again."""
-MIGRATED: Final = ".migrated"
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
+
+
+class StoreListener(Protocol):
+    """The owner of a log, called on the event loop."""
+
+    def on_committed(self, end: int) -> None:
+        """Everything below ``end`` can no longer be lost."""
+
+    def on_failed(self, reason: str) -> None:
+        """No further record can be committed: the controller has to end."""
+
+    def on_voters(self, voters: Mapping[str, str]) -> None:
+        """The log needs a record with this configuration."""
 
 
 class QuorumLog:
@@ -65,13 +72,10 @@ class QuorumLog:
         find_voter: FindVoter,
         find_brokers: FindBrokers,
         secret: Secret,
-        older: Path,
         open_timeout_s: float,
         snapshot_bytes: int,
     ) -> None:
         """``voters`` found a new cluster, and are asked first; the voters of now are in the log, on any of the brokers.
-
-        ``older`` is the folder of the one log that earlier versions kept; it is taken over if there is one.
 
         ``snapshot_bytes`` is how much is appended before a snapshot stands for it.
         """
@@ -79,9 +83,6 @@ class QuorumLog:
         self._find_voter = find_voter
         self._find_brokers = find_brokers
         self._secret = secret
-        self._older_folder = older
-        self._older: MetadataLog | None = None
-        self._older_batches: list[Batch] = []
         self._open_timeout_s = open_timeout_s
         self._snapshot_bytes = snapshot_bytes
         self._snapshot: MetadataSnapshot | None = None
@@ -131,20 +132,17 @@ class QuorumLog:
         """Have these brokers vote: they are brought up to date, then entered one by one."""
         self._feed(ev.VotersWanted(now_ms=monotonic_ms(), voters=frozenset(voters)))
 
-    async def open(self, listener: StoreListener) -> tuple[MetadataImage, ControllerEpoch | None]:
+    async def open(self, listener: StoreListener) -> tuple[MetadataImage, ControllerEpoch]:
         """Take promises from a majority, adopt the best log, and return what it adds up to, with the epoch to begin.
 
         Raises :class:`DataDirectoryError` when too many voters have lost their logs, :class:`NotController` when a
         majority does not answer in time or a newer controller is there.
         """
         self._listener = listener
-        await asyncio.get_running_loop().run_in_executor(None, self._open_older)
-        floor = None if self._older is None else history_of(self._older_batches)
         self._proposer = Proposer(
             self._numbers,
             candidate=uuid.uuid4().hex,
             settings=ProposerSettings(),
-            floor=floor,
             jitter_ms=random.randint(0, 200),
         )
         self._won = asyncio.get_running_loop().create_future()
@@ -229,9 +227,6 @@ class QuorumLog:
         self._connections.clear()
         if self._won is not None and not self._won.done():
             self._won.cancel()
-        if self._older is not None:
-            older, self._older = self._older, None
-            older.close()
 
     # ------------------------------------------------------------ the machine
 
@@ -289,7 +284,6 @@ class QuorumLog:
             case ev.Committed():
                 if self._listener is not None:
                     self._listener.on_committed(effect.end)
-                self._retire_older()
                 asyncio.get_running_loop().call_soon(self._use_snapshot)
             case ev.Fenced():
                 self._end(
@@ -405,7 +399,8 @@ class QuorumLog:
         return b"".join(parts)
 
     async def _read_history(self, effect: ev.ReadHistory) -> None:
-        snapshot, batches = None, list(self._older_batches)
+        snapshot: MetadataSnapshot | None = None
+        batches: list[Batch] = []
         if effect.source is not None:
             read = await self._read_from(effect.source, effect)
             if read is None:
@@ -443,34 +438,6 @@ class QuorumLog:
                 self._feed(ev.HistoryUnreadable(now_ms=monotonic_ms(), source=source, promised=promised))
                 return None
         return snapshot, batches
-
-    # ------------------------------------------------------------ the older log
-
-    def _open_older(self) -> None:
-        home = partition_folder(self._older_folder, METADATA_TOPIC, 0)
-        if not home.exists():
-            return
-        self._older = MetadataLog.open(self._older_folder)
-        log = self._older.log
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            found = split(log.read(offset, READ_BYTES, log.log_end_offset))
-            self._older_batches.extend(found)
-            offset = found[-1][0].end
-        logger.info("the metadata log in %s is taken over by the voters", home)
-
-    def _retire_older(self) -> None:
-        """A majority of voters has it all: the older log must never be taken for the cluster's again."""
-        if self._older is None:
-            return
-        older, self._older = self._older, None
-        older.close()
-        self._older_batches = []
-        home = partition_folder(self._older_folder, METADATA_TOPIC, 0)
-        try:
-            home.rename(home.with_name(home.name + MIGRATED))
-        except OSError as error:
-            logger.warning("%s is no longer the metadata log, but could not be renamed: %s", home, error)
 
 
 def _expected(payload: bytes, effect: ev.ReadHistory) -> MetadataSnapshot | None:

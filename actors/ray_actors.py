@@ -158,7 +158,7 @@ class Controller:
 
     async def folder(self) -> str:
         """Return the cluster's data directory."""
-        return str(self._spec.folder.parent)
+        return str(self._spec.data_directory)
 
     async def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders."""

@@ -17,19 +17,19 @@ from raylog.rpc import Secret
 class ControllerSpec:
     """The controller: what the cluster was started with. Ray keeps it, so that the actor can go to another node.
 
-    ``folder`` need not exist: only a log of an earlier version may lie there, or all of it where there are no voters.
+    ``data_directory`` is the cluster's, on the node where it was started.
     """
 
-    folder: Path
+    data_directory: Path
     secret: Secret = field(repr=False)
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
-    voters: tuple[int, ...] | None = None
+    voters: tuple[int, ...] = ()
     """Brokers that found a new cluster, and are asked first for the metadata log; by now others may keep it.
 
-    Empty = the cluster exists, and any broker may. None = the log lies in ``folder`` alone.
+    Empty = the cluster exists, and any broker may.
     """
     quorum_timeout_s: float = 60.0
     """How long the controller waits for a majority of voters before it gives up and is started again."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from raylog.actors.clock import wall_ms
-from raylog.actors.metadata_log import METADATA_TOPIC_ID
 from raylog.actors.metadata_snapshot import read_snapshot
 from raylog.actors.naming import METADATA_TOPIC
 from raylog.core.quorum import Found, LogHistory, put_together
@@ -25,6 +24,7 @@ from raylog.storage.log import LogConfig, PartitionLog
 logger = logging.getLogger(__name__)
 
 FOLDER: Final = "metadata"
+METADATA_TOPIC_ID: Final = "0" * 32
 STATE: Final = "voter"
 FOUNDER: Final = "founder"
 END: Final = "voter-end"

@@ -246,7 +246,6 @@ def _make_actors(
 ) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
     from raylog.actors import ray_actors, ray_support
-    from raylog.actors.naming import controller_folder
     from raylog.actors.specs import BrokerSpec, ControllerSpec
 
     embedded = [seat for seat in seats if seat.broker is not None]
@@ -280,7 +279,7 @@ def _make_actors(
     made = {}
     made["the controller"] = ray_actors.make_controller(
         ControllerSpec(
-            folder=controller_folder(root),
+            data_directory=root,
             secret=secret,
             cluster_id=cluster_id[:32],
             cluster_config=settings,

@@ -163,13 +163,10 @@ def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]]
 
 def check_metadata(root: Path) -> None:
     """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
-    from raylog.actors.naming import controller_folder
-
     folders = [*embedded_folders(root), root / NODE_FOLDER]
     partitions = [found for folder in folders for found in folder.glob("*/partition.metadata")]
-    older = controller_folder(root) / "__cluster_metadata-0"
     copies = [found for folder in folders for found in folder.glob("metadata/*/*.log")]
-    if partitions and not any(older.glob("*.log")) and not copies:
+    if partitions and not copies:
         raise DataDirectoryError(
             f"{root} holds {len(partitions)} partition replicas, but no copy of the metadata log (folder metadata of a "
             "broker); bring it back from where the directory was copied or restored from."

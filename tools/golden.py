@@ -176,7 +176,7 @@ def _text(value: bytes | None) -> str | None:
 
 async def make(root: Path, recorder: Recorder) -> dict[str, Any]:
     """Live through the cluster in ``root``; return what clients read at its end."""
-    cluster = LocalCluster(root, 1, CONFIG, (1,))
+    cluster = LocalCluster(root, 1, CONFIG)
     with (
         mock.patch.object(connection, "encode_header", recorder.header),
         mock.patch.object(Request, "reply", lambda request, *rest: recorder.reply(request, *rest)),

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from raylog.core.quorum.changes import Members, majority
 from raylog.core.quorum.events import PromiseAnswered
 from raylog.core.quorum.history import LogHistory
 
+EMPTY: Final = (0, 0)
+"""The rank of a log without a record."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The log that is adopted: of ``source`` (None: the older log that is taken over), as its promise described it."""
+    """The log that is adopted: of ``source`` (None: a new, empty log), as its promise described it."""
 
     source: int | None
     history: LogHistory
@@ -30,10 +34,9 @@ class Choice:
 class Election:
     """Promises for one candidate, over all the epochs that it tries."""
 
-    def __init__(self, founders: tuple[int, ...], floor: LogHistory | None) -> None:
-        """``floor`` is the older log that the cluster is taken over from, None where there is none."""
+    def __init__(self, founders: tuple[int, ...]) -> None:
+        """``founders`` make the first configuration of a cluster that is created."""
         self._founders = founders
-        self._floor = floor
         self.grants: dict[int, PromiseAnswered] = {}
         """Promises for the epoch that is tried now."""
         self.configurations: dict[tuple[int, int], Members] = {}
@@ -45,28 +48,19 @@ class Election:
         self.configurations.clear()
 
     @property
-    def _lowest(self) -> tuple[int, int]:
-        return (0, 0) if self._floor is None else self._floor.rank
-
-    @property
     def creates(self) -> bool:
-        """Tell whether a cluster is to be created, or taken over from its older log."""
+        """Tell whether a cluster is to be created."""
         return (
             bool(self._founders)
-            and all(number in self.grants for number in self._founders)
-            and all(grant.history.rank <= self._lowest for grant in self.grants.values())
-            and (self._floor is not None or self._may_found())
+            and all(number in self.grants and self.grants[number].founder for number in self._founders)
+            and not any(grant.history.rank > EMPTY or grant.holds_data for grant in self.grants.values())
         )
-
-    def _may_found(self) -> bool:
-        founding = all(self.grants[number].founder for number in self._founders)
-        return founding and not any(grant.holds_data for grant in self.grants.values())
 
     def hopeless(self, asked: Collection[int]) -> str:
         """Return the sentence for an operator when all that were ``asked`` have promised in vain; empty = wait."""
         if any(number not in self.grants for number in asked) or self.creates:
             return ""
-        best = max((grant.history.rank for grant in self.grants.values()), default=(0, 0))
+        best = max((grant.history.rank for grant in self.grants.values()), default=EMPTY)
         members = self.configurations.get(best, {})
         expected = sorted(members) if members else sorted(self._founders or self.grants)
         lost = [number for number in expected if not members or self._identity(number) != members[number]]
@@ -86,7 +80,7 @@ class Election:
     def choice(self) -> Choice | None:
         """Return the log to read, or the one to lead with; None = more promises are needed."""
         if self.creates:
-            return Choice(None, LogHistory() if self._floor is None else self._floor)
+            return Choice(None, LogHistory())
         # Of equal ones the log with the latest snapshot: there is less to read.
         order = sorted(
             self.grants.values(), key=lambda grant: (grant.history.rank, grant.history.start, grant.voter), reverse=True
@@ -94,7 +88,7 @@ class Election:
         for grant in order:
             choice = Choice(grant.voter, grant.history)
             members = self.configurations.get(grant.history.rank)
-            if grant.history.rank > self._lowest and (members is None or self.confirmed(choice, members)):
+            if grant.history.rank > EMPTY and (members is None or self.confirmed(choice, members)):
                 return choice
         return None
 

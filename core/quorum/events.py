@@ -218,7 +218,7 @@ class VoterSilent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRead:
-    """The shell holds the log of ``source`` (None: the older log that is taken over) as far as its promise said.
+    """The shell holds the log of ``source`` (None: a new, empty log) as far as its promise said.
 
     ``members`` is the last configuration in it: the identities that count, by voter; empty where it has none.
     """
@@ -298,7 +298,7 @@ class AskPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHistory:
-    """Read the whole log of ``source`` below ``end`` (None: the older log that is taken over, or nothing).
+    """Read the whole log of ``source`` below ``end`` (None: a new cluster, nothing to read).
 
     With a ``start`` above 0 it begins with a snapshot that ends there, the last record in it being of ``start_epoch``.
     """

@@ -90,15 +90,14 @@ class Proposer:
         *,
         candidate: str,
         settings: ProposerSettings,
-        floor: LogHistory | None = None,
         jitter_ms: int = 0,
     ) -> None:
         """``founders`` are asked first, and make the first configuration of a cluster that is created.
 
-        ``candidate`` is a name that no other life has; ``floor`` an older log that the cluster is taken over from.
-        ``jitter_ms`` keeps two candidates from outbidding one another in step.
+        ``candidate`` is a name that no other life has. ``jitter_ms`` keeps two candidates from outbidding one another
+        in step.
         """
-        self.epoch = 1 if floor is None else floor.rank[0] + 1
+        self.epoch = 1
         self.phase = "electing"
         self.history = LogHistory()
         self.committed = 0
@@ -113,7 +112,7 @@ class Proposer:
         self._candidate = candidate
         self._settings = settings
         self._jitter_ms = jitter_ms
-        self._election = Election(founders, floor)
+        self._election = Election(founders)
         self._reading: Choice | None = None
         self._adopted: tuple[Choice, Mapping[int, str]] | None = None
         """The log that the shell holds, and its configuration."""

@@ -21,7 +21,7 @@ import msgspec
 from raylog.actors.broker_server import BrokerServer
 from raylog.actors.controller_server import ControllerServer
 from raylog.actors.group_coordinator_server import GroupCoordinatorServer
-from raylog.actors.naming import broker_folder, controller_folder, replica_name
+from raylog.actors.naming import broker_folder, replica_name
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.actors.voter_files import make_founder
@@ -87,7 +87,7 @@ class Host:
         if spec.name == "controller":
             self._controller = ControllerServer(
                 ControllerSpec(
-                    folder=controller_folder(root),
+                    data_directory=root,
                     secret=self._secret,
                     cluster_id=spec.cluster_id,
                     cluster_config=spec.config,

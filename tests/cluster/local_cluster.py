@@ -21,8 +21,10 @@ from raylog.actors.naming import replica_name
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.actors.voter_files import make_founder
+from raylog.core.config import ClusterConfig
 from raylog.core.errors import ConnectionFailed
-from raylog.storage.directory import partition_folder
+from raylog.storage.directory import META, partition_folder
+from raylog.voters import voters_among
 
 SECRET = b"a secret for tests"
 CLUSTER_ID = "c" * 32
@@ -44,8 +46,6 @@ class LocalCluster:
     root: Path
     brokers: int = 3
     config: Mapping[str, str] = field(default_factory=dict)
-    voters: tuple[int, ...] = ()
-    """Brokers that found the cluster and keep the metadata log at first; none = the controller's own disk."""
 
     def __post_init__(self) -> None:
         self.controller: ControllerServer | None = None
@@ -55,6 +55,8 @@ class LocalCluster:
         self.fatal: list[str] = []
         self._threads: ThreadPoolExecutor | None = None
         self.cluster_id = CLUSTER_ID
+        most = ClusterConfig.from_dict(self.config).metadata_voters_max
+        self.voters = tuple(range(1, voters_among(self.brokers, most) + 1))
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -71,15 +73,12 @@ class LocalCluster:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "cluster")
             asyncio.get_running_loop().set_default_executor(self._threads)
-        if self.voters and not any(self.root.glob("broker-*")) and not (self.root / "controller").exists():
+        if not any(self.root.glob(f"broker-*/{META}")):
             for broker in self.voters:
                 make_founder(self.root / f"broker-{broker}")
-        if not self.voters:
-            await self.start_controller()
         for broker in range(1, self.brokers + 1):
             await self.start_broker(broker)
-        if self.voters:
-            await self.start_controller()
+        await self.start_controller()
         for server in self.broker_servers.values():
             await server.wait_registered(10)
 
@@ -92,11 +91,11 @@ class LocalCluster:
         """Return a controller that is not started yet; there may be two."""
         return ControllerServer(
             ControllerSpec(
-                folder=self.root / "controller",
+                data_directory=self.root,
                 secret=SECRET,
                 cluster_id=self.cluster_id,
                 cluster_config=self.config,
-                voters=self.voters or None,
+                voters=self.voters,
                 quorum_timeout_s=quorum_timeout_s,
             ),
             start_coordinator=self.start_coordinator,

@@ -105,12 +105,14 @@ class Talk:
     async def whole(self, name: str, partition: int = 0) -> Partition:
         """Wait until a partition has a leader that runs and all replicas are in sync at it; returns it.
 
-        After a restart brokers show the leaders of the life before, at their old ports, until the new ones registered.
+        After a restart brokers show the replicas of the life before, at their old ports, until the new ones registered;
+        and of a new partition the ISR shrinks when its second replica registers.
         """
 
         def is_whole(row: Partition) -> bool:
             running = {replica.endpoint[1] for replica in self.cluster.replicas.values()}
-            return row.leader > 0 and row.port in running and sorted(row.isr) == sorted(row.replicas)
+            at_home = all(port in running for _, _, port in row.places)
+            return row.leader > 0 and row.port in running and at_home and sorted(row.isr) == sorted(row.replicas)
 
         return await self.until(name, is_whole, partition)
 
@@ -234,13 +236,13 @@ Story = Callable[[LocalCluster, Talk], Awaitable[None]]
 
 
 def in_cluster(
-    *, brokers: int = 3, config: Mapping[str, str] | None = None, voters: tuple[int, ...] = ()
+    *, brokers: int = 3, config: Mapping[str, str] | None = None
 ) -> Callable[[Story], Callable[[Path], None]]:
     """Run an async story as a test, on a local cluster of its own."""
 
     def decorate(story: Story) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:
-            asyncio.run(_told(story, LocalCluster(tmp_path, brokers, config or {}, voters)))
+            asyncio.run(_told(story, LocalCluster(tmp_path, brokers, config or {})))
 
         test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
         return test

@@ -168,7 +168,7 @@ async def test_a_broker_is_stopped_and_comes_back_under_load_and_no_request_fail
     ]["stopped"] is False
 
 
-@in_cluster(brokers=2)
+@in_cluster()
 async def test_a_broker_with_the_only_copy_is_not_stopped_without_force(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     leader = (await talk.partition("t")).leader

@@ -105,7 +105,7 @@ def test_a_data_directory_of_a_release_gives_the_same_records_groups_and_offsets
     assert held.image().cluster_id == "c" * 32
 
     async def story() -> dict[str, Any]:
-        async with asyncio.timeout(60), LocalCluster(tmp_path, 1, CONFIG, (1,)) as cluster:
+        async with asyncio.timeout(60), LocalCluster(tmp_path, 1, CONFIG) as cluster:
             await cluster.all_home()
             found = await read(cluster)
             await use(cluster)

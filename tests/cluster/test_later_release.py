@@ -44,7 +44,7 @@ async def use(cluster: LocalCluster, topic: str) -> None:
         await admin.describe_cluster()
 
 
-@in_cluster(config=QUICK, voters=(1, 2, 3))
+@in_cluster(config=QUICK)
 async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalCluster, talk: Talk) -> None:
     with everybody_is_of_a_later_release() as seen:
         await use(cluster, "t")
@@ -63,7 +63,7 @@ async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalClus
     await use(cluster, "v")
 
 
-@in_cluster(config=QUICK, voters=(1, 2, 3))
+@in_cluster(config=QUICK)
 async def test_a_broker_takes_part_only_if_it_knows_the_cluster_s_feature_level(
     cluster: LocalCluster, talk: Talk
 ) -> None:

@@ -1,4 +1,4 @@
-"""The metadata log on three voters: killed controllers, lost voters, damaged logs, two controllers, an older log."""
+"""The metadata log on three voters: killed controllers, lost voters, damaged logs, two controllers."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ def counts_again(cluster: LocalCluster, broker: int, old: str) -> bool:
     return identity(cluster, broker) not in ("", old) and entered(cluster).get(str(broker)) == identity(cluster, broker)
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_topics_survive_controllers_killed_at_any_moment(cluster: LocalCluster, talk: Talk) -> None:
     draw, acknowledged, stop = random.Random(7), {}, False
 
@@ -83,7 +83,7 @@ async def test_topics_survive_controllers_killed_at_any_moment(cluster: LocalClu
     await eventually(lambda: logs_agree(cluster), what="all voters have the same log")
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_one_voter_may_be_gone_and_catches_up(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("before", replicas=1)
     await cluster.stop_broker(3)
@@ -97,7 +97,7 @@ async def test_one_voter_may_be_gone_and_catches_up(cluster: LocalCluster, talk:
     assert set(cluster.controller.image.topics) == {"before", "during", "after"}
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_a_voter_that_lost_its_directory_counts_again_under_another_identity(
     cluster: LocalCluster, talk: Talk
 ) -> None:
@@ -145,7 +145,7 @@ DAMAGES = [cut, flip, remove_log, remove_promise]
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_copy_is_set_aside_and_made_anew_from_the_others(tmp_path: Path, damage: object) -> None:
-    @in_cluster(voters=VOTERS, config=QUICK)
+    @in_cluster(config=QUICK)
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         for number in range(5):
             await talk.create(f"t{number}", replicas=1)
@@ -166,7 +166,7 @@ def test_a_damaged_copy_is_set_aside_and_made_anew_from_the_others(tmp_path: Pat
     story(tmp_path)
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_a_majority_of_lost_copies_is_refused_with_what_to_do(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     await eventually(lambda: logs_agree(cluster) and len(entered(cluster)) == 3)
@@ -189,7 +189,7 @@ async def test_a_majority_of_lost_copies_is_refused_with_what_to_do(cluster: Loc
     assert set(cluster.running().image.topics) == {"t", "u"}
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_partitions_without_any_metadata_are_not_taken_for_a_new_cluster(
     cluster: LocalCluster, talk: Talk
 ) -> None:
@@ -203,7 +203,7 @@ async def test_partitions_without_any_metadata_are_not_taken_for_a_new_cluster(
     cluster.controller = None
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_of_two_controllers_the_older_is_fenced(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     older = cluster.controller
@@ -221,7 +221,7 @@ async def test_of_two_controllers_the_older_is_fenced(cluster: LocalCluster, tal
     await eventually(lambda: logs_agree(cluster))
 
 
-@in_cluster(voters=VOTERS, config=QUICK)
+@in_cluster(config=QUICK)
 async def test_without_a_majority_the_controller_names_who_is_missing(cluster: LocalCluster, talk: Talk) -> None:
     await cluster.stop_controller()
     for broker in (1, 3):
@@ -233,7 +233,7 @@ async def test_without_a_majority_the_controller_names_who_is_missing(cluster: L
     await talk.create("t", replicas=1)
 
 
-@in_cluster(voters=VOTERS)
+@in_cluster()
 async def test_everything_comes_back_from_the_voters(cluster: LocalCluster, talk: Talk) -> None:
     ids = {name: await talk.create(name, partitions=2) for name in ("t", "u")}
     assert await talk.produce("t", b"a") == 0
@@ -247,28 +247,10 @@ async def test_everything_comes_back_from_the_voters(cluster: LocalCluster, talk
     assert await talk.produce("t", b"b") == 1
 
 
-@in_cluster(brokers=1, voters=(1,))
+@in_cluster(brokers=1)
 async def test_one_broker_is_its_own_majority(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     await cluster.stop()
     await cluster.start()
     assert cluster.controller is not None
     assert "t" in cluster.controller.image.topics
-
-
-@in_cluster()
-async def test_the_older_log_on_one_disk_is_taken_over(cluster: LocalCluster, talk: Talk) -> None:
-    topic_id = await talk.create("t", partitions=2)
-    await talk.produce("t", b"a")
-    await cluster.stop()
-    cluster.voters = VOTERS
-    for _ in range(2):
-        await cluster.start()
-        await cluster.all_home()
-        assert cluster.controller is not None
-        assert cluster.controller.image.topics["t"].topic_id == topic_id
-        await talk.whole("t")
-        await eventually(lambda: logs_agree(cluster))
-        assert not (cluster.root / "controller" / "__cluster_metadata-0").exists()
-        assert (cluster.root / "controller" / "__cluster_metadata-0.migrated").exists()
-        await cluster.stop()

@@ -72,7 +72,7 @@ def numbered(first: int, end: int) -> list[str]:
     return [f"t{number}" for number in range(first, end)]
 
 
-@in_cluster(voters=VOTERS, config=OFTEN)
+@in_cluster(config=OFTEN)
 async def test_a_snapshot_stands_for_the_log_on_every_voter_and_in_the_controller(
     cluster: LocalCluster, talk: Talk
 ) -> None:
@@ -98,7 +98,7 @@ async def test_a_snapshot_stands_for_the_log_on_every_voter_and_in_the_controlle
     await eventually(lambda: alike(cluster))
 
 
-@in_cluster(voters=VOTERS, config=OFTEN)
+@in_cluster(config=OFTEN)
 async def test_a_voter_that_was_away_gets_the_snapshot_and_the_tail(cluster: LocalCluster, talk: Talk) -> None:
     await create(talk, "before")
     await cluster.stop_broker(3)
@@ -136,7 +136,7 @@ DAMAGES = [corrupt_snapshot, cut_snapshot, remove_snapshot]
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_copy_with_a_damaged_snapshot_is_set_aside_and_made_anew(tmp_path: Path, damage: object) -> None:
-    @in_cluster(voters=VOTERS, config=OFTEN)
+    @in_cluster(config=OFTEN)
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await create(talk, *numbered(0, 20))
         await eventually(lambda: alike(cluster) and len(entered(cluster)) == 3)
@@ -157,7 +157,7 @@ def test_a_copy_with_a_damaged_snapshot_is_set_aside_and_made_anew(tmp_path: Pat
 
 @pytest.mark.parametrize("damage", [*DAMAGES, cut, flip, remove_log])
 def test_damage_on_a_majority_is_refused_and_a_backup_helps(tmp_path: Path, damage: object) -> None:
-    @in_cluster(voters=VOTERS, config=OFTEN)
+    @in_cluster(config=OFTEN)
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await create(talk, *numbered(0, 20))
         await eventually(lambda: alike(cluster) and len(entered(cluster)) == 3)

@@ -65,7 +65,7 @@ class Decisions:
         await self._task
 
 
-@in_cluster(brokers=1, voters=(1,), config=QUICK)
+@in_cluster(brokers=1, config=QUICK)
 async def test_one_voter_becomes_three_when_brokers_join_and_no_decision_waits(
     cluster: LocalCluster, talk: Talk
 ) -> None:
@@ -91,7 +91,7 @@ async def test_one_voter_becomes_three_when_brokers_join_and_no_decision_waits(
     assert cluster.running().status()["metadata_voters"] == {"voters": [1, 2, 3], "max": 3}
 
 
-@in_cluster(brokers=4, voters=(1, 2, 3), config=QUICK)
+@in_cluster(brokers=4, config=QUICK)
 async def test_a_voter_that_stays_away_is_replaced_and_cannot_disturb_when_it_returns(
     cluster: LocalCluster, talk: Talk
 ) -> None:
@@ -121,7 +121,7 @@ async def test_a_voter_that_stays_away_is_replaced_and_cannot_disturb_when_it_re
     assert set(cluster.running().image.topics) >= {"before", "after", *decisions.made}
 
 
-@in_cluster(brokers=1, voters=(1,), config=QUICK)
+@in_cluster(brokers=1, config=QUICK)
 async def test_the_first_broker_loses_its_disk_and_everything_is_still_there(cluster: LocalCluster, talk: Talk) -> None:
     for broker in (2, 3):
         await cluster.start_broker(broker)
@@ -144,7 +144,7 @@ async def test_the_first_broker_loses_its_disk_and_everything_is_still_there(clu
     assert await talk.values("kept", 1) == [b"a"]
 
 
-@in_cluster(brokers=3, voters=(1, 2, 3), config=QUICK)
+@in_cluster(config=QUICK)
 async def test_a_voter_whose_disk_hangs_does_not_silence_its_broker(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("before", replicas=1)
     release, hangs = threading.Event(), threading.Event()

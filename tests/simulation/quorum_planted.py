@@ -239,14 +239,14 @@ def proposer_of(planted: Planted) -> type[Proposer]:
 def election_of(planted: Planted, founders: tuple[int, ...]) -> Election:
     """Return the election with the part that is wrong."""
     if planted.longest_log:
-        return LongestElection(founders, None)
+        return LongestElection(founders)
     if planted.founders_alone_asked:
-        return FoundersElection(founders, None)
+        return FoundersElection(founders)
     if planted.any_identity_elects:
-        return NumbersElection(founders, None)
+        return NumbersElection(founders)
     if planted.earlier_promises_count:
-        return StaleElection(founders, None)
-    return Election(founders, None)
+        return StaleElection(founders)
+    return Election(founders)
 
 
 def voter_of(planted: Planted) -> type[VoterMachine]:

@@ -43,7 +43,7 @@ async def given(rows: list[list[dict[str, Any]]], lost: str, last: str) -> tuple
         if spec.node_id == last:
             everybody.set()
 
-    spec = ControllerSpec(folder=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
+    spec = ControllerSpec(data_directory=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
     watch = NodeWatch(spec, nodes=nodes, make_broker=make, check_s=0.01)
     watch.start()
     try:
@@ -80,7 +80,7 @@ def test_a_node_with_another_clusters_directory_is_named_with_what_to_do(caplog:
             refusal = WrongDirectory(spec.folder, "cluster.id", "a" * 32, "b" * 32)
             raise RuntimeError(f"The actor died: {type(refusal).__name__}: {refusal}")  # as Ray passes it on
 
-        spec = ControllerSpec(folder=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
+        spec = ControllerSpec(data_directory=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
         watch = NodeWatch(spec, nodes=lambda: listed("b"), make_broker=make, check_s=0.01)
         watch.start()
         try:

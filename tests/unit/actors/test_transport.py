@@ -73,7 +73,7 @@ def test_no_specification_carries_or_shows_a_secret(tmp_path: Path) -> None:
         cluster_config={},
     )
     for spec in (
-        ControllerSpec(folder=tmp_path, secret=source, cluster_id="c"),
+        ControllerSpec(data_directory=tmp_path, secret=source, cluster_id="c"),
         broker("127.0.0.1", tmp_path),
         replica,
         SpareSpec(role_file=tmp_path, data_directory=tmp_path, secret=source),
@@ -85,5 +85,5 @@ def test_no_specification_carries_or_shows_a_secret(tmp_path: Path) -> None:
             assert value not in carried
             assert value.hex().encode() not in carried
             assert value.hex() not in repr(spec)
-    shown = repr(ControllerSpec(folder=tmp_path, secret=b"a secret in the clear", cluster_id="c"))
+    shown = repr(ControllerSpec(data_directory=tmp_path, secret=b"a secret in the clear", cluster_id="c"))
     assert "in the clear" not in shown

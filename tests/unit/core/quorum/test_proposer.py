@@ -20,8 +20,8 @@ def log(*epochs: int) -> LogHistory:
 class Play:
     """A proposer, and the requests that wait for answers."""
 
-    def __init__(self, floor: LogHistory | None = None, founders: tuple[int, ...] = (1, 2, 3)) -> None:
-        self.proposer = Proposer(founders, candidate="me", settings=ProposerSettings(), floor=floor)
+    def __init__(self, founders: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.proposer = Proposer(founders, candidate="me", settings=ProposerSettings())
         self.asked: dict[int, ev.AskPromise | ev.SendAppend | ev.SendSnapshot] = {}
         self.others: list[ev.ProposerEffect] = []
         self.feed(ev.Tick(now_ms=0))
@@ -339,24 +339,6 @@ def test_promises_of_identities_that_the_adopted_log_does_not_know_are_not_count
     assert not any(isinstance(effect, ev.Won) for effect in play.others)
     play.promise(3, log(1))
     assert isinstance(play.others[-1], ev.Won)
-
-
-def test_an_older_log_is_taken_over_unless_a_voter_has_gone_beyond_it() -> None:
-    play = Play(floor=log(1, 2))
-    assert play.proposer.epoch == 3
-    play.promise(1)
-    play.promise(2, log(1))
-    play.promise(3)
-    effect = play.others[-1]
-    assert isinstance(effect, ev.ReadHistory)
-    assert (effect.source, effect.end) == (None, 2)
-    play = Play(floor=log(1, 2))
-    play.promise(1, promised=3)
-    play.promise(1, log(1, 2, 3))
-    play.promise(2, log(1))
-    effect = play.others[-1]
-    assert isinstance(effect, ev.ReadHistory)
-    assert effect.source == 1
 
 
 def test_what_a_voter_was_in_an_epoch_that_was_given_up_is_not_entered() -> None:

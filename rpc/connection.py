@@ -32,6 +32,7 @@ from raylog.rpc.framing import (
     encode_header,
     payload_parts,
 )
+from raylog.rpc.greeting import Greeting
 from raylog.rpc.limits import Limits
 from raylog.rpc.occasional import OccasionalWarning
 from raylog.rpc.patience import Vitals
@@ -64,8 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         permissions: Permissions | None = None,
     ) -> None:
         self._loop = loop
-        self._handshake: ClientHandshake | ServerHandshake | None = handshake
-        self._accepted = isinstance(handshake, ServerHandshake)
+        self._greeting: Greeting | None = Greeting(handshake, limits.max_preauth_bytes)
+        self._accepted = self._greeting.is_accepting
         self._handler = handler or refuse_requests
         self._limits = limits
         self._on_ready = on_ready
@@ -74,8 +75,6 @@ class Connection(asyncio.BufferedProtocol):
         self.ready: asyncio.Future[None] = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._greeting = memoryview(bytearray(limits.max_preauth_bytes))
-        self._greeting_bytes = 0
         # Runs from here on, not from `connection_made`, which never comes when the TLS handshake fails.
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
         self._decoder: FrameDecoder | None = None  # made for a proved peer only: it is large
@@ -84,7 +83,6 @@ class Connection(asyncio.BufferedProtocol):
         self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
         self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
-        self._drainers: list[asyncio.Future[None]] = []
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
         self._backlog: deque[Frame] = deque()  # requests that wait until the peer has taken our answers
@@ -146,9 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         Ends at the latest when the peer counts as dead (`Limits.dead_peer_timeout_s`).
         """
         if self._queue.is_over and not self.is_closed:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._drainers.append(waiter)
-            await waiter
+            await self._queue.wait_low()
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
         """Have `callback` called once, soon after this connection is closed; soon, if it is closed already."""
@@ -218,16 +214,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._auth_timer.cancel()
         self._auth_timer = self._loop.call_later(self._limits.auth_timeout_s, self._authentication_late)
-        if self._handshake is not None:
-            self._handshake.bind(ends_of(transport, accepted=self._accepted))
-            self._queue.put(self._handshake.opening, (), 0)
+        if self._greeting is not None:
+            self._queue.put(self._greeting.open(ends_of(transport, accepted=self._accepted)), (), 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the socket's next bytes go: exactly the handshake's message, later the decoder's memory."""
         if self._decoder is not None:
             return self._decoder.get_buffer()
-        wanted_bytes = self._handshake.wanted_bytes if self._handshake is not None else 0
-        return self._greeting[self._greeting_bytes : wanted_bytes or None]
+        return cast(Greeting, self._greeting).get_buffer()  # there is a greeting until there is a decoder
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in `nbytes` bytes of the peer, and answer what can be answered at once in one write."""
@@ -279,38 +273,35 @@ class Connection(asyncio.BufferedProtocol):
     # Handshake
 
     def _handshake_updated(self, count: int) -> None:
-        handshake = self._handshake
-        self._greeting_bytes += count
-        if handshake is None or self._greeting_bytes < handshake.wanted_bytes:
+        greeting = self._greeting
+        if greeting is None:
             return
-        message = bytes(self._greeting[: self._greeting_bytes])
-        self._greeting_bytes = 0
         try:
-            self._queue.put(handshake.receive(message), (), 0)
+            self._queue.put(greeting.take(count), (), 0)
         except AuthenticationFailed as error:
-            self._queue.put(handshake.farewell, (), 0)
+            self._queue.put(greeting.farewell, (), 0)
             self._refuse(error)
             return
-        if handshake.peer is not None:
-            self._admit(handshake.peer)
-            self._handshake = None
-            limits = self._limits
-            most = limits.max_frame_bytes if self.peer_is_member else limits.max_header_bytes
-            self._decoder = FrameDecoder(limits.max_frame_bytes, max_header_bytes=min(most, limits.max_frame_bytes))
-            self._auth_timer.cancel()
-            if not self.ready.done():
-                self.ready.set_result(None)
-            if self._on_ready is not None:
-                self._on_ready(self)
+        if greeting.peer is not None:
+            self._greeting = None
+            self._admit(greeting.peer)
 
     def _admit(self, peer: Peer) -> None:
         self.role, self.peer_feature_level, self.peer_software = peer.role, peer.feature_level, peer.software
         self.peer_is_member = not self._accepted or peer.role == Role.CLUSTER
         if self._permissions is not None:
             self._allowed, self._handler = self._permissions.admit(peer.role, peer.grant, self._handler)
+        limits = self._limits
+        most = limits.max_frame_bytes if self.peer_is_member else limits.max_header_bytes
+        self._decoder = FrameDecoder(limits.max_frame_bytes, max_header_bytes=min(most, limits.max_frame_bytes))
+        self._auth_timer.cancel()
+        if not self.ready.done():
+            self.ready.set_result(None)
+        if self._on_ready is not None:
+            self._on_ready(self)
 
     def _authentication_late(self) -> None:
-        if self._handshake is not None:
+        if self._greeting is not None:
             self._refuse(
                 AuthenticationFailed(f"{self.peer} did not authenticate within {self._limits.auth_timeout_s} seconds.")
             )
@@ -457,7 +448,6 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
 
     def _send_queue_low(self) -> None:
-        self._wake_drainers()
         if self._backlog:
             # Not at once: this comes out of a write, and answers would write again inside it.
             self._loop.call_soon(self._work_off_backlog)
@@ -466,12 +456,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_failed(self, error: OSError) -> None:
         self.abort(f"the connection with {self.peer} broke: {error}")
-
-    def _wake_drainers(self) -> None:
-        waiters, self._drainers = self._drainers, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _end(self, reason: str) -> None:
         if self.is_closed:
@@ -488,7 +472,7 @@ class Connection(asyncio.BufferedProtocol):
             self.ready.set_exception(ConnectionFailed(f"The handshake was cut short: {reason}"))
             self.ready.exception()
         self._pending.fail_all(reason)
-        self._wake_drainers()
+        self._queue.release_waiters()
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             self._loop.call_soon(callback, self)

@@ -77,7 +77,7 @@ class SendQueue:
     """
 
     __slots__ = ("_closing", "_counted_bytes", "_fd", "_flush_scheduled", "_linger", "_loop", "_on_error", "_on_low",
-                 "_paused", "_pieces", "_tail", "_together", "_transport", "high_water_bytes", "is_over",
+                 "_paused", "_pieces", "_tail", "_together", "_transport", "_waiters", "high_water_bytes", "is_over",
                  "unsent_bytes", "writes")  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class SendQueue:
         self.writes = 0
         """Writes of which the socket took something while bytes waited: it grows as long as the peer reads."""
         self._counted_bytes = 0  # our share of `Together.unsent_bytes`
+        self._waiters: list[asyncio.Future[None]] = []
 
     def attach(self, transport: asyncio.Transport) -> None:
         """Begin to send through `transport`."""
@@ -157,6 +158,19 @@ class SendQueue:
                     self._together.queues.append(self)
                 else:
                     self._loop.call_soon(self.scheduled_flush)
+
+    async def wait_low(self) -> None:
+        """Wait until the unsent bytes have fallen to half the high mark, or the connection has ended."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def release_waiters(self) -> None:
+        """End every `wait_low`."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def pause(self) -> None:
         """The transport holds unsent bytes: the socket takes no more."""
@@ -213,6 +227,7 @@ class SendQueue:
         self._count()
         if self.is_over and self.unsent_bytes <= self.high_water_bytes // 2:
             self.is_over = False
+            self.release_waiters()
             self._on_low()
         if self._closing and not pieces:
             # Not at once: we may be inside the transport's own write, which closes a second time when it finds it so.

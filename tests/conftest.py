@@ -3,4 +3,4 @@
 import os
 
 os.environ.setdefault("RAYLOG_COMPILED", "0")
-pytest_plugins = ["tests.watchdog"]
+pytest_plugins = ["tests.coroutines", "tests.watchdog"]

@@ -31,24 +31,21 @@ def tls(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @needs_openssl
 @pytest.mark.usefixtures("tls")
-def test_a_cluster_with_tls_produces_replicates_and_consumes(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with LocalCluster(tmp_path) as cluster:
-            where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
-            async with raylog.AsyncAdmin(**where) as admin:
-                await admin.create_topic("t", partitions=2, replication_factor=3)
-            async with raylog.AsyncProducer(**where) as producer:
-                sent = [await producer.send("t", b"%d" % number) for number in range(100)]
-                for future in sent:
-                    await future
-            async with raylog.AsyncConsumer("t", auto_offset_reset="earliest", group_id="g", **where) as consumer:
-                read: set[bytes | None] = set()
-                async with asyncio.timeout(30):
-                    while len(read) < 100:
-                        for records in (await consumer.getmany(timeout_ms=500)).values():
-                            read.update(record.value for record in records)
-            with pytest.raises(ConnectionFailed):
-                await connect(*cluster.broker_servers[1].endpoint, secret=SECRET, timeout_s=2)
-            assert not cluster.fatal
-
-    asyncio.run(scenario())
+async def test_a_cluster_with_tls_produces_replicates_and_consumes(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path) as cluster:
+        where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+        async with raylog.AsyncAdmin(**where) as admin:
+            await admin.create_topic("t", partitions=2, replication_factor=3)
+        async with raylog.AsyncProducer(**where) as producer:
+            sent = [await producer.send("t", b"%d" % number) for number in range(100)]
+            for future in sent:
+                await future
+        async with raylog.AsyncConsumer("t", auto_offset_reset="earliest", group_id="g", **where) as consumer:
+            read: set[bytes | None] = set()
+            async with asyncio.timeout(30):
+                while len(read) < 100:
+                    for records in (await consumer.getmany(timeout_ms=500)).values():
+                        read.update(record.value for record in records)
+        with pytest.raises(ConnectionFailed):
+            await connect(*cluster.broker_servers[1].endpoint, secret=SECRET, timeout_s=2)
+        assert not cluster.fatal

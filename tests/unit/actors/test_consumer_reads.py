@@ -11,14 +11,14 @@ from raylog.actors.tail_reader import TailReader
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.rpc import Request
 from raylog.rpc.framing import REQUEST, encode_header
-from tests.unit.rpc.support import raw_member, run, serving, until
+from tests.unit.rpc.support import raw_member, serving, until
 from tests.unit.storage.logs import NOW, batch, open_log
 
 MARK = 4_194_304
 VALUE = bytes(1_000_000)
 
 
-def test_fetches_that_wake_together_are_answered_as_fast_as_the_peer_takes_the_answers(tmp_path: Path) -> None:
+async def test_fetches_that_wake_together_are_answered_as_fast_as_the_peer_takes_the_answers(tmp_path: Path) -> None:
     """A hundred parked fetches of one connection, and one append of a megabyte, made 96 MiB of unsent answers."""
     log = open_log(tmp_path / "t-0")
     state = SimpleNamespace(exposed_high_watermark=0, high_watermark=0, consumer_fetch_error=lambda epoch: None)
@@ -27,25 +27,22 @@ def test_fetches_that_wake_together_are_answered_as_fast_as_the_peer_takes_the_a
     def handle(request: Request) -> None:
         reads.fetch(request, *request.args)
 
-    async def scenario() -> None:
-        async with serving(handle) as place, raw_member(place) as (reader, writer):
-            fetch = [3, 0, 1 << 20, 1, 60_000, 0]
-            writer.write(b"".join(encode_header(REQUEST, n, "fetch", fetch, 0) for n in range(1, 101)))
-            await until(lambda: reads.parked == 100, "all fetches are parked")
-            (accepted,) = place.server.connections
-            log.append_as_leader(batch(VALUE), 3, NOW)
-            state.exposed_high_watermark = state.high_watermark = 1
+    async with serving(handle) as place, raw_member(place) as (reader, writer):
+        fetch = [3, 0, 1 << 20, 1, 60_000, 0]
+        writer.write(b"".join(encode_header(REQUEST, n, "fetch", fetch, 0) for n in range(1, 101)))
+        await until(lambda: reads.parked == 100, "all fetches are parked")
+        (accepted,) = place.server.connections
+        log.append_as_leader(batch(VALUE), 3, NOW)
+        state.exposed_high_watermark = state.high_watermark = 1
+        reads.wake()
+        assert accepted.statistics()["unsent_bytes"] <= MARK + len(VALUE) + 1000
+        assert 0 < reads.parked < 100
+        taken = 0
+        while taken < 100 * len(VALUE):
             reads.wake()
             assert accepted.statistics()["unsent_bytes"] <= MARK + len(VALUE) + 1000
-            assert 0 < reads.parked < 100
-            taken = 0
-            while taken < 100 * len(VALUE):
-                reads.wake()
-                assert accepted.statistics()["unsent_bytes"] <= MARK + len(VALUE) + 1000
-                taken += len(await reader.read(1 << 20))
-            assert reads.parked == 0
-
-    run(scenario())
+            taken += len(await reader.read(1 << 20))
+        assert reads.parked == 0
     log.close()
 
 

@@ -53,103 +53,91 @@ def link_to(find: Callable[[], Awaitable[tuple[str, int]]], heartbeat_s: float =
     )
 
 
-def test_a_controller_that_went_silent_is_left_for_one_that_serves() -> None:
-    async def scenario() -> None:
-        first, second = Controller(silent=True), Controller(silent=False)
-        places = [await first.server.start(), await second.server.start()]
-        place = places[0]
+async def test_a_controller_that_went_silent_is_left_for_one_that_serves() -> None:
+    first, second = Controller(silent=True), Controller(silent=False)
+    places = [await first.server.start(), await second.server.start()]
+    place = places[0]
+
+    async def find() -> tuple[str, int]:
+        return place
+
+    link = link_to(find)
+    link.start()
+    try:
+        await link.wait_connected(5)
+        assert (first.registered, second.registered) == (1, 0)
+        place = places[1]
+        await eventually(lambda: second.registered == 1 and link.is_connected)
+    finally:
+        await link.stop()
+        await first.server.close()
+        await second.server.close()
+
+
+async def test_a_controller_that_is_paused_keeps_its_connections() -> None:
+    controller = Controller(silent=True)
+    place = await controller.server.start()
+    looked = 0
+    # The kernel of a paused process still takes connections; nobody speaks on them.
+    with socket.create_server(("127.0.0.1", 0)) as paused:
 
         async def find() -> tuple[str, int]:
-            return place
+            nonlocal looked
+            looked += 1
+            return place if looked == 1 else paused.getsockname()[:2]
 
         link = link_to(find)
         link.start()
         try:
             await link.wait_connected(5)
-            assert (first.registered, second.registered) == (1, 0)
-            place = places[1]
-            await eventually(lambda: second.registered == 1 and link.is_connected)
-        finally:
-            await link.stop()
-            await first.server.close()
-            await second.server.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_controller_that_is_paused_keeps_its_connections() -> None:
-    async def scenario() -> None:
-        controller = Controller(silent=True)
-        place = await controller.server.start()
-        looked = 0
-        # The kernel of a paused process still takes connections; nobody speaks on them.
-        with socket.create_server(("127.0.0.1", 0)) as paused:
-
-            async def find() -> tuple[str, int]:
-                nonlocal looked
-                looked += 1
-                return place if looked == 1 else paused.getsockname()[:2]
-
-            link = link_to(find)
-            link.start()
-            try:
-                await link.wait_connected(5)
-                await eventually(lambda: looked >= 3)
-                assert link.is_connected
-                assert controller.registered == 1
-            finally:
-                await link.stop()
-                await controller.server.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_controller_that_answers_is_never_looked_for_again() -> None:
-    async def scenario() -> None:
-        controller = Controller(silent=False)
-        place = await controller.server.start()
-        looked = 0
-
-        async def find() -> tuple[str, int]:
-            nonlocal looked
-            looked += 1
-            return place
-
-        link = link_to(find, PATIENT_BEAT_S)
-        link.start()
-        try:
-            await link.wait_connected(5)
-            await asyncio.sleep(5 * PATIENT_BEAT_S)  # nothing is to happen in this time
-            assert (looked, controller.registered) == (1, 1)
+            await eventually(lambda: looked >= 3)
+            assert link.is_connected
+            assert controller.registered == 1
         finally:
             await link.stop()
             await controller.server.close()
 
-    asyncio.run(scenario())
+
+async def test_a_controller_that_answers_is_never_looked_for_again() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+    looked = 0
+
+    async def find() -> tuple[str, int]:
+        nonlocal looked
+        looked += 1
+        return place
+
+    link = link_to(find, PATIENT_BEAT_S)
+    link.start()
+    try:
+        await link.wait_connected(5)
+        await asyncio.sleep(5 * PATIENT_BEAT_S)  # nothing is to happen in this time
+        assert (looked, controller.registered) == (1, 1)
+    finally:
+        await link.stop()
+        await controller.server.close()
 
 
-def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> None:
-    async def scenario() -> None:
-        controller = Controller(silent=False)
-        place = await controller.server.start()
-        looked = 0
+async def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+    looked = 0
 
-        async def find() -> tuple[str, int]:
-            nonlocal looked
-            looked += 1
-            if looked == 1:
-                raise ZeroDivisionError
-            return place
+    async def find() -> tuple[str, int]:
+        nonlocal looked
+        looked += 1
+        if looked == 1:
+            raise ZeroDivisionError
+        return place
 
-        link = link_to(find)
-        link.start()
-        try:
-            await link.wait_connected(5)
-        finally:
-            await link.stop()
-            await controller.server.close()
-
-    asyncio.run(scenario())
+    link = link_to(find)
+    link.start()
+    try:
+        await link.wait_connected(5)
+    finally:
+        await link.stop()
+        await controller.server.close()
 
 
 def test_states_behind_the_answer_to_a_registration_come_after_it_and_in_order() -> None:

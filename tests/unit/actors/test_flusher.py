@@ -117,17 +117,14 @@ def test_a_sync_that_ends_after_the_stop_is_told_to_nobody() -> None:
     run(scenario)
 
 
-def test_a_kick_before_the_start_is_not_forgotten() -> None:
-    async def scenario() -> None:
-        disk, ends = Disk(), list[int]()
-        disk.end = 7
-        flusher = Flusher(cast(PartitionLog, disk), on_synced=ends.append, on_failed=lambda _: None, name="test")
-        flusher.kick()
-        flusher.start()
-        await until(lambda: ends == [7])
-        await flusher.stop()
-
-    asyncio.run(scenario())
+async def test_a_kick_before_the_start_is_not_forgotten() -> None:
+    disk, ends = Disk(), list[int]()
+    disk.end = 7
+    flusher = Flusher(cast(PartitionLog, disk), on_synced=ends.append, on_failed=lambda _: None, name="test")
+    flusher.kick()
+    flusher.start()
+    await until(lambda: ends == [7])
+    await flusher.stop()
 
 
 def test_a_sync_without_a_descriptor_is_tried_again_and_fails_nothing() -> None:

@@ -39,35 +39,26 @@ async def told_gone(awaited: dict[Endpoint, str], alive: set[str] | None = None)
         await probe.stop()
 
 
-def test_an_address_that_refuses_is_given_up_and_one_that_answers_is_not() -> None:
-    async def story() -> None:
-        server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
-        async with server:
-            there: Endpoint = (LOCAL, server.sockets[0].getsockname()[1])
-            nobody: Endpoint = (LOCAL, free_port())
-            assert await told_gone({there: "n1", nobody: "n1"}, {"n1"}) == {nobody}
-            assert await told_gone({there: "n1", nobody: "n1"}) == {nobody}
-
-    asyncio.run(story())
+async def test_an_address_that_refuses_is_given_up_and_one_that_answers_is_not() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
+    async with server:
+        there: Endpoint = (LOCAL, server.sockets[0].getsockname()[1])
+        nobody: Endpoint = (LOCAL, free_port())
+        assert await told_gone({there: "n1", nobody: "n1"}, {"n1"}) == {nobody}
+        assert await told_gone({there: "n1", nobody: "n1"}) == {nobody}
 
 
-def test_whoever_was_on_a_dead_node_is_given_up_without_knocking() -> None:
-    async def story() -> None:
-        server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            assert await told_gone({(LOCAL, port): "dead", ("localhost", port): "n1"}, {"n1"}) == {(LOCAL, port)}
-
-    asyncio.run(story())
+async def test_whoever_was_on_a_dead_node_is_given_up_without_knocking() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await told_gone({(LOCAL, port): "dead", ("localhost", port): "n1"}, {"n1"}) == {(LOCAL, port)}
 
 
-def test_the_probe_ends_when_nobody_is_awaited_any_more() -> None:
-    async def story() -> None:
-        probe = GraceProbe(lambda: None, lambda _: None)
-        probe.start()
-        async with asyncio.timeout(5):
-            assert probe._task is not None
-            await probe._task
-        await probe.stop()
-
-    asyncio.run(story())
+async def test_the_probe_ends_when_nobody_is_awaited_any_more() -> None:
+    probe = GraceProbe(lambda: None, lambda _: None)
+    probe.start()
+    async with asyncio.timeout(5):
+        assert probe._task is not None
+        await probe._task
+    await probe.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,50 +39,39 @@ async def ask(host: VoterHost, *request: Any) -> Any:
         return await asked.answer
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 30))
-
-
-def test_a_promise_outlives_the_host_and_shows_a_founder(tmp_path: Path) -> None:
+async def test_a_promise_outlives_the_host_and_shows_a_founder(tmp_path: Path) -> None:
     make_founder(tmp_path)
-
-    async def story() -> None:
-        host = VoterHost(tmp_path)
-        granted, promised, identity, *_, founder = await ask(host, "voter_promise", 3, "a")
-        assert (granted, promised, founder) == (True, 3, True)
-        await host.close()
-        again = VoterHost(tmp_path)
-        granted, promised, same, *_ = await ask(again, "voter_promise", 3, "b")
-        assert (granted, promised, same) == (False, 3, identity)
-        await again.close()
-        with pytest.raises(NotController):
-            await ask(again, "voter_promise", 4, "a")
-
-    run(story)
+    host = VoterHost(tmp_path)
+    granted, promised, identity, *_, founder = await ask(host, "voter_promise", 3, "a")
+    assert (granted, promised, founder) == (True, 3, True)
+    await host.close()
+    again = VoterHost(tmp_path)
+    granted, promised, same, *_ = await ask(again, "voter_promise", 3, "b")
+    assert (granted, promised, same) == (False, 3, identity)
+    await again.close()
+    with pytest.raises(NotController):
+        await ask(again, "voter_promise", 4, "a")
 
 
-def test_an_error_of_the_disk_ends_this_life_and_the_next_request_opens_the_files_again(
+async def test_an_error_of_the_disk_ends_this_life_and_the_next_request_opens_the_files_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        host = VoterHost(tmp_path)
-        identity = (await ask(host, "voter_promise", 1, "a"))[2]
+    host = VoterHost(tmp_path)
+    identity = (await ask(host, "voter_promise", 1, "a"))[2]
 
-        def refuse(*_: object) -> None:
-            raise StorageIoError("write the promise", OSError(5, "Input/output error"))
+    def refuse(*_: object) -> None:
+        raise StorageIoError("write the promise", OSError(5, "Input/output error"))
 
-        with monkeypatch.context() as broken:
-            broken.setattr("raylog.actors.voter_files.write_atomically", refuse)
-            with pytest.raises(KafkaStorageError, match="check the disk"):
-                await ask(host, "voter_promise", 2, "a")
-        granted, promised, same, *_ = await ask(host, "voter_promise", 3, "a")
-        assert (granted, promised, same) == (True, 3, identity)
-        await host.close()
-
-    run(story)
+    with monkeypatch.context() as broken:
+        broken.setattr("raylog.actors.voter_files.write_atomically", refuse)
+        with pytest.raises(KafkaStorageError, match="check the disk"):
+            await ask(host, "voter_promise", 2, "a")
+    granted, promised, same, *_ = await ask(host, "voter_promise", 3, "a")
+    assert (granted, promised, same) == (True, 3, identity)
+    await host.close()
 
 
-def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_end(
+async def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, hangs = threading.Event(), threading.Event()
@@ -94,15 +82,12 @@ def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_end(
         assert release.wait(20)
         return perform(voter, orders)
 
-    async def story() -> None:
-        host = VoterHost(tmp_path)
-        asked = Asked("voter_promise", 1, "a")
-        host.on_request(cast(Request, asked))
-        await asyncio.to_thread(hangs.wait, 10)
-        await host.close()
-        assert not asked.answer.done()
-        release.set()
-
     monkeypatch.setattr(Voter, "perform", hang)
     monkeypatch.setattr(voter_host, "CLOSE_S", 0.1)
-    run(story)
+    host = VoterHost(tmp_path)
+    asked = Asked("voter_promise", 1, "a")
+    host.on_request(cast(Request, asked))
+    await asyncio.to_thread(hangs.wait, 10)
+    await host.close()
+    assert not asked.answer.done()
+    release.set()

@@ -1,6 +1,5 @@
 """Admin and AsyncAdmin."""
 
-import asyncio
 import zlib
 
 import pytest
@@ -120,13 +119,10 @@ def test_a_closed_admin_refuses(cluster: ToyCluster) -> None:
         admin.list_topics()
 
 
-def test_the_asyncio_twin_does_the_same(cluster: ToyCluster) -> None:
-    async def scenario() -> list[str]:
-        async with AsyncAdmin(**cluster.options) as admin:
-            await admin.create_topic("t")
-            return await admin.list_topics()
-
-    assert asyncio.run(scenario()) == ["t"]
+async def test_the_asyncio_twin_does_the_same(cluster: ToyCluster) -> None:
+    async with AsyncAdmin(**cluster.options) as admin:
+        await admin.create_topic("t")
+        assert await admin.list_topics() == ["t"]
 
 
 def test_elections_are_answered_for_each_partition(cluster: ToyCluster) -> None:

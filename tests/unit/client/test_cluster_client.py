@@ -30,64 +30,44 @@ async def client_of(cluster: ToyCluster, **options: Any) -> AsyncIterator[Cluste
         await client.close()
 
 
-def test_a_leader_is_found_and_answers(cluster: ToyCluster) -> None:
+async def test_a_leader_is_found_and_answers(cluster: ToyCluster) -> None:
     cluster.create_topic("a", partitions=2)
-
-    async def scenario() -> Any:
-        async with client_of(cluster) as client:
-            return (await client.call_leader("a", 1, "list_offsets", -1, timeout_s=5)).args
-
-    assert asyncio.run(scenario()) == [0, -1, 0]
+    async with client_of(cluster) as client:
+        assert (await client.call_leader("a", 1, "list_offsets", -1, timeout_s=5)).args == [0, -1, 0]
 
 
-def test_a_call_follows_a_leader_that_moves(cluster: ToyCluster) -> None:
+async def test_a_call_follows_a_leader_that_moves(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
+        await asyncio.to_thread(cluster.move_leader, "a", 0, silently=True)
+        assert (await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)).args[2] == 1
 
-    async def scenario() -> Any:
-        async with client_of(cluster) as client:
+
+async def test_a_call_survives_cut_connections(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        for _ in range(3):
             await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
-            await asyncio.to_thread(cluster.move_leader, "a", 0, silently=True)
-            return (await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)).args
-
-    assert asyncio.run(scenario())[2] == 1
+            await asyncio.to_thread(cluster.cut_connections)
+        assert (await client.call_broker("init_producer_id", [], timeout_s=5)).args == [1, 0]
 
 
-def test_a_call_survives_cut_connections(cluster: ToyCluster) -> None:
+async def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
-
-    async def scenario() -> Any:
-        async with client_of(cluster) as client:
-            for _ in range(3):
-                await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
-                await asyncio.to_thread(cluster.cut_connections)
-            return (await client.call_broker("init_producer_id", [], timeout_s=5)).args
-
-    assert asyncio.run(scenario()) == [1, 0]
+    async with client_of(cluster) as client:
+        await asyncio.to_thread(cluster.stop_broker, 0)
+        assert (await client.topic("a", timeout_s=5)).name == "a"
 
 
-def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
+async def test_a_broker_that_went_silent_does_not_hold_up_metadata(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
-
-    async def scenario() -> Any:
-        async with client_of(cluster) as client:
-            await asyncio.to_thread(cluster.stop_broker, 0)
-            return await client.topic("a", timeout_s=5)
-
-    assert asyncio.run(scenario()).name == "a"
-
-
-def test_a_broker_that_went_silent_does_not_hold_up_metadata(cluster: ToyCluster) -> None:
-    cluster.create_topic("a")
-
-    async def scenario() -> float:
-        async with client_of(cluster) as client:
-            cluster.silent_brokers.add(0)
-            began_s = time.monotonic()
-            while not cluster.unanswered:  # whichever broker comes first
-                await client.refresh(("a",), timeout_s=20)
-            return time.monotonic() - began_s
-
-    assert asyncio.run(scenario()) < 10
+    async with client_of(cluster) as client:
+        cluster.silent_brokers.add(0)
+        began_s = time.monotonic()
+        while not cluster.unanswered:  # whichever broker comes first
+            await client.refresh(("a",), timeout_s=20)
+        assert (time.monotonic() - began_s) < 10
 
 
 def test_who_looks_for_a_leader_asks_another_broker_each_time(cluster: ToyCluster) -> None:
@@ -105,38 +85,27 @@ def test_who_looks_for_a_leader_asks_another_broker_each_time(cluster: ToyCluste
     assert second is fourth
 
 
-def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:
+async def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
-
-    async def scenario() -> None:
-        async with client_of(cluster) as client:
-            with pytest.raises(OffsetOutOfRange) as caught:
-                await client.call_leader("a", 0, "fetch", 99, 1, 1, 0, 0, timeout_s=5)
-            assert caught.value.details == {"start": 0, "end": 0}
-
-    asyncio.run(scenario())
+    async with client_of(cluster) as client:
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await client.call_leader("a", 0, "fetch", 99, 1, 1, 0, 0, timeout_s=5)
+        assert caught.value.details == {"start": 0, "end": 0}
 
 
-def test_an_unknown_topic_names_the_nearest(cluster: ToyCluster) -> None:
+async def test_an_unknown_topic_names_the_nearest(cluster: ToyCluster) -> None:
     cluster.create_topic("flights")
-
-    async def scenario() -> None:
-        async with client_of(cluster) as client:
-            with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
-                await client.topic("flihgts", timeout_s=1)
-
-    asyncio.run(scenario())
+    async with client_of(cluster) as client:
+        with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+            await client.topic("flihgts", timeout_s=1)
 
 
-def test_a_topic_created_a_moment_later_is_found(cluster: ToyCluster) -> None:
-    async def scenario() -> Any:
-        async with client_of(cluster) as client:
-            asked = asyncio.ensure_future(client.topic("late", timeout_s=5))
-            await client.refresh(("late",), timeout_s=5)
-            await asyncio.to_thread(cluster.create_topic, "late")
-            return await asked
-
-    assert asyncio.run(scenario()).name == "late"
+async def test_a_topic_created_a_moment_later_is_found(cluster: ToyCluster) -> None:
+    async with client_of(cluster) as client:
+        asked = asyncio.ensure_future(client.topic("late", timeout_s=5))
+        await client.refresh(("late",), timeout_s=5)
+        await asyncio.to_thread(cluster.create_topic, "late")
+        assert (await asked).name == "late"
 
 
 def test_many_who_ask_at_once_make_one_request(cluster: ToyCluster) -> None:
@@ -163,23 +132,17 @@ def test_the_group_coordinator_is_looked_up_once(cluster: ToyCluster) -> None:
     assert cluster.requests_seen.count("find_coordinator") == 1
 
 
-def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
-    async def scenario() -> None:
-        client = ClusterClient(load(AdminConfig, None, cluster.options | {"secret": b"a wrong secret that is"}))
-        with pytest.raises(AuthenticationFailed):
-            await client.start(5)
-        await client.close()
-
-    asyncio.run(scenario())
+async def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
+    client = ClusterClient(load(AdminConfig, None, cluster.options | {"secret": b"a wrong secret that is"}))
+    with pytest.raises(AuthenticationFailed):
+        await client.start(5)
+    await client.close()
 
 
-def test_nobody_there_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
-    async def scenario() -> None:
-        client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x" * 16}))
-        with pytest.raises(ConnectionFailed):
-            await client.start(0.2)
-        await client.close()
-        with pytest.raises(ClientClosed):
-            await client.refresh((), timeout_s=1)
-
-    asyncio.run(scenario())
+async def test_nobody_there_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
+    client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x" * 16}))
+    with pytest.raises(ConnectionFailed):
+        await client.start(0.2)
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await client.refresh((), timeout_s=1)

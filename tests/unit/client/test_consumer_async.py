@@ -15,24 +15,20 @@ from tests.unit.client.toy_server import ToyCluster
 HERE = TopicPartition("flights", 0)
 
 
-def test_records_come_one_by_one_in_lists_and_by_iteration(cluster: ToyCluster) -> None:
+async def test_records_come_one_by_one_in_lists_and_by_iteration(cluster: ToyCluster) -> None:
     cluster.create_topic("flights", partitions=2)
     fill(cluster, "flights", 0, numbers(0, 30))
-
-    async def work() -> None:
-        options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 200, **cluster.options}
-        async with AsyncConsumer("flights", **options) as consumer:
-            assert (await asyncio.wait_for(consumer.getone(), 10)).offset == 0
-            found = await consumer.getmany(HERE, timeout_ms=5_000, max_records=4)
-            assert offsets(found[HERE]) == [1, 2, 3, 4]
-            assert await consumer.getmany(TopicPartition("flights", 1), timeout_ms=20) == {}
-            consumer.seek(HERE, 20)
-            assert [record.offset async for record in consumer] == list(range(20, 30))
-            assert await consumer.position(HERE) == 30
-        with pytest.raises(ClientClosed):
-            await consumer.getone()
-
-    asyncio.run(work())
+    options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 200, **cluster.options}
+    async with AsyncConsumer("flights", **options) as consumer:
+        assert (await asyncio.wait_for(consumer.getone(), 10)).offset == 0
+        found = await consumer.getmany(HERE, timeout_ms=5_000, max_records=4)
+        assert offsets(found[HERE]) == [1, 2, 3, 4]
+        assert await consumer.getmany(TopicPartition("flights", 1), timeout_ms=20) == {}
+        consumer.seek(HERE, 20)
+        assert [record.offset async for record in consumer] == list(range(20, 30))
+        assert await consumer.position(HERE) == 30
+    with pytest.raises(ClientClosed):
+        await consumer.getone()
 
 
 def test_a_listener_may_be_a_coroutine_and_is_awaited(cluster: ToyCluster) -> None:
@@ -66,19 +62,15 @@ def test_a_listener_may_be_a_coroutine_and_is_awaited(cluster: ToyCluster) -> No
     assert coordinator.offset("board", "flights", 0) == 3
 
 
-def test_a_cancelled_poll_loses_nothing(cluster: ToyCluster) -> None:
+async def test_a_cancelled_poll_loses_nothing(cluster: ToyCluster) -> None:
     cluster.create_topic("flights")
-
-    async def work() -> list[int]:
-        seen: list[int] = []
-        async with AsyncConsumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
-            for number in range(20):
-                waiting = asyncio.ensure_future(consumer.getone())
-                await asyncio.sleep(0)
-                waiting.cancel()
-                await asyncio.wait([waiting])
-                await asyncio.to_thread(fill, cluster, "flights", 0, [b"%d" % number])
-                seen.append((await asyncio.wait_for(consumer.getone(), 10)).offset)
-        return seen
-
-    assert asyncio.run(work()) == list(range(20))
+    seen: list[int] = []
+    async with AsyncConsumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
+        for number in range(20):
+            waiting = asyncio.ensure_future(consumer.getone())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await asyncio.to_thread(fill, cluster, "flights", 0, [b"%d" % number])
+            seen.append((await asyncio.wait_for(consumer.getone(), 10)).offset)
+    assert seen == list(range(20))

@@ -156,27 +156,24 @@ def test_what_is_no_topic_or_no_offset_is_refused_where_it_is_given(cluster: Toy
                 consumer.seek(HERE, offset)
 
 
-def test_a_client_that_is_closed_while_it_connects_ends_the_call_with_an_error_and_not_as_cancelled() -> None:
-    async def scenario() -> None:
-        arrived = asyncio.Event()
+async def test_a_client_that_is_closed_while_it_connects_ends_the_call_with_an_error_and_not_as_cancelled() -> None:
+    arrived = asyncio.Event()
 
-        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            arrived.set()
-            try:
-                await reader.read()
-            finally:
-                writer.close()
-
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.set()
         try:
-            pool = ConnectionPool(SECRET)
-            call = asyncio.ensure_future(pool.get(server.sockets[0].getsockname(), 10))
-            await asyncio.wait_for(arrived.wait(), 10)
-            await pool.close()
-            with pytest.raises(ClientClosed):
-                await call
+            await reader.read()
         finally:
-            server.close()
-            await server.wait_closed()
+            writer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    try:
+        pool = ConnectionPool(SECRET)
+        call = asyncio.ensure_future(pool.get(server.sockets[0].getsockname(), 10))
+        await asyncio.wait_for(arrived.wait(), 10)
+        await pool.close()
+        with pytest.raises(ClientClosed):
+            await call
+    finally:
+        server.close()
+        await server.wait_closed()

@@ -336,19 +336,15 @@ def test_partitions_that_are_added_are_used(cluster: ToyCluster) -> None:
         assert producer.send("t", b"y", partition=1).result(10).partition == 1
 
 
-def test_the_asyncio_twin_sends_and_waits(cluster: ToyCluster) -> None:
+async def test_the_asyncio_twin_sends_and_waits(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=2)
-
-    async def scenario() -> list[int]:
-        async with AsyncProducer(**cluster.options) as producer:
-            first = await producer.send_and_wait("t", b"a", partition=1)
-            futures = [await producer.send("t", b"b", partition=1) for _ in range(50)]
-            await producer.flush(10)
-            assert all(one.done() for one in futures)
-            assert await producer.partitions_for("t") == {0, 1}
-            return [first.offset, *[(await one).offset for one in futures]]
-
-    assert asyncio.run(scenario()) == list(range(51))
+    async with AsyncProducer(**cluster.options) as producer:
+        first = await producer.send_and_wait("t", b"a", partition=1)
+        futures = [await producer.send("t", b"b", partition=1) for _ in range(50)]
+        await producer.flush(10)
+        assert all(one.done() for one in futures)
+        assert await producer.partitions_for("t") == {0, 1}
+        assert [first.offset, *[(await one).offset for one in futures]] == list(range(51))
 
 
 def test_the_asyncio_twin_waits_for_buffer_memory_without_blocking_the_loop(cluster: ToyCluster) -> None:
@@ -364,17 +360,14 @@ def test_the_asyncio_twin_waits_for_buffer_memory_without_blocking_the_loop(clus
     assert len(cluster.records("t", 0)) == 500
 
 
-def test_the_asyncio_twin_must_be_started(cluster: ToyCluster) -> None:
-    async def scenario() -> None:
-        producer = AsyncProducer(**cluster.options)
-        with pytest.raises(ClientClosed, match="not started"):
-            _ = await producer.send("t", b"x")
-        await producer.start()
-        await producer.stop()
-        with pytest.raises(ClientClosed):
-            _ = await producer.send("t", b"x")
-
-    asyncio.run(scenario())
+async def test_the_asyncio_twin_must_be_started(cluster: ToyCluster) -> None:
+    producer = AsyncProducer(**cluster.options)
+    with pytest.raises(ClientClosed, match="not started"):
+        _ = await producer.send("t", b"x")
+    await producer.start()
+    await producer.stop()
+    with pytest.raises(ClientClosed):
+        _ = await producer.send("t", b"x")
 
 
 def test_without_linger_ms_a_lone_record_leaves_at_once_and_others_wait_for_its_answer(cluster: ToyCluster) -> None:

@@ -1,6 +1,5 @@
 """What `send` refuses at once: what could not be encoded, or not be stored, later."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -96,18 +95,14 @@ def test_a_topic_that_is_no_name_is_refused_without_a_request(cluster: ToyCluste
         assert len(cluster.requests_seen) == requests
 
 
-def test_the_asynchronous_producer_refuses_the_same(cluster: ToyCluster) -> None:
+async def test_the_asynchronous_producer_refuses_the_same(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
-
-    async def check() -> None:
-        async with AsyncProducer(**cluster.options) as producer:
-            with pytest.raises(TypeError, match="timestamp_ms"):
-                await producer.send_and_wait("t", b"x", timestamp_ms=1.5)
-            with pytest.raises(TypeError, match="Headers"):
-                await producer.send_and_wait("t", b"x", headers="ab")
-            with pytest.raises(ValueError, match="timestamp_ms"):
-                await (await producer.send_batch("t", [b"x"], timestamp_ms=-5))
-            with pytest.raises(TypeError, match="topic"):
-                await producer.send_and_wait(None, b"x")  # type: ignore[arg-type]
-
-    asyncio.run(check())
+    async with AsyncProducer(**cluster.options) as producer:
+        with pytest.raises(TypeError, match="timestamp_ms"):
+            await producer.send_and_wait("t", b"x", timestamp_ms=1.5)
+        with pytest.raises(TypeError, match="Headers"):
+            await producer.send_and_wait("t", b"x", headers="ab")
+        with pytest.raises(ValueError, match="timestamp_ms"):
+            await (await producer.send_batch("t", [b"x"], timestamp_ms=-5))
+        with pytest.raises(TypeError, match="topic"):
+            await producer.send_and_wait(None, b"x")  # type: ignore[arg-type]

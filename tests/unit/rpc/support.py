@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,20 +14,6 @@ from raylog.rpc.auth import ClientHandshake, Endpoints
 from raylog.rpc.credentials import to_dial
 
 SECRET = b"the cluster's secret"
-DEADLINE_S = 20.0
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Run one scenario on a loop of its own, within the deadline; fail on anything the loop reports as unhandled."""
-    reported: list[dict[str, Any]] = []
-
-    async def guarded() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-        async with asyncio.timeout(DEADLINE_S):
-            await scenario
-
-    asyncio.run(guarded())
-    assert not reported, reported
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

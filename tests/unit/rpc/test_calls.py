@@ -10,7 +10,6 @@ import pytest
 from raylog.core.errors import ConnectionFailed, OffsetOutOfRange, RaylogError, RequestTimedOut
 from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls, Told, fail
 from raylog.rpc.reply import Reply
-from tests.unit.rpc.support import run
 
 
 def added(pending: PendingCalls, number: int, method: str, timeout_s: float) -> asyncio.Future[Reply]:
@@ -20,101 +19,83 @@ def added(pending: PendingCalls, number: int, method: str, timeout_s: float) -> 
     return future
 
 
-def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        pending = PendingCalls(loop)
-        begun = loop.time()
-        ended: dict[str, float] = {}
-        futures = []
+async def test_calls_expire_by_their_own_deadline_not_by_their_order() -> None:
+    loop = asyncio.get_running_loop()
+    pending = PendingCalls(loop)
+    begun = loop.time()
+    ended: dict[str, float] = {}
+    futures = []
 
-        def note(name: str, _: object) -> None:
-            ended[name] = loop.time() - begun
+    def note(name: str, _: object) -> None:
+        ended[name] = loop.time() - begun
 
-        for number, (name, timeout_s) in enumerate([("long", 0.4), ("short", 0.1), ("middle", 0.25)]):
-            future = added(pending, number, name, timeout_s)
-            future.add_done_callback(partial(note, name))
-            futures.append(future)
-        results = await asyncio.gather(*futures, return_exceptions=True)
-        assert all(isinstance(result, RequestTimedOut) for result in results)
-        assert list(ended) == ["short", "middle", "long"]
-        assert ended["short"] >= 0.1
-        assert ended["middle"] >= 0.25
-        assert ended["long"] >= 0.4
-        assert len(pending) == 0
-
-    run(scenario())
+    for number, (name, timeout_s) in enumerate([("long", 0.4), ("short", 0.1), ("middle", 0.25)]):
+        future = added(pending, number, name, timeout_s)
+        future.add_done_callback(partial(note, name))
+        futures.append(future)
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert all(isinstance(result, RequestTimedOut) for result in results)
+    assert list(ended) == ["short", "middle", "long"]
+    assert ended["short"] >= 0.1
+    assert ended["middle"] >= 0.25
+    assert ended["long"] >= 0.4
+    assert len(pending) == 0
 
 
-def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
-    async def scenario() -> None:
-        pending = PendingCalls(asyncio.get_running_loop())
-        answered, cancelled, waiting = (added(pending, number, "m", SWEEP_GRAIN_S) for number in (1, 2, 3))
-        cancelled.cancel()
-        assert pending.resolve(1, "yes", memoryview(b""))
-        assert (await answered).args == "yes"
-        with pytest.raises(RequestTimedOut):
-            await waiting
-        assert len(pending) == 0
-        assert not pending.resolve(3, None, memoryview(b""))
-        assert not pending.reject(2, OffsetOutOfRange("late"))
-
-    run(scenario())
+async def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
+    pending = PendingCalls(asyncio.get_running_loop())
+    answered, cancelled, waiting = (added(pending, number, "m", SWEEP_GRAIN_S) for number in (1, 2, 3))
+    cancelled.cancel()
+    assert pending.resolve(1, "yes", memoryview(b""))
+    assert (await answered).args == "yes"
+    with pytest.raises(RequestTimedOut):
+        await waiting
+    assert len(pending) == 0
+    assert not pending.resolve(3, None, memoryview(b""))
+    assert not pending.reject(2, OffsetOutOfRange("late"))
 
 
-def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
-    async def scenario() -> None:
-        pending = PendingCalls(asyncio.get_running_loop())
-        futures = [added(pending, number, "fetch", 60) for number in range(100)]
-        pending.fail_all("cable cut")
-        for future in futures:
-            with pytest.raises(ConnectionFailed, match="fetch: cable cut"):
-                await future
-
-    run(scenario())
+async def test_all_calls_fail_at_once_when_the_connection_goes() -> None:
+    pending = PendingCalls(asyncio.get_running_loop())
+    futures = [added(pending, number, "fetch", 60) for number in range(100)]
+    pending.fail_all("cable cut")
+    for future in futures:
+        with pytest.raises(ConnectionFailed, match="fetch: cable cut"):
+            await future
 
 
-def test_an_unwatched_failure_is_not_reported_by_the_loop() -> None:
-    async def scenario() -> None:
-        pending = PendingCalls(asyncio.get_running_loop())
-        _ = added(pending, 1, "m", 10)
-        pending.fail_all("gone")
-
-    run(scenario())
+async def test_an_unwatched_failure_is_not_reported_by_the_loop() -> None:
+    pending = PendingCalls(asyncio.get_running_loop())
+    _ = added(pending, 1, "m", 10)
+    pending.fail_all("gone")
 
 
-def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a_later_turn() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        pending = PendingCalls(loop)
-        told: list[Reply | RaylogError] = []
-        for number in (1, 2):
-            pending.add(number, "m", 10, Told(loop, told.append))
-        assert pending.resolve(1, "yes", memoryview(b""))
-        assert [one.args for one in told if isinstance(one, Reply)] == ["yes"]
-        pending.fail_all("cut")
-        assert len(told) == 1
-        await asyncio.sleep(0)
-        assert isinstance(told[1], ConnectionFailed)
-        assert not pending.resolve(2, "late", memoryview(b""))
-
-    run(scenario())
+async def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a_later_turn() -> None:
+    loop = asyncio.get_running_loop()
+    pending = PendingCalls(loop)
+    told: list[Reply | RaylogError] = []
+    for number in (1, 2):
+        pending.add(number, "m", 10, Told(loop, told.append))
+    assert pending.resolve(1, "yes", memoryview(b""))
+    assert [one.args for one in told if isinstance(one, Reply)] == ["yes"]
+    pending.fail_all("cut")
+    assert len(told) == 1
+    await asyncio.sleep(0)
+    assert isinstance(told[1], ConnectionFailed)
+    assert not pending.resolve(2, "late", memoryview(b""))
 
 
-def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        reported: list[BaseException] = []
-        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+async def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
 
-        def bug(_: object) -> None:
-            raise ZeroDivisionError
+    def bug(_: object) -> None:
+        raise ZeroDivisionError
 
-        waiting = Told(loop, bug)
-        waiting.set_result(Reply(None, memoryview(b"")))
-        assert [type(one) for one in reported] == [ZeroDivisionError]
-        fail(waiting, ConnectionFailed("too late to be told"))
-        await asyncio.sleep(0)
-        assert len(reported) == 1
-
-    run(scenario())
+    waiting = Told(loop, bug)
+    waiting.set_result(Reply(None, memoryview(b"")))
+    assert [type(one) for one in reported] == [ZeroDivisionError]
+    fail(waiting, ConnectionFailed("too late to be told"))
+    await asyncio.sleep(0)
+    assert len(reported) == 1

@@ -13,7 +13,7 @@ from raylog.core.errors import AuthenticationFailed
 from raylog.rpc import Credentials, Role, connect
 from raylog.rpc.addresses import ENV_ADVERTISED, Advertised, canonical
 from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
-from tests.unit.rpc.support import SECRET, is_cut, leave, run, serving, stranger, until
+from tests.unit.rpc.support import SECRET, is_cut, leave, serving, stranger, until
 
 
 @asynccontextmanager
@@ -47,102 +47,81 @@ async def refused(host: str, port: int, **options: Any) -> str:
     return str(refusal.value)
 
 
-def test_a_relayed_handshake_is_refused() -> None:
-    async def scenario() -> None:
-        async with serving() as place, relay((place.host, place.port)) as middle:
-            told = await refused(*middle)
-            assert f"{middle[0]}:{middle[1]} does not know this address for its own" in told
-            assert not place.server.connections
-            assert not place.echo.seen
-            await place.still_serves()
-
-    run(scenario())
+async def test_a_relayed_handshake_is_refused() -> None:
+    async with serving() as place, relay((place.host, place.port)) as middle:
+        told = await refused(*middle)
+        assert f"{middle[0]}:{middle[1]} does not know this address for its own" in told
+        assert not place.server.connections
+        assert not place.echo.seen
+        await place.still_serves()
 
 
-def test_a_relay_that_is_advertised_is_a_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with serving() as inner, relay((inner.host, inner.port)) as middle:
-            monkeypatch.setenv(ENV_ADVERTISED, f"203.0.113.9, {middle[0]}:{middle[1]}")
-            inner.server._advertised = Advertised.read()
-            connection = await connect(*middle, secret=SECRET)
-            assert (await connection.call("echo", ["through"], timeout_s=5)).args == ["through"]
+async def test_a_relay_that_is_advertised_is_a_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as inner, relay((inner.host, inner.port)) as middle:
+        monkeypatch.setenv(ENV_ADVERTISED, f"203.0.113.9, {middle[0]}:{middle[1]}")
+        inner.server._advertised = Advertised.read()
+        connection = await connect(*middle, secret=SECRET)
+        assert (await connection.call("echo", ["through"], timeout_s=5)).args == ["through"]
+        await leave(connection)
+
+
+async def test_a_server_on_every_address_is_reached_by_each_of_its_names() -> None:
+    async with serving(host="0.0.0.0") as place:
+        for name in ("127.0.0.1", "localhost", "127.0.0.2", "0.0.0.0"):
+            connection = await connect(name, place.port, secret=SECRET)
+            assert (await connection.call("echo", [name], timeout_s=5)).args == [name]
             await leave(connection)
 
-    run(scenario())
+
+async def test_a_recorded_answer_is_no_use_on_another_connection() -> None:
+    async with serving() as place:
+        recording = bytearray()
+        async with relay((place.host, place.port), recording) as middle:
+            await refused(*middle)
+        assert recording
+        async with stranger(place) as (reader, writer):
+            writer.write(bytes(recording))
+            assert await is_cut(reader)
+        assert not place.server.connections
+        await place.still_serves()
 
 
-def test_a_server_on_every_address_is_reached_by_each_of_its_names() -> None:
-    async def scenario() -> None:
-        async with serving(host="0.0.0.0") as place:
-            for name in ("127.0.0.1", "localhost", "127.0.0.2", "0.0.0.0"):
-                connection = await connect(name, place.port, secret=SECRET)
-                assert (await connection.call("echo", [name], timeout_s=5)).args == [name]
-                await leave(connection)
+async def test_both_ends_of_a_connection_know_role_feature_level_and_software() -> None:
+    async with serving() as place:
+        connection = await place.connect()
+        await until(lambda: bool(place.server.connections), "the server takes note")
+        (accepted,) = place.server.connections
+        for end in (connection, accepted):
+            known = (end.role, end.peer_feature_level, end.peer_software)
+            assert known == (Role.CLUSTER, FEATURE_LEVEL, SOFTWARE)
+        await leave(connection)
 
-    run(scenario())
+
+async def test_a_secret_that_changes_is_asked_for_at_each_connection() -> None:
+    held = [Credentials.of_cluster([b"the first of them"])]
+    async with serving(secret=lambda: held[0]) as place:
+        first = await place.connect(secret=b"the first of them")
+        held[0] = Credentials.of_cluster([b"the second of them", b"the first of them"])
+        second = await place.connect(secret=b"the second of them")
+        held[0] = Credentials.of_cluster([b"the second of them"])
+        await refused(place.host, place.port, secret=b"the first of them")
+        for standing in (first, second):
+            assert (await standing.call("echo", [1], timeout_s=5)).args == [1]
+            await leave(standing)
 
 
-def test_a_recorded_answer_is_no_use_on_another_connection() -> None:
-    async def scenario() -> None:
-        async with serving() as place:
-            recording = bytearray()
-            async with relay((place.host, place.port), recording) as middle:
-                await refused(*middle)
-            assert recording
+async def test_a_handshake_that_is_cut_short_anywhere_leaves_nothing_behind() -> None:
+    async with serving() as place:
+        recording = bytearray()
+        async with relay((place.host, place.port), recording) as middle:
+            await refused(*middle)
+        for length in range(0, len(recording), 7):
             async with stranger(place) as (reader, writer):
-                writer.write(bytes(recording))
+                writer.write(recording[:length])
+                writer.write_eof()
                 assert await is_cut(reader)
-            assert not place.server.connections
-            await place.still_serves()
-
-    run(scenario())
-
-
-def test_both_ends_of_a_connection_know_role_feature_level_and_software() -> None:
-    async def scenario() -> None:
-        async with serving() as place:
-            connection = await place.connect()
-            await until(lambda: bool(place.server.connections), "the server takes note")
-            (accepted,) = place.server.connections
-            for end in (connection, accepted):
-                known = (end.role, end.peer_feature_level, end.peer_software)
-                assert known == (Role.CLUSTER, FEATURE_LEVEL, SOFTWARE)
-            await leave(connection)
-
-    run(scenario())
-
-
-def test_a_secret_that_changes_is_asked_for_at_each_connection() -> None:
-    async def scenario() -> None:
-        held = [Credentials.of_cluster([b"the first of them"])]
-        async with serving(secret=lambda: held[0]) as place:
-            first = await place.connect(secret=b"the first of them")
-            held[0] = Credentials.of_cluster([b"the second of them", b"the first of them"])
-            second = await place.connect(secret=b"the second of them")
-            held[0] = Credentials.of_cluster([b"the second of them"])
-            await refused(place.host, place.port, secret=b"the first of them")
-            for standing in (first, second):
-                assert (await standing.call("echo", [1], timeout_s=5)).args == [1]
-                await leave(standing)
-
-    run(scenario())
-
-
-def test_a_handshake_that_is_cut_short_anywhere_leaves_nothing_behind() -> None:
-    async def scenario() -> None:
-        async with serving() as place:
-            recording = bytearray()
-            async with relay((place.host, place.port), recording) as middle:
-                await refused(*middle)
-            for length in range(0, len(recording), 7):
-                async with stranger(place) as (reader, writer):
-                    writer.write(recording[:length])
-                    writer.write_eof()
-                    assert await is_cut(reader)
-            await until(lambda: not place.server._strangers, "all of them are forgotten")
-            await place.still_serves()
-
-    run(scenario())
+        await until(lambda: not place.server._strangers, "all of them are forgotten")
+        await place.still_serves()
 
 
 @pytest.mark.parametrize(

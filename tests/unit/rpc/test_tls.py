@@ -15,7 +15,8 @@ import pytest
 from raylog.core.errors import AuthenticationFailed, ConnectionFailed
 from raylog.rpc import client_context, connect, server_context
 from raylog.rpc.addresses import ENV_ADVERTISED, Advertised
-from tests.unit.rpc.support import SECRET, is_cut, leave, limits, run, serving, stranger, until
+from tests.coroutines import run
+from tests.unit.rpc.support import SECRET, is_cut, leave, limits, serving, stranger, until
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates by the openssl command")
 

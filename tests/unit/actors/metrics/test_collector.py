@@ -99,26 +99,22 @@ def test_replicas_that_do_not_answer_are_left_out_and_named(monkeypatch: pytest.
     assert error in page
 
 
-def test_a_connection_is_kept_and_made_anew_when_it_broke() -> None:
+async def test_a_connection_is_kept_and_made_anew_when_it_broke() -> None:
     made: list[object] = []
-
-    async def run() -> None:
-        server = RpcServer(lambda request: request.reply([1]), secret=SECRET, on_connect=made.append)
-        place = await server.start()
-        inquiries = Inquiries(SECRET)
-        for _ in range(3):
-            assert await inquiries.ask({place: ("x", [])}) == {place: [1]}
-        assert len(made) == 1
-        next(iter(server.connections)).abort("cut")
-        await inquiries.ask({place: ("x", [])})  # may meet the broken connection
+    server = RpcServer(lambda request: request.reply([1]), secret=SECRET, on_connect=made.append)
+    place = await server.start()
+    inquiries = Inquiries(SECRET)
+    for _ in range(3):
         assert await inquiries.ask({place: ("x", [])}) == {place: [1]}
-        assert len(made) == 2
-        inquiries.keep([])
-        assert await inquiries.ask({}) == {}
-        inquiries.close()
-        await server.close()
-
-    asyncio.run(run())
+    assert len(made) == 1
+    next(iter(server.connections)).abort("cut")
+    await inquiries.ask({place: ("x", [])})  # may meet the broken connection
+    assert await inquiries.ask({place: ("x", [])}) == {place: [1]}
+    assert len(made) == 2
+    inquiries.keep([])
+    assert await inquiries.ask({}) == {}
+    inquiries.close()
+    await server.close()
 
 
 def test_those_who_look_at_once_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,20 +139,16 @@ def test_a_client_that_sends_slowly_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     served(work)
 
 
-def test_a_client_that_takes_no_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_takes_no_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ANSWER_S", 0.3)
-
-    async def run() -> None:
-        server = HttpServer(pages)
-        _, port = await server.start("127.0.0.1", 0)
-        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        writer.write(request("/large"))
-        await until(lambda: server.open_connections == 1)
-        await until(lambda: server.open_connections == 0)
-        writer.close()
-        await server.close()
-
-    asyncio.run(run())
+    server = HttpServer(pages)
+    _, port = await server.start("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(request("/large"))
+    await until(lambda: server.open_connections == 1)
+    await until(lambda: server.open_connections == 0)
+    writer.close()
+    await server.close()
 
 
 def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,18 +160,14 @@ def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     served(work)
 
 
-def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
-
-    async def run() -> None:
-        server = HttpServer(pages)
-        _, port = await server.start("127.0.0.1", 0)
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        assert await exchange(port, request("/a")) == b""
-        for _, writer in silent:
-            writer.close()
-        await until(lambda: server.open_connections == 0)
-        assert b"200 OK" in await exchange(port, request("/a"))
-        await server.close()
-
-    asyncio.run(run())
+    server = HttpServer(pages)
+    _, port = await server.start("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    assert await exchange(port, request("/a")) == b""
+    for _, writer in silent:
+        writer.close()
+    await until(lambda: server.open_connections == 0)
+    assert b"200 OK" in await exchange(port, request("/a"))
+    await server.close()

@@ -13,7 +13,8 @@ from raylog.core.errors import did_you_mean
 from tests.simulation.bugs import STORY
 from tests.simulation.planted import EVERY_BUG
 from tests.simulation.profiles import DEFAULT
-from tests.simulation.runs import ALL, ALL_PROFILES, Result, run_seed
+from tests.simulation.results import Result
+from tests.simulation.runs import ALL, ALL_PROFILES, run_seed
 from tests.simulation.stories import catch
 
 _PROGRESS_S = 5.0

@@ -1,7 +1,8 @@
 """One seed of one profile, in whichever world the profile belongs to, and what came of it.
 
-Three worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), and the
-metadata's voters (``quorum.py``). Called by the command, the stories and the tests.
+Four worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), the
+metadata's voters (``quorum.py``), and all of it together with the clients (``whole``). Called by the command, the
+stories and the tests.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from raylog.core.invariants import InvariantBroken
 from raylog.core.replication.replica import ReplicaMachine
@@ -20,35 +20,17 @@ from tests.simulation.groups.simulation import GroupSimulation
 from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
 from tests.simulation.quorum_disk import Broken
 from tests.simulation.quorum_play import play as play_quorum
+from tests.simulation.results import Result
 from tests.simulation.simulation import Simulation
+from tests.simulation.whole.plan import WHOLE_PROFILES
+from tests.simulation.whole.runs import run_whole
 from tests.simulation.world import Violation
 
 REBALANCE_STORM = "rebalance-storm"
 VOTERS = "voters"
 ALL = "all"
-ALL_PROFILES = tuple(sorted((*PROFILES, REBALANCE_STORM, VOTERS)))
+ALL_PROFILES = tuple(sorted((*PROFILES, REBALANCE_STORM, VOTERS, *WHOLE_PROFILES)))
 """Every profile of every world; ``all`` runs them one after another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one run did, and what it found."""
-
-    seed: int
-    profile: str
-    violation: Violation | None
-    story: list[str]
-    events: int
-    steps: int
-    elections: int
-    """Leaders of partitions, generations of groups, or controllers that came about."""
-    acks: int
-    committed: int
-    lost: bool
-    """The only in-sync copy was lost on purpose, and the partition ended without a leader, as it should."""
-    trace: int
-    seconds: float
-    """Processor time, which does not count what else the machine does meanwhile."""
 
 
 def run_seed(
@@ -66,6 +48,8 @@ def run_seed(
     """
     if profile == VOTERS:
         return _run_voters(seed)
+    if profile in WHOLE_PROFILES:
+        return run_whole(seed, profile)
     began = time.process_time()
     simulation: Simulation | GroupSimulation
     if profile == REBALANCE_STORM:

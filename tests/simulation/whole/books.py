@@ -1,0 +1,136 @@
+"""What the clients of a world did and saw, and the claims that are checked at each entry.
+
+The books know nothing of the servers: only what was sent, acknowledged, read and committed. A claim that does not hold
+raises :class:`Violation` where it is entered, which ends the run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+from raylog.core.ids import TopicPartition
+from tests.simulation.world import Violation
+
+At = TopicPartition
+
+SLACK_S: Final = 3.0
+"""How much later than its deadline a client's call may return: other callbacks run before it."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One record on its way."""
+
+    producer: str
+    at: At
+    acks: object
+    idempotent: bool
+    sent_s: float
+    order: int
+    offset: int | None = None
+    acked_s: float | None = None
+    failed: str = ""
+
+
+@dataclass
+class Books:
+    """Everything that the clients of one world did and saw."""
+
+    sent: dict[bytes, Sent] = field(default_factory=dict)
+    waiting: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """Calls under way: deadline and what it is, by number."""
+    content: dict[At, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    """What any reader has seen, by offset."""
+    delivered: dict[tuple[str, At], set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Offsets that any member of a group was given."""
+    commits: dict[tuple[str, At], int] = field(default_factory=dict)
+    """The highest acknowledged commit."""
+    owners: dict[tuple[str, int, At], str] = field(default_factory=dict)
+    """Which member had a partition in a generation."""
+    deleted_below: dict[At, int] = field(default_factory=dict)
+    """The highest offset below which anyone asked to delete records."""
+    low_watermarks: dict[At, int] = field(default_factory=dict)
+    """What an acknowledged deletion promised."""
+    assignments: dict[At, tuple[int, ...]] = field(default_factory=dict)
+    """Replicas that a reassignment was accepted for last."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Topics that were created, with the partitions they have been given."""
+    gone: set[str] = field(default_factory=set)
+    """Topics of which somebody asked the deletion."""
+    deleted: set[str] = field(default_factory=set)
+    """Topics of which the deletion was acknowledged."""
+    acked: int = 0
+    read: int = 0
+    calls: int = 0
+
+    # ------------------------------------------------------------ calls
+
+    def begin(self, deadline_s: float, what: str) -> int:
+        """Enter a call that has to end by its deadline."""
+        self.calls += 1
+        self.waiting[self.calls] = (deadline_s + SLACK_S, what)
+        return self.calls
+
+    def end(self, number: int) -> None:
+        """A call has returned, whatever came of it."""
+        self.waiting.pop(number, None)
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Every call returns by its deadline."""
+        for deadline_s, what in self.waiting.values():
+            if now_s > deadline_s:
+                raise Violation("W1", f"{what} did not return by its deadline, {now_s - deadline_s:.1f} s ago")
+
+    # ------------------------------------------------------------ records
+
+    def stored(self, value: bytes, at: At, offset: int, now_s: float) -> None:
+        """A record was acknowledged."""
+        record = self.sent[value]
+        record.offset, record.acked_s = offset, now_s
+        self.acked += 1
+        if at != record.at:
+            raise Violation("W2", f"{value!r} was sent to {record.at} and acknowledged at {at}")
+        if offset >= 0 and record.acks == "all":
+            self._same(at, offset, value, "acknowledged")
+
+    def seen(self, reader: str, at: At, offset: int, value: bytes) -> None:
+        """A reader was given a record."""
+        self.read += 1
+        record = self.sent.get(value)
+        if record is None or record.at != at:
+            raise Violation("W3", f"{reader} read {value!r} from {at}, where it was never sent")
+        self._same(at, offset, value, f"read by {reader}")
+
+    def _same(self, at: At, offset: int, value: bytes, what: str) -> None:
+        known = self.content[at].setdefault(offset, value)
+        if known != value:
+            raise Violation("W4", f"{at} has {known!r} at {offset}, and {value!r} was {what} there")
+
+    def step(self, reader: str, at: At, last: int | None, offset: int) -> None:
+        """A reader goes from one offset to the next, or over records that were deleted."""
+        if last is None or offset == last + 1:
+            return
+        if offset <= last:
+            raise Violation("W5", f"{reader} got {offset} of {at} after {last}")
+        if offset > self.deleted_below.get(at, 0):
+            raise Violation("W5", f"{reader} got {offset} of {at} after {last}; nothing in between was deleted")
+
+    # ------------------------------------------------------------ groups
+
+    def owns(self, group: str, generation: int, at: At, member: str) -> None:
+        """A member was given a partition."""
+        owner = self.owners.setdefault((group, generation, at), member)
+        if owner != member:
+            raise Violation("W6", f"{at} of {group} has two owners in generation {generation}: {owner} and {member}")
+
+    def begins(self, group: str, at: At, offset: int, committed: int, member: str) -> None:
+        """A member's first record of a partition; ``committed``: what was acknowledged before it got the partition."""
+        if offset < committed:
+            raise Violation("W7", f"{member} begins {at} at {offset}, below the committed {committed} of {group}")
+
+    def committed(self, group: str, at: At, offset: int) -> None:
+        """A commit was acknowledged."""
+        key = (group, at)
+        self.commits[key] = max(self.commits.get(key, 0), offset)

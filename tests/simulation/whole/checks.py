@@ -1,0 +1,176 @@
+"""What has to hold when everything was healed: convergence, and what a last reader finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from raylog.client.admin import AsyncAdmin
+from raylog.client.consumer import AsyncConsumer
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from tests.simulation.whole.books import At
+from tests.simulation.whole.clients import API_S, LAST_API_S, Client
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+POLL_S: Final = 0.3
+FIRST_GROUP: Final = "readers"
+
+
+class Finish:
+    """The last client of a world."""
+
+    def __init__(self, world: World) -> None:
+        """Made when the world is quiet."""
+        self._world = world
+        self._books = world.books
+        self._client = Client(world, "finish")
+
+    async def run(self) -> None:
+        """Wait until all has converged, read everything, and compare it with the books."""
+        admin = await self._admin()
+        await self._until("every partition is whole", lambda: self._is_whole(admin))
+        await self._until("every producer is done", self._nothing_waits)
+        await self._check_topics(admin)
+        ends = await self._read_everything()
+        self._check_records(ends)
+        await self._until("the group has read everything", lambda: self._group_is_done(ends))
+        await self._check_commits()
+        await admin.stop()
+        self._world.is_over = True
+
+    async def _admin(self) -> AsyncAdmin:
+        while True:
+            admin = AsyncAdmin()
+            if await self._client.tried("start", admin.start(), LAST_API_S):
+                return admin
+            await asyncio.sleep(POLL_S)
+
+    async def _until(self, what: str, holds: object) -> None:
+        assert callable(holds)
+        while True:
+            missing = await holds()
+            if not missing:
+                return
+            self._world.waits_for = f"{what}: {missing}"
+            await asyncio.sleep(POLL_S)
+
+    async def _nothing_waits(self) -> str:
+        late = [what for _, what in self._books.waiting.values() if what.startswith("producer-")]
+        return late[0] if late else ""
+
+    async def _is_whole(self, admin: AsyncAdmin) -> str:
+        """Return what is not as it should be, once everything runs."""
+        try:
+            moving = await self._client.call("list moves", admin.list_partition_reassignments(timeout_s=API_S), API_S)
+            names = await self._client.call("list topics", admin.list_topics(internal=True, timeout_s=API_S), API_S)
+            topics = await self._client.call("describe", admin.describe_topics(names, timeout_s=API_S), API_S)
+        except RaylogError as error:
+            return repr(error)
+        if moving:
+            return f"moves go on: {next(iter(moving.values()))}"
+        for topic in topics.values():
+            for one in topic.partitions:
+                if one.leader < 0 or sorted(one.isr) != sorted(one.replicas):
+                    return f"{topic.name}-{one.partition} has leader {one.leader}, ISR {one.isr} of {one.replicas}"
+        return ""
+
+    async def _check_topics(self, admin: AsyncAdmin) -> None:
+        """What was asked for is what came out."""
+        books = self._books
+        names = await self._client.call("list topics", admin.list_topics(timeout_s=API_S), API_S)
+        for topic in books.deleted:
+            if topic in names:
+                raise Violation("W11", f"{topic} was deleted, and is there")
+        found = await self._client.call("describe", admin.describe_topics(names, timeout_s=API_S), API_S)
+        for topic in self._world.steady_topics:
+            if len(found[topic].partitions) < books.partitions[topic]:
+                raise Violation("W11", f"{topic} was given {books.partitions[topic]} partitions, and has fewer")
+            books.partitions[topic] = len(found[topic].partitions)
+        for at, replicas in books.assignments.items():
+            there = tuple(found[at[0]].partitions[at[1]].replicas)
+            if there != replicas:
+                raise Violation("W12", f"{at} was to have the replicas {replicas}, and has {there}")
+
+    async def _read_everything(self) -> dict[At, tuple[int, int]]:
+        """Read every partition from its start to its end with a fresh consumer; return start and end."""
+        world, books = self._world, self._books
+        consumer = AsyncConsumer(auto_offset_reset="earliest")
+        await self._client.call("start", consumer.start(), LAST_API_S)
+        partitions = world.open_partitions()
+        consumer.assign(partitions)
+        starts = await self._client.call("beginning offsets", consumer.beginning_offsets(partitions), LAST_API_S)
+        ends = await self._client.call("end offsets", consumer.end_offsets(partitions), LAST_API_S)
+        last: dict[At, int] = {}
+        read: dict[At, dict[int, bytes]] = defaultdict(dict)
+
+        def missing() -> list[TopicPartition]:
+            return [one for one in partitions if starts[one] < ends[one] and last.get(one, -1) < ends[one] - 1]
+
+        while left := missing():
+            world.waits_for = f"the last reader stands at {last.get(left[0])} of {left[0]}, below {ends[left[0]]}"
+            found = await self._client.call("getmany", consumer.getmany(timeout_ms=500), 1.5)
+            for at, records in found.items():
+                for record in records:
+                    books.seen("the last reader", at, record.offset, record.value)
+                    books.step("the last reader", at, last.get(at), record.offset)
+                    last[at] = record.offset
+                    read[at][record.offset] = record.value
+        await self._client.call("stop", consumer.stop(), 35.0)
+        for at in partitions:
+            if set(read[at]) != set(range(starts[at], ends[at])) and starts[at] < ends[at]:
+                raise Violation("W5", f"{at} goes from {starts[at]} to {ends[at]}, and not all of it was read")
+        self._read = read
+        return {at: (starts[at], ends[at]) for at in partitions}
+
+    def _check_records(self, ends: dict[At, tuple[int, int]]) -> None:
+        """Nothing acknowledged is lost, nothing is stored twice, each producer's records are in order."""
+        books = self._books
+        for at, low in books.low_watermarks.items():
+            if at in ends and ends[at][0] < low:
+                raise Violation("W13", f"records of {at} below {low} were deleted, and it begins at {ends[at][0]}")
+        where: dict[bytes, int] = {}
+        for at, records in self._read.items():
+            if ends[at][0] > books.deleted_below.get(at, 0):
+                raise Violation("W1", f"{at} begins at {ends[at][0]}; nothing that high was deleted")
+            orders: dict[str, int] = {}
+            for offset in sorted(records):
+                value = records[offset]
+                sent = books.sent[value]
+                if sent.idempotent:
+                    if value in where:
+                        raise Violation("W14", f"{value[:40]!r} is stored twice: {where[value]} and {offset} of {at}")
+                    if sent.order < orders.get(sent.producer, 0):
+                        raise Violation("W14", f"{value[:40]!r} at {offset} of {at} is behind one that was sent later")
+                    orders[sent.producer] = sent.order
+                where.setdefault(value, offset)
+        for value, sent in books.sent.items():
+            if sent.offset is None or sent.acks != "all" or sent.at not in ends:
+                continue
+            start, _ = ends[sent.at]
+            if sent.offset >= start and self._read[sent.at].get(sent.offset) != value:
+                raise Violation("W15", f"{value[:40]!r} was acknowledged at {sent.offset} of {sent.at} and is lost")
+
+    async def _group_is_done(self, ends: dict[At, tuple[int, int]]) -> str:
+        """Return what no member of the group has been given."""
+        for at, (start, end) in ends.items():
+            if at[0] in self._world.steady_topics:
+                missing = set(range(start, end)) - self._books.delivered[(FIRST_GROUP, at)]
+                if missing:
+                    return f"{len(missing)} records of {at}, the first at {min(missing)}, of {start} to {end}"
+        return ""
+
+    async def _check_commits(self) -> None:
+        """No acknowledged commit is lost or moved back."""
+        consumer = AsyncConsumer(group_id=FIRST_GROUP, enable_auto_commit=False)
+        await self._client.call("start", consumer.start(), LAST_API_S)
+        before = dict(self._books.commits)
+        for (_, at), offset in before.items():
+            found = await self._client.call("committed", consumer.committed(at), LAST_API_S)
+            if found is None or found < offset:
+                raise Violation("W7", f"{offset} of {at} was committed, and the group has {found}")
+        await self._client.call("stop", consumer.stop(), 35.0)

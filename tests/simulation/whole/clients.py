@@ -1,0 +1,343 @@
+"""The clients of a world: shipped producers, consumers and administrators, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from raylog.client.admin import AsyncAdmin
+from raylog.client.consumer import AsyncConsumer
+from raylog.client.futures import AsyncSendFuture
+from raylog.client.producer import AsyncProducer
+from raylog.core.errors import (
+    ClientClosed,
+    CommitFailed,
+    DeliveryTimedOut,
+    ElectionNotNeeded,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    OffsetOutOfRange,
+    RaylogError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import TopicPartition
+from tests.simulation.whole.books import At, Books, Sent
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+Result = TypeVar("Result")
+DELIVERY_S: Final = 12.0
+API_S: Final = 10.0
+LAST_API_S: Final = 60.0
+BUILD_S: Final = 60.0
+SETTLED_S: Final = 1.0
+
+
+class Client:
+    """What all clients share: their books, and that a call has to return in time."""
+
+    def __init__(self, world: World, name: str) -> None:
+        """``name`` is that of its process."""
+        self.world = world
+        self.books: Books = world.books
+        self.name = name
+
+    async def call(self, what: str, work: Awaitable[Result], timeout_s: float) -> Result:
+        """Await a call that has to return within a time."""
+        number = self.books.begin(self.world.now_s + timeout_s, f"{self.name}: {what}")
+        try:
+            return await work
+        finally:
+            self.books.end(number)
+
+    async def tried(self, what: str, work: Awaitable[Result], timeout_s: float, *allowed: type[RaylogError]) -> bool:
+        """Await a call that may fail, for a reason that another attempt may not meet; return whether it succeeded."""
+        try:
+            await self.call(what, work, timeout_s)
+        except RaylogError as error:
+            if not error.retriable and not isinstance(error, allowed):
+                raise Violation("W8", f"{self.name}: {what} failed for good: {error!r}") from error
+            self.world.tell(self.name, f"{what}: {error!r}")
+            return False
+        return True
+
+    def between(self, low: float, high: float) -> float:
+        """Draw a number."""
+        return self.world.scheduler.between(low, high)
+
+    def pick(self, choices: list[Any]) -> Any:
+        """Draw one of several."""
+        return choices[int(self.world.scheduler.random.random() * len(choices))]
+
+    def chance(self, probability: float) -> bool:
+        """Draw once."""
+        return self.world.scheduler.chance(probability)
+
+
+class ProducingClient(Client):
+    """Sends records in bursts, each value once, until the world is quiet."""
+
+    def __init__(self, world: World, name: str, *, acks: object, idempotent: bool) -> None:
+        """One producer."""
+        super().__init__(world, name)
+        self.acks, self.idempotent = acks, idempotent
+        self._count = 0
+
+    async def run(self) -> None:
+        """Produce until the work is over, then flush and stop."""
+        options = self.world.plan.producer_options(self.world.scheduler.random)
+        producer = AsyncProducer(
+            acks=self.acks,
+            enable_idempotence=self.idempotent,
+            delivery_timeout_ms=int(DELIVERY_S * 1000),
+            max_block_ms=int(API_S * 1000),
+            **options,
+        )
+        while not await self.tried("start", producer.start(), LAST_API_S):
+            producer = AsyncProducer(
+                acks=self.acks,
+                enable_idempotence=self.idempotent,
+                delivery_timeout_ms=int(DELIVERY_S * 1000),
+                max_block_ms=int(API_S * 1000),
+                **options,
+            )
+            await asyncio.sleep(0.5)
+        waits: set[asyncio.Task[None]] = set()
+        while not self.world.is_quiet:
+            for _ in range(int(self.between(1, 12))):
+                waiting = await self._send(producer)
+                if waiting is not None:
+                    waits.add(waiting)
+                    waiting.add_done_callback(waits.discard)
+            await asyncio.sleep(self.between(0.0, self.world.plan.send_pause_s))
+        await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
+        while waits:
+            await asyncio.wait(set(waits))
+
+    async def _send(self, producer: AsyncProducer) -> asyncio.Task[None] | None:
+        books, world = self.books, self.world
+        at: At = self.pick(world.open_partitions())
+        self._count += 1
+        filler = "x" * int(self.between(0, 200) if self.chance(0.95) else self.between(0, 4000))
+        value = f"{self.name}/{self._count}/{filler}".encode()
+        books.sent[value] = Sent(self.name, at, self.acks, self.idempotent, world.now_s, self._count)
+        try:
+            future = await self.call("send", producer.send(at[0], value, partition=at[1]), API_S)
+        except RaylogError as error:
+            self._failed(value, error)
+            return None
+        number = books.begin(world.now_s + DELIVERY_S, f"{self.name}: the delivery of {value[:40]!r}")
+        return asyncio.get_running_loop().create_task(self._wait(value, future, number))
+
+    async def _wait(self, value: bytes, future: AsyncSendFuture, number: int) -> None:
+        try:
+            stored = await future
+        except RaylogError as error:
+            self._failed(value, error)
+        else:
+            self.books.stored(value, TopicPartition(stored.topic, stored.partition), stored.offset, self.world.now_s)
+        finally:
+            self.books.end(number)
+
+    def _failed(self, value: bytes, error: RaylogError) -> None:
+        record = self.books.sent[value]
+        record.failed = repr(error)
+        is_gone = record.at[0] in self.books.gone
+        if not (error.retriable or is_gone or isinstance(error, (DeliveryTimedOut, ClientClosed))):
+            raise Violation("W8", f"{self.name}: {value[:40]!r} failed for good: {error!r}")
+
+
+class GroupMember(Client):
+    """Reads as a member of a group, commits what it has read, and leaves or is killed now and then."""
+
+    def __init__(self, world: World, name: str, group: str, topics: list[str]) -> None:
+        """One life of one member."""
+        super().__init__(world, name)
+        self.group, self.topics = group, topics
+        self._last: dict[At, int] = {}
+        self._before: dict[At, int] = {}
+
+    async def run(self) -> None:
+        """Read until the world has no work any more."""
+        options = self.world.plan.consumer_options(self.world.scheduler.random)
+        consumer = AsyncConsumer(
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            default_api_timeout_ms=int(API_S * 1000),
+            **options,
+        )
+        if not await self.tried("start", consumer.start(), LAST_API_S):
+            return
+        consumer.subscribe(
+            self.topics,
+            on_assigned=lambda parts: self._assigned(consumer, parts),
+            on_revoked=self._revoked,
+        )
+        lives_until_s = self.world.now_s + self.between(5.0, 40.0)
+        while not self.world.is_over and (self.world.now_s < lives_until_s or self.world.is_quiet):
+            await self._round(consumer)
+        await self.call("stop", consumer.stop(autocommit=False), 35.0)
+
+    async def _round(self, consumer: AsyncConsumer) -> None:
+        wait_s = self.between(0.0, 1.0)
+        try:
+            found = await self.call("getmany", consumer.getmany(timeout_ms=wait_s * 1000), wait_s + 1.0)
+        except RaylogError as error:
+            if not error.retriable:
+                raise Violation("W8", f"{self.name}: poll failed for good: {error!r}") from error
+            await asyncio.sleep(0.1)
+            return
+        for partition, records in found.items():
+            for record in records:
+                self._read(partition, record.offset, record.value)
+        if self._last and self.chance(0.3):
+            await self._commit(consumer)
+
+    def _read(self, at: At, offset: int, value: bytes) -> None:
+        books = self.books
+        books.seen(self.name, at, offset, value)
+        if at in self._last:
+            books.step(self.name, at, self._last[at], offset)
+        else:
+            books.begins(self.group, at, offset, self._before.get(at, 0), self.name)
+        self._last[at] = offset
+        books.delivered[(self.group, at)].add(offset)
+
+    async def _commit(self, consumer: AsyncConsumer) -> None:
+        offsets = {at: last + 1 for at, last in self._last.items()}
+        if await self.tried("commit", consumer.commit(offsets, timeout_s=API_S), API_S, CommitFailed):
+            for at, offset in offsets.items():
+                self.books.committed(self.group, at, offset)
+
+    def _assigned(self, consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        group = consumer._engine.group
+        assert group is not None
+        member = group.membership
+        for at in partitions:
+            self.books.owns(self.group, member.generation, at, self.name)
+            if at not in self._last:
+                self._before[at] = self.books.commits.get((self.group, at), 0)
+        for at in [at for at in self._last if at not in partitions]:
+            del self._last[at]
+
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
+        for at in partitions:
+            self._last.pop(at, None)
+
+
+class Reader(Client):
+    """Reads partitions without a group, jumps about, and reads everything to its end at last."""
+
+    async def run(self) -> None:
+        """Read until the world has no work any more."""
+        consumer = AsyncConsumer(auto_offset_reset="earliest", default_api_timeout_ms=int(API_S * 1000))
+        if not await self.tried("start", consumer.start(), LAST_API_S):
+            return
+        wanted = [at for at in self.world.open_partitions() if at.topic in self.world.steady_topics]
+        consumer.assign(wanted)
+        last: dict[At, int] = {}
+        while not self.world.is_over:
+            wait_s = self.between(0.0, 0.5)
+            found = await self.call("getmany", consumer.getmany(timeout_ms=wait_s * 1000), wait_s + 1.0)
+            for at, records in found.items():
+                for record in records:
+                    self.books.seen(self.name, at, record.offset, record.value)
+                    self.books.step(self.name, at, last.get(at), record.offset)
+                    last[at] = record.offset
+            if last and self.chance(0.005):
+                at = self.pick(list(last))
+                target = int(self.between(0, last[at]))
+                consumer.seek(at, target)
+                del last[at]
+        await self.call("stop", consumer.stop(), 35.0)
+
+
+class Administrator(Client):
+    """Creates, grows and deletes topics, moves replicas, deletes records, changes configurations, elects leaders."""
+
+    async def run(self) -> None:
+        """Change things until the world is quiet."""
+        admin = AsyncAdmin(request_timeout_ms=int(API_S * 1000))
+        while not await self.tried("start", admin.start(), LAST_API_S):
+            admin = AsyncAdmin(request_timeout_ms=int(API_S * 1000))
+            await asyncio.sleep(0.5)
+        deeds = [
+            self._grow,
+            self._move,
+            self._move,
+            self._delete_records,
+            self._configure,
+            self._elect,
+            self._come_and_go,
+        ]
+        number = 0
+        while not self.world.is_quiet:
+            await asyncio.sleep(self.between(0.2, 3.0))
+            number += 1
+            await self.pick(deeds)(admin, number)
+        await admin.stop()
+
+    async def _grow(self, admin: AsyncAdmin, number: int) -> None:
+        topic = self.pick(self.world.steady_topics)
+        total = self.books.partitions[topic] + 1
+        if total <= self.world.plan.partitions_max:
+            done = await self.tried(
+                f"grow {topic}",
+                admin.create_partitions(topic, total, timeout_s=API_S),
+                API_S,
+                InvalidPartitions,
+                InvalidReplicationFactor,
+            )
+            if done:
+                self.books.partitions[topic] = total
+
+    async def _move(self, admin: AsyncAdmin, number: int) -> None:
+        at: At = self.pick([at for at in self.world.open_partitions() if at[0] in self.world.steady_topics])
+        brokers = list(range(1, self.world.plan.brokers + 1))
+        self.world.scheduler.random.shuffle(brokers)
+        target = brokers[: self.world.plan.replication_factor]
+        self.books.assignments.pop(at, None)
+        what = f"move {at} to {target}"
+        work = admin.alter_partition_reassignments({at: target}, timeout_s=API_S)
+        if await self.tried(what, work, API_S, InvalidReplicaAssignment, NoReassignmentInProgress):
+            self.books.assignments[at] = tuple(target)
+
+    async def _delete_records(self, admin: AsyncAdmin, number: int) -> None:
+        at: At = self.pick([at for at in self.world.open_partitions() if at[0] in self.world.steady_topics])
+        known = self.books.content[at]
+        if not known:
+            return
+        before = int(self.between(0, max(known)) * 0.5)
+        self.books.deleted_below[at] = max(self.books.deleted_below.get(at, 0), before)
+        work = admin.delete_records({at: before}, timeout_s=API_S)
+        if await self.tried(f"delete records of {at} below {before}", work, API_S, OffsetOutOfRange):
+            self.books.low_watermarks[at] = max(self.books.low_watermarks.get(at, 0), before)
+
+    async def _configure(self, admin: AsyncAdmin, number: int) -> None:
+        topic = self.pick(self.world.steady_topics)
+        change = {"segment.bytes": str(int(self.between(4_096, 100_000)))}
+        await self.tried(f"configure {topic}", admin.alter_topic_config(topic, change, timeout_s=API_S), API_S)
+
+    async def _elect(self, admin: AsyncAdmin, number: int) -> None:
+        await self.tried("elect leaders", admin.elect_leaders(timeout_s=API_S), API_S, ElectionNotNeeded)
+
+    async def _come_and_go(self, admin: AsyncAdmin, number: int) -> None:
+        """A topic for a while: created, written to by the producers, deleted."""
+        books, name = self.books, f"brief-{number}"
+        count = 1 + number % 2
+        books.partitions[name] = 0
+        work = admin.create_topic(name, count, self.world.plan.replication_factor, timeout_s=API_S)
+        if await self.tried(f"create {name}", work, API_S, TopicAlreadyExists, InvalidReplicationFactor):
+            books.partitions[name] = count
+            await asyncio.sleep(self.between(0.5, 4.0))
+        books.gone.add(name)
+        work_too = admin.delete_topic(name, timeout_s=API_S)
+        if await self.tried(f"delete {name}", work_too, API_S, UnknownTopicOrPartition):
+            books.deleted.add(name)

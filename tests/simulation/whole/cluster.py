@@ -1,0 +1,323 @@
+"""The cluster of a world: nodes with a broker each, the controller, coordinators and replicas, all shipped servers.
+
+Stands in Ray's place: finds actors by name, makes them, and starts again those that died, after a delay and as often
+as it takes. Everything else is what runs in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.actors.broker_server import BrokerServer
+from raylog.actors.controller_server import ControllerServer
+from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+from raylog.actors.naming import replica_name
+from raylog.actors.replica_server import ReplicaServer
+from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.voter_files import make_founder
+from raylog.core.errors import ConnectionFailed
+from tests.simulation.whole.network import Network
+from tests.simulation.whole.processes import SimProcess
+from tests.simulation.whole.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+SECRET: Final = b"a secret for simulations"
+CLUSTER_ID: Final = "c" * 32
+FIND_TIMEOUT_S: Final = 2.0
+MAKE_TIMEOUT_S: Final = 60.0
+RESTART_S: Final = (0.15, 1.2)
+"""How long Ray takes to start a process again."""
+POLL_S: Final = 0.02
+
+Server = Any
+"""A shipped server: ``start``, ``stop`` and ``endpoint``."""
+
+
+@dataclass
+class Actor:
+    """One named actor: what makes its server, where it may run, and the process of its present life."""
+
+    name: str
+    hosts: tuple[str, ...]
+    """Hosts on which Ray may start it; several: any of those that have power."""
+    make: Callable[[SimProcess], Server]
+    process: SimProcess | None = None
+    server: Server = None
+    serves: bool = False
+    lives: int = 0
+    ended: bool = False
+    """Ended for good: it is not started again."""
+    failure: str = ""
+    """Why the first life did not come to serve; Ray gives up on such an actor."""
+
+
+@dataclass
+class Cluster:
+    """All actors of a world, by name."""
+
+    scheduler: Scheduler
+    network: Network
+    root: Path
+    brokers: int = 3
+    voters: tuple[int, ...] = (1,)
+    config: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.actors: dict[str, Actor] = {}
+        self.fatal: list[str] = []
+        """Why processes ended themselves."""
+        self.restarts = 0
+
+    def host(self, broker: int) -> str:
+        """Return the host of a broker's node."""
+        return f"127.0.0.{10 + broker}"
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts of all nodes."""
+        return [self.host(broker) for broker in range(1, self.brokers + 1)]
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Found the cluster: its voters' directories, the brokers, the controller."""
+        for broker in self.voters:
+            make_founder(self.root / f"broker-{broker}")
+        for broker in range(1, self.brokers + 1):
+            self._start_broker(broker)
+        self._ensure("controller", tuple(self.hosts), self._new_controller)
+
+    def _start_broker(self, broker: int) -> None:
+        host = self.host(broker)
+
+        def make(process: SimProcess) -> BrokerServer:
+            spec = BrokerSpec(
+                broker=broker,
+                folder=self.root / f"broker-{broker}",
+                secret=SECRET,
+                cluster_id=CLUSTER_ID,
+                node_id=host,
+                host=host,
+            )
+            return BrokerServer(
+                spec,
+                find_controller=self.find_controller,
+                workshop=Workshop(self, broker),
+                on_fatal=self._end_process(process),
+            )
+
+        self._ensure(f"broker-{broker}", (host,), make)
+
+    def _new_controller(self, process: SimProcess) -> ControllerServer:
+        spec = ControllerSpec(
+            data_directory=self.root,
+            secret=SECRET,
+            cluster_id=CLUSTER_ID,
+            cluster_config=self.config,
+            host=process.host,
+            voters=self.voters,
+        )
+        return ControllerServer(
+            spec,
+            start_coordinator=self.start_coordinator,
+            on_fatal=self._end_process(process),
+            find_voter=self._find_voter,
+            find_brokers=self._find_brokers,
+            nodes_alive=self._nodes_alive,
+        )
+
+    def start_coordinator(self, kind: str, index: int) -> None:
+        """Make a coordinator unless there is one (the controller's port)."""
+
+        def make(process: SimProcess) -> GroupCoordinatorServer:
+            spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config, host=process.host)
+            return GroupCoordinatorServer(
+                spec, find_controller=self.find_controller, on_fatal=self._end_process(process)
+            )
+
+        self._ensure(f"coordinator-{kind}-{index}", tuple(self.hosts), make)
+
+    def ensure_replica(self, spec: ReplicaSpec) -> Actor:
+        """Make a replica unless there is one (the supervisor's port)."""
+
+        def make(process: SimProcess) -> ReplicaServer:
+            return ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self._end_process(process))
+
+        name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
+        return self._ensure(name, (self.host(spec.broker),), make)
+
+    def _end_process(self, process: SimProcess) -> Callable[[str], None]:
+        def on_fatal(reason: str) -> None:
+            self.fatal.append(f"{process.name}: {reason}")
+            process.exit(reason)
+
+        return on_fatal
+
+    # ------------------------------------------------------------ actors
+
+    def _ensure(self, name: str, hosts: tuple[str, ...], make: Callable[[SimProcess], Server]) -> Actor:
+        actor = self.actors.get(name)
+        if actor is None:
+            actor = self.actors[name] = Actor(name, hosts, make)
+            self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+        return actor
+
+    def _begin(self, actor: Actor) -> None:
+        """Start a life of an actor on a host that has power, or try again."""
+        if actor.ended or actor.process is not None:
+            return
+        hosts = [host for host in actor.hosts if host not in self.network.down]
+        if not hosts:
+            self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+            return
+        host = hosts[int(self.scheduler.random.random() * len(hosts))]
+        process = SimProcess(self.scheduler, self.network, actor.name, host)
+        actor.process, actor.serves = process, False
+        actor.lives += 1
+        self.scheduler.tell(actor.name, f"life {actor.lives} begins on {host}")
+        process.on_end = lambda ended: self._ended(actor, ended)
+        process.call_soon(lambda: process.create_task(self._serve(actor, process)))
+
+    async def _serve(self, actor: Actor, process: SimProcess) -> None:
+        """The actor's constructor: start the server; a later life that fails ends its process."""
+        try:
+            actor.server = actor.make(process)
+            await actor.server.start()
+        except Exception as error:
+            logger.info("%s did not start: %r", actor.name, error)
+            if actor.lives == 1 and not actor.name.startswith("controller"):
+                actor.failure, actor.ended = repr(error), True
+            process.exit(f"the start failed: {error!r}")
+        actor.serves = True
+
+    def _ended(self, actor: Actor, process: SimProcess) -> None:
+        if actor.process is process:
+            actor.process, actor.serves = None, False
+            if actor.ended:
+                if self.actors.get(actor.name) is actor:
+                    del self.actors[actor.name]
+            else:
+                self.restarts += 1
+                self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+
+    async def end(self, name: str) -> None:
+        """Stop an actor cleanly and end it for good; no error when there is none."""
+        actor = self.actors.get(name)
+        if actor is None:
+            return
+        actor.ended = True
+        process = actor.process
+        if process is not None and actor.serves and await self._answers(actor):
+            stopping = process.create_task(actor.server.stop())
+            for _ in range(250):
+                if stopping.done() or not process.is_alive:
+                    break
+                await asyncio.sleep(POLL_S)
+        if process is not None:
+            process.kill("ended for good")
+        self.actors.pop(name, None)
+
+    async def _answers(self, actor: Actor) -> bool:
+        """Whether an actor answers a call through Ray now, within ``FIND_TIMEOUT_S``."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + FIND_TIMEOUT_S
+        await asyncio.sleep(self.scheduler.between(0.001, 0.004))
+        while actor.process is None or not actor.serves or actor.process.is_paused:
+            if loop.time() > deadline_s:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def find(self, name: str) -> tuple[str, int]:
+        """Return where an actor listens; raises :class:`ConnectionFailed` when it does not answer."""
+        actor = self.actors.get(name)
+        if actor is None or not await self._answers(actor):
+            raise ConnectionFailed(f"{name} cannot be found at the moment")
+        endpoint: tuple[str, int] = actor.server.endpoint
+        return endpoint
+
+    async def find_controller(self) -> tuple[str, int]:
+        """Return where the controller listens (a port of every server)."""
+        return await self.find("controller")
+
+    async def _find_voter(self, broker: int) -> tuple[str, int]:
+        return await self.find(f"broker-{broker}")
+
+    async def _find_brokers(self) -> list[int]:
+        await asyncio.sleep(self.scheduler.between(0.001, 0.01))
+        return [one for one in range(1, self.brokers + 1) if self.is_serving(f"broker-{one}")]
+
+    async def _nodes_alive(self) -> set[str]:
+        await asyncio.sleep(self.scheduler.between(0.001, 0.01))
+        return {host for host in self.hosts if host not in self.network.down}
+
+    def is_serving(self, name: str) -> bool:
+        """Whether an actor serves now."""
+        actor = self.actors.get(name)
+        return actor is not None and actor.serves and actor.process is not None and actor.process.may_run
+
+    def controller(self) -> ControllerServer | None:
+        """Return the controller's server, if it serves."""
+        actor = self.actors.get("controller")
+        return actor.server if actor is not None and actor.serves else None
+
+    def ask_controller(self, timeout_s: float) -> dict[str, Any]:
+        """Return how clients reach the cluster, as Ray's client port does; called in a thread of the client."""
+        del timeout_s
+        server = self.controller()
+        if server is None:
+            for broker in range(1, self.brokers + 1):
+                if self.is_serving(f"broker-{broker}"):
+                    found: dict[str, Any] = self.actors[f"broker-{broker}"].server.connection_info()
+                    return found
+            raise ConnectionFailed("no actor of the cluster answers")
+        return server.connection_info()
+
+    def named(self, prefix: str) -> list[Actor]:
+        """Return the actors whose names begin so."""
+        return [actor for name, actor in self.actors.items() if name.startswith(prefix)]
+
+
+class Workshop:
+    """Makes and ends the replicas of one broker (the supervisor's port)."""
+
+    def __init__(self, cluster: Cluster, broker: int) -> None:
+        """For one life of a broker."""
+        self._cluster = cluster
+        self._broker = broker
+
+    async def ensure(self, spec: ReplicaSpec) -> None:
+        """Make a replica unless there is one, and wait until it serves."""
+        actor = self._cluster.ensure_replica(spec)
+        await self._within(lambda: actor.serves, actor)
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Tell a replica what has changed."""
+        name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
+        actor = self._cluster.actors.get(name)
+        if actor is None or actor.process is None or not await self._cluster._answers(actor):
+            raise TimeoutError(f"{name} does not answer")
+        actor.process.call_soon(actor.server.reconfigure, spec)
+
+    async def end(self, name: str) -> None:
+        """End a replica for good."""
+        await self._cluster.end(name)
+
+    async def _within(self, holds: Callable[[], bool], actor: Actor) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + MAKE_TIMEOUT_S
+        while not holds():
+            if actor.failure:
+                raise RuntimeError(actor.failure)
+            if loop.time() > deadline_s:
+                raise TimeoutError(f"{actor.name} does not serve")
+            await asyncio.sleep(POLL_S)
+
+
+Job = Callable[[], Awaitable[None]]

@@ -1,0 +1,149 @@
+"""What goes wrong in a world: processes killed and paused, nodes without power, links blocked, slow or one-way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.whole.cluster import Actor
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+
+class Nemesis:
+    """Draws faults at the pace of the world's plan; ``heal`` takes all of them back."""
+
+    def __init__(self, world: World) -> None:
+        """Nothing happens before :meth:`start`."""
+        self._world = world
+        self._scheduler = world.scheduler
+        self._network = world.network
+        self._active = False
+        self.faults = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._active = True
+        self._again()
+
+    def heal(self) -> None:
+        """Take back everything, and let nothing more happen."""
+        self._active = False
+        for source, target in list(self._network.blocked):
+            self._network.heal(source, target)
+        self._network.slow.clear()
+        self._network.clock_jump_s.clear()
+        for host in list(self._network.down):
+            self._power_on(host)
+        for actor in self._world.cluster.actors.values():
+            if actor.process is not None:
+                actor.process.resume()
+        self._world.tell("nemesis", "everything is healed")
+
+    def _again(self) -> None:
+        plan = self._world.plan
+        if self._active and plan.fault_pause_s:
+            self._scheduler.after(self._scheduler.random.expovariate(1 / plan.fault_pause_s), self._strike)
+
+    def _strike(self) -> None:
+        if not self._active:
+            return
+        deeds: list[Callable[[], None]] = [
+            self._kill_replica,
+            self._kill_replica,
+            self._kill_actor,
+            self._kill_controller,
+            self._pause,
+            self._cut_host,
+            self._cut_link,
+            self._slow_link,
+            self._power_cut,
+            self._jump_clock,
+        ]
+        self.faults += 1
+        deeds[int(self._scheduler.random.random() * len(deeds))]()
+        self._again()
+
+    def _pick(self, actors: list[Actor]) -> Actor | None:
+        running = [actor for actor in actors if actor.process is not None]
+        return running[int(self._scheduler.random.random() * len(running))] if running else None
+
+    def _replicas(self) -> list[Actor]:
+        others = ("broker-", "controller", "coordinator-")
+        return [actor for name, actor in self._world.cluster.actors.items() if not name.startswith(others)]
+
+    def _kill(self, actor: Actor | None) -> None:
+        if actor is not None and actor.process is not None:
+            actor.process.kill("killed by the nemesis")
+
+    def _kill_replica(self) -> None:
+        self._kill(self._pick(self._replicas()))
+
+    def _kill_actor(self) -> None:
+        self._kill(self._pick(list(self._world.cluster.actors.values())))
+
+    def _kill_controller(self) -> None:
+        self._kill(self._pick(self._world.cluster.named("controller")))
+
+    def _pause(self) -> None:
+        actor = self._pick(list(self._world.cluster.actors.values()))
+        if actor is not None and actor.process is not None:
+            process = actor.process
+            process.pause()
+            self._scheduler.after(self._scheduler.between(0.05, 8.0), process.resume)
+
+    def _cut_host(self) -> None:
+        host = self._a_host()
+        self._world.tell("nemesis", f"{host} is cut off")
+        links = [link for other in self._all_hosts() if other != host for link in ((host, other), (other, host))]
+        self._block(links, self._scheduler.between(0.2, 10.0))
+
+    def _cut_link(self) -> None:
+        source, target = (
+            self._a_host(),
+            self._all_hosts()[int(self._scheduler.random.random() * len(self._all_hosts()))],
+        )
+        if source != target:
+            both = self._scheduler.chance(0.5)
+            self._world.tell("nemesis", f"the link {source} -> {target} is cut{' both ways' if both else ''}")
+            self._block([(source, target), *([(target, source)] if both else [])], self._scheduler.between(0.2, 12.0))
+
+    def _block(self, links: list[tuple[str, str]], for_s: float) -> None:
+        for source, target in links:
+            self._network.block(source, target)
+            self._scheduler.after(for_s, self._network.heal, source, target)
+
+    def _slow_link(self) -> None:
+        source, target = self._a_host(), self._a_host()
+        self._network.slow[(source, target)] = self._scheduler.between(0.01, 0.5)
+        self._scheduler.after(self._scheduler.between(0.5, 8.0), self._network.slow.pop, (source, target), None)
+
+    def _power_cut(self) -> None:
+        if self._network.down or not self._world.plan.power_cuts:
+            return
+        host = self._a_host()
+        self._world.tell("nemesis", f"{host} loses power")
+        self._network.power_off(host)
+        for actor in list(self._world.cluster.actors.values()):
+            if actor.process is not None and actor.process.host == host:
+                actor.process.kill("its node lost power")
+        self._scheduler.after(self._scheduler.between(0.5, 12.0), self._power_on, host)
+
+    def _power_on(self, host: str) -> None:
+        if host in self._network.down:
+            self._world.tell("nemesis", f"{host} has power again")
+            self._network.power_on(host)
+
+    def _jump_clock(self) -> None:
+        host = self._a_host()
+        jump_s = self._scheduler.between(-1_000.0, 1_000.0)
+        self._world.tell("nemesis", f"the clock of {host} jumps by {jump_s:.0f} s")
+        self._network.clock_jump_s[host] = jump_s
+
+    def _a_host(self) -> str:
+        hosts = self._world.cluster.hosts
+        return hosts[int(self._scheduler.random.random() * len(hosts))]
+
+    def _all_hosts(self) -> list[str]:
+        return [*self._world.cluster.hosts, *self._world.client_hosts]

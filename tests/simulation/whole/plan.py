@@ -1,0 +1,88 @@
+"""What a seed of a profile draws: the size of the cluster, its settings, the clients and how much goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+WHOLE: Final = "whole"
+WHOLE_PROFILES: Final = (WHOLE,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run. Durations are virtual seconds."""
+
+    brokers: int
+    voters: tuple[int, ...]
+    replication_factor: int
+    topics: int
+    partitions_max: int
+    producers: int
+    members: int
+    work_s: float
+    """How long clients work while things go wrong."""
+    calm_s: float
+    """How long they go on after everything was healed."""
+    fault_pause_s: float
+    """Mean time between two faults; 0 = none."""
+    send_pause_s: float
+    power_cuts: bool
+    config: dict[str, str] = field(default_factory=dict)
+
+    def producer_options(self, chance: random.Random) -> dict[str, Any]:
+        """Draw what a producer is configured with."""
+        return {
+            "linger_ms": chance.choice([None, 0, 5, 20]),
+            "batch_size": chance.choice([200, 2_000, 16_384]),
+            "compression_type": chance.choice(["none", "none", "lz4", "gzip"]),
+            "retry_backoff_ms": chance.choice([20, 100]),
+            "metadata_max_age_ms": chance.choice([1_000, 30_000]),
+        }
+
+    def consumer_options(self, chance: random.Random) -> dict[str, Any]:
+        """Draw what a member of a group is configured with."""
+        session_ms = chance.choice([2_000, 6_000])
+        return {
+            "session_timeout_ms": session_ms,
+            "heartbeat_interval_ms": session_ms // 4,
+            "max_poll_records": chance.choice([1, 10, 500]),
+            "fetch_max_wait_ms": chance.choice([20, 500]),
+            "fetch_min_bytes": chance.choice([1, 500]),
+            "max_partition_fetch_bytes": chance.choice([500, 1_048_576]),
+            "metadata_max_age_ms": chance.choice([1_000, 30_000]),
+            "partition_assignment_strategy": ("range",),
+        }
+
+
+def draw(profile: str, seed: int) -> Plan:
+    """Return the plan of a seed."""
+    chance = random.Random(f"{profile} {seed}")
+    brokers = chance.choice([3, 3, 3, 4, 5])
+    voters = tuple(range(1, (5 if brokers == 5 else 3) + 1))
+    session_ms = chance.choice([1_500, 4_000])
+    config = {
+        "broker.heartbeat.interval.ms": str(session_ms // 4),
+        "broker.session.timeout.ms": str(session_ms),
+        "replica.lag.time.max.ms": str(chance.choice([1_000, 3_000])),
+        "group.min.session.timeout.ms": "1000",
+        "offsets.topic.num.partitions": str(chance.choice([1, 2])),
+        "leader.imbalance.check.interval.seconds": str(chance.choice([2, 20])),
+        "metadata.log.max.record.bytes.between.snapshots": str(chance.choice([2_000, 20_000, 2_000_000])),
+    }
+    return Plan(
+        brokers=brokers,
+        voters=voters,
+        replication_factor=3,
+        topics=chance.choice([1, 2]),
+        partitions_max=chance.choice([2, 3]),
+        producers=chance.choice([2, 3]),
+        members=chance.choice([1, 2, 3]),
+        work_s=chance.uniform(8.0, 25.0),
+        calm_s=3.0,
+        fault_pause_s=chance.choice([0.7, 2.0, 5.0]),
+        send_pause_s=chance.choice([0.1, 1.0]),
+        power_cuts=chance.random() < 0.5,
+        config=config,
+    )

@@ -1,0 +1,171 @@
+"""What shipped modules find as clock, randomness, threads and files while a world runs.
+
+The modules are the shipped ones; only the names by which they reach the standard library are bound to the world's.
+Done once in a process that runs one seed and ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import queue
+import random
+import secrets
+import sys
+import threading
+import time
+import types
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from raylog.rpc import Connection
+from raylog.storage import filesystem
+from tests.simulation.whole import blocking
+from tests.simulation.whole.processes import SimFuture
+from tests.simulation.whole.scheduler import WALL_S, Scheduler
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.network import Network
+
+ROOMS: Final = ("core", "storage", "rpc", "client", "actors", "protocol")
+WITHOUT: Final = ("ray_", "fork_", "node_watch")
+"""Modules of actors that are Ray's: the world stands in their place."""
+_LOCK_TYPES: Final = (type(threading.Lock()), type(threading.RLock()))
+
+
+def shipped_modules() -> list[types.ModuleType]:
+    """Import and return every shipped module that a world runs."""
+    for room in ROOMS:
+        package = importlib.import_module(f"raylog.{room}")
+        for found in pkgutil.walk_packages(package.__path__, f"raylog.{room}."):
+            if not found.name.rpartition(".")[2].startswith(WITHOUT):
+                importlib.import_module(found.name)
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith("raylog.")]
+
+
+def bind(scheduler: Scheduler, network: Network) -> None:
+    """Bind the shipped modules to a world."""
+    blocking.bind(network.threads)
+    files = HostFiles(scheduler)
+    shims = _shims(scheduler, network, files)
+    for module in shipped_modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, _LOCK_TYPES):
+                setattr(module, name, blocking.RLock())
+            for real, virtual in shims:
+                if value is real:
+                    setattr(module, name, virtual)
+    vars(filesystem).update({name: getattr(files, name) for name in filesystem.CALLS})
+    # Servers keep connections in sets, whose order must not depend on addresses.
+    Connection.__hash__ = SimFuture.__hash__  # type: ignore[assignment]
+
+
+def _copy(module: types.ModuleType, **changed: Any) -> types.ModuleType:
+    shim = types.ModuleType(module.__name__)
+    shim.__dict__.update(vars(module))
+    shim.__dict__.update(changed)
+    return shim
+
+
+def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tuple[object, object]]:
+    """Return what stands in place of what."""
+    clock = _clock(scheduler, network)
+    chance = random.Random(scheduler.random.random())
+
+    class Seeded(random.Random):
+        """`random.Random`, seeded by the world where the caller gives no seed."""
+
+        def __init__(self, seed: Any = None) -> None:
+            super().__init__(chance.random() if seed is None else seed)
+
+    bounded = {name: getattr(chance, name) for name in ("random", "randint", "uniform", "choice", "shuffle", "sample")}
+    own = {
+        "getpid": lambda: 0 if scheduler.current is None else scheduler.current.number,
+        "urandom": chance.randbytes,
+        "open": files.open,
+        "close": files.close,
+    }
+    token_bytes = chance.randbytes
+    return [
+        (time, _copy(time, **clock)),
+        *((getattr(time, name), virtual) for name, virtual in clock.items()),
+        (random, _copy(random, Random=Seeded, **bounded)),
+        (
+            secrets,
+            _copy(secrets, token_bytes=token_bytes, token_hex=lambda count=32: token_bytes(count).hex()),
+        ),
+        (uuid, _copy(uuid, uuid4=lambda: uuid.UUID(bytes=token_bytes(16), version=4))),
+        (
+            threading,
+            _copy(
+                threading,
+                Thread=blocking.Thread,
+                Lock=blocking.Lock,
+                RLock=blocking.RLock,
+                get_ident=blocking.get_ident,
+                current_thread=blocking.get_ident,
+                main_thread=lambda: 0,
+            ),
+        ),
+        (queue.SimpleQueue, blocking.SimpleQueue),
+        (os, _copy(os, **own)),
+    ]
+
+
+def _clock(scheduler: Scheduler, network: Network) -> dict[str, Any]:
+    jumps = network.clock_jump_s
+
+    def wall_s() -> float:
+        process = scheduler.current
+        return WALL_S + scheduler.now_s + (0.0 if process is None else jumps.get(process.host, 0.0))
+
+    def sleep(delay_s: float) -> None:
+        thread = scheduler.thread
+        assert thread is not None, "an event loop sleeps"
+        thread.sleep(delay_s)
+
+    def nanoseconds() -> int:
+        return int(scheduler.now_s * 1e9)
+
+    return {
+        "monotonic": lambda: scheduler.now_s,
+        "monotonic_ns": nanoseconds,
+        "perf_counter": lambda: scheduler.now_s,
+        "perf_counter_ns": nanoseconds,
+        "clock_gettime_ns": lambda _: nanoseconds(),
+        "time": wall_s,
+        "time_ns": lambda: int(wall_s() * 1e9),
+        "sleep": sleep,
+    }
+
+
+class HostFiles:
+    """The host's files, each open one the matter of a process: its kernel closes them when it is killed."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """One for all processes of a world."""
+        self._scheduler = scheduler
+        for name in filesystem.CALLS:
+            if not hasattr(self, name):
+                setattr(self, name, getattr(filesystem, name))
+
+    def open(self, path: filesystem.Place, flags: int, mode: int = 0o777) -> int:
+        """As `os.open`."""
+        descriptor = os.open(path, flags, mode)
+        if self._scheduler.current is not None and path != os.devnull:
+            self._scheduler.current.descriptors[descriptor] = None
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        """As `os.close`."""
+        if self._scheduler.current is not None:
+            self._scheduler.current.descriptors.pop(descriptor, None)
+        os.close(descriptor)
+
+    def fdatasync(self, descriptor: int) -> None:
+        """As `os.fdatasync`; takes its time in a thread."""
+        thread = self._scheduler.thread
+        if thread is not None:
+            thread.sleep(self._scheduler.between(0.000_1, 0.001_5))
+        os.fdatasync(descriptor)

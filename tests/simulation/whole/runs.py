@@ -1,0 +1,79 @@
+"""One seed of the whole world from outside: starts the worker, and turns its answers into results."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.results import Result
+from tests.simulation.world import Violation
+
+NO_BUG = "-"
+
+
+class Worker:
+    """The process whose forks run the worlds."""
+
+    def __init__(self) -> None:
+        """Start it; it ends with this process."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.simulation.whole.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+        atexit.register(self.close)
+
+    def ask(self, seed: int, profile: str, bug: str) -> dict[str, Any]:
+        """Run one seed."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{seed}\t{profile}\t{bug}\n")
+        process.stdin.flush()
+        found = json.loads(process.stdout.readline())
+        assert isinstance(found, dict)
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=10)
+
+
+@lru_cache(maxsize=1)
+def worker() -> Worker:
+    """Return this process's worker, started at the first call."""
+    return Worker()
+
+
+def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
+    """Run one seed of a profile of the whole world, with a planted bug or without."""
+    found = worker().ask(seed, profile, bug)
+    violation = Violation(found["rule"], found["claim"]) if found["rule"] else None
+    story = list(found["story"])
+    if violation is not None:
+        story.append(f"VIOLATION {violation}")
+    return Result(
+        seed=seed,
+        profile=profile,
+        violation=violation,
+        story=story,
+        events=found.get("events", 0),
+        steps=found.get("steps", 0),
+        elections=found.get("elections", 0),
+        acks=found.get("acks", 0),
+        committed=found.get("committed", 0),
+        lost=False,
+        trace=found.get("trace", 0),
+        seconds=found.get("seconds", 0.0),
+    )

@@ -1,0 +1,96 @@
+"""Runs seeds of the whole world, each in a forked process of its own. Started by ``runs.py``.
+
+A world binds the shipped modules to itself and leaves behind what killed processes held, so its process ends with it.
+String hashes have to be the same from run to run: this is started with ``PYTHONHASHSEED=0``. Takes a seed, a profile
+and a planted bug (or ``-``) per line, and answers each with a line of JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.simulation.whole import ports
+from tests.simulation.whole.plan import draw
+
+SHM: Final = Path("/dev/shm")
+RUN_S: Final = 300
+"""Processor seconds after which a run is given up."""
+
+
+def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
+    """Run one seed in this process and return what came of it; the process is of no use afterwards."""
+    from tests.simulation.whole.planted import BUGS
+    from tests.simulation.whole.world import World
+
+    gc.disable()
+    root = Path(tempfile.mkdtemp(prefix="raylog-whole-", dir=SHM if SHM.is_dir() else None))
+    began_s = time.process_time()
+    try:
+        os.chdir(root)  # paths are the same in every run, and with them their hashes
+        world = World(seed, draw(profile, seed), Path("nodes"))
+        if bug != "-":
+            BUGS[bug].plant()
+        violation = world.run()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    books = world.books
+    return {
+        "rule": "" if violation is None else violation.rule,
+        "claim": "" if violation is None else violation.claim,
+        "story": world.scheduler.story() if violation is not None else world.scheduler.story(80),
+        "events": world.scheduler.events,
+        "steps": world.scheduler.turns,
+        "elections": world.elections,
+        "acks": books.acked,
+        "committed": books.read,
+        "trace": world.scheduler.trace,
+        "seconds": time.process_time() - began_s,
+    }
+
+
+def _fork(seed: int, profile: str, bug: str) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        try:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_CPU, (RUN_S, RUN_S))
+            found = play(seed, profile, bug)
+        except BaseException as error:
+            import traceback
+
+            found = {"rule": "SIMULATOR", "claim": repr(error), "story": traceback.format_exc().splitlines()}
+        with os.fdopen(writing, "w") as out:
+            json.dump(found, out)
+        os._exit(0)  # the threads of killed processes wait for ever
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    if text:
+        found = json.loads(text)
+        assert isinstance(found, dict)
+        return found
+    return {"rule": "SIMULATOR", "claim": f"the run ended with status {status}", "story": []}
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    ports.shipped_modules()
+    for line in sys.stdin:
+        seed, profile, bug = line.rstrip("\n").split("\t")
+        print(json.dumps(_fork(int(seed), profile, bug)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""One run of the whole world: build it, let it work while things go wrong, heal it, and check what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.client import discovery
+from raylog.client.admin import AsyncAdmin
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from tests.simulation.whole import ports
+from tests.simulation.whole.books import At, Books
+from tests.simulation.whole.checks import Finish
+from tests.simulation.whole.clients import Administrator, Client, GroupMember, ProducingClient, Reader
+from tests.simulation.whole.cluster import Cluster
+from tests.simulation.whole.nemesis import Nemesis
+from tests.simulation.whole.network import Network
+from tests.simulation.whole.plan import Plan
+from tests.simulation.whole.processes import SimProcess
+from tests.simulation.whole.scheduler import Scheduler
+from tests.simulation.world import Violation
+
+BUILT_S: Final = 60.0
+"""By when the cluster serves and has its topics."""
+FINISH_S: Final = 200.0
+"""By when, after the last fault, everything has converged and was read."""
+LOOK_S: Final = 0.5
+GROUPS: Final = ("readers", "others")
+
+
+class World:
+    """Everything of one run. Made in a process of its own, because it binds the shipped modules to itself."""
+
+    def __init__(self, seed: int, plan: Plan, root: Path) -> None:
+        """Nothing runs before :meth:`run`. ``root`` is an empty folder for the brokers' directories."""
+        self.seed, self.plan = seed, plan
+        self.scheduler = Scheduler(seed)
+        self.network = Network(self.scheduler)
+        ports.bind(self.scheduler, self.network)
+        self.books = Books()
+        self.cluster = Cluster(
+            self.scheduler, self.network, root, brokers=plan.brokers, voters=plan.voters, config=plan.config
+        )
+        discovery._ask_controller = self.cluster.ask_controller
+        self.nemesis = Nemesis(self)
+        self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
+        self.client_hosts = ["127.0.0.100"]
+        self.is_built = False
+        self.is_quiet = False
+        """Nothing new is sent or changed any more."""
+        self.is_over = False
+        """All has been checked."""
+        self.violation: Violation | None = None
+        self.elections = 0
+        """Leaders of partitions that came about, as their replicas log it."""
+        self._logs = _Logs(self)
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds."""
+        return self.scheduler.now_s
+
+    def tell(self, who: str, what: str) -> None:
+        """Add a line to the story."""
+        self.scheduler.tell(who, what)
+
+    def open_partitions(self) -> list[At]:
+        """Return all partitions that may be written to now."""
+        books = self.books
+        return [
+            TopicPartition(topic, one)
+            for topic, count in books.partitions.items()
+            if topic not in books.gone
+            for one in range(count)
+        ]
+
+    # ------------------------------------------------------------ the run
+
+    def run(self) -> Violation | None:
+        """Run to the end or to the first violation, which is returned."""
+        logger = logging.getLogger("raylog")
+        logger.handlers, logger.propagate = [self._logs], False
+        logger.setLevel(logging.INFO)
+        self.cluster.start()
+        self._spawn("builder", self._build())
+        self.scheduler.after(LOOK_S, self._look)
+        self._phase(lambda: self.is_built, BUILT_S, "the cluster serves and has its topics")
+        if self.violation is None:
+            self._start_clients()
+            self.nemesis.start()
+            self.scheduler.run(self.now_s + self.plan.work_s)
+        if self.violation is None:
+            self.nemesis.heal()
+            self.scheduler.run(self.now_s + self.plan.calm_s)
+        if self.violation is None:
+            self.is_quiet = True
+            self._spawn("finish", Finish(self).run())
+            self._phase(lambda: self.is_over, FINISH_S, "everything has converged and was read")
+        if self.violation is not None:
+            self.tell("VIOLATION", str(self.violation))
+        return self.violation
+
+    def _phase(self, done: Any, limit_s: float, what: str) -> None:
+        until_s = self.now_s + limit_s
+        while self.violation is None and not done():
+            if self.now_s >= until_s:
+                self.fail(Violation("W9", f"after {limit_s:.0f} s it does not hold that {what}: {self.waits_for}"))
+                return
+            self.scheduler.run(min(until_s, self.now_s + LOOK_S))
+
+    waits_for = ""
+    """What the present phase waits for."""
+
+    def fail(self, violation: Violation) -> None:
+        """End the run with a violation; the first one counts."""
+        if self.violation is None:
+            self.violation = violation
+        self.scheduler.stop()
+
+    def _look(self) -> None:
+        """Claims that hold at any time."""
+        try:
+            self.books.check_deadlines(self.now_s)
+        except Violation as found:
+            self.fail(found)
+        if self.scheduler.failures:
+            self.fail(Violation("W10", f"an exception reached an event loop: {self.scheduler.failures[0]}"))
+        defects = [reason for reason in self.cluster.fatal if "Error(" in reason or "Broken" in reason]
+        if defects:
+            self.fail(Violation("W10", f"a process ended itself over a defect: {defects[0]}"))
+        self.scheduler.after(LOOK_S, self._look)
+
+    # ------------------------------------------------------------ clients
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> SimProcess:
+        process = SimProcess(self.scheduler, self.network, name, self.client_hosts[0])
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Violation as found:
+                self.fail(found)
+            except Exception as error:
+                self.fail(Violation("W8", f"{name} met {error!r}"))
+                raise
+
+        process.call_soon(lambda: process.create_task(guarded()))
+        return process
+
+    async def _build(self) -> None:
+        client = Client(self, "builder")
+        admin = AsyncAdmin()
+        while not await client.tried("start", admin.start(), 60.0, RaylogError):
+            admin = AsyncAdmin()
+            await asyncio.sleep(0.2)
+        online: set[int] = set()
+        while len(online) < self.plan.brokers:
+            online = {found.broker for found in (await admin.describe_cluster()).brokers}
+            await asyncio.sleep(LOOK_S)
+        for topic in self.steady_topics:
+            count = 1 + int(self.scheduler.random.random() * self.plan.partitions_max)
+            await admin.create_topic(topic, count, self.plan.replication_factor, {"segment.bytes": "20000"})
+            self.books.partitions[topic] = count
+        await admin.stop()
+        self.is_built = True
+
+    def _start_clients(self) -> None:
+        chance = self.scheduler.random
+        for number in range(self.plan.producers):
+            kind = 0 if number == 0 else int(chance.random() * 4)
+            acks: object = ("all", "all", 1, 0)[kind]
+            name = f"producer-{number}"
+            client = ProducingClient(self, name, acks=acks, idempotent=acks == "all" and chance.random() < 0.8)
+            self._spawn(name, client.run())
+        self._spawn("reader", Reader(self, "reader").run())
+        self._spawn("administrator", Administrator(self, "administrator").run())
+        for number in range(self.plan.members):
+            self._spawn(f"place-{number}", self._members(number))
+
+    async def _members(self, number: int) -> None:
+        """One place in a group: a member, and when it leaves another."""
+        life = 0
+        group = GROUPS[0]
+        while not self.is_over:
+            life += 1
+            await GroupMember(self, f"member-{number}.{life}", group, self.steady_topics).run()
+            await asyncio.sleep(self.scheduler.between(0.0, 3.0))
+
+
+class _Logs(logging.Handler):
+    """Puts the log of all processes into the story; a logged exception is a defect."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        world = self._world
+        process = world.scheduler.current
+        text = record.getMessage()
+        world.elections += ": leader " in text
+        world.tell("-" if process is None else process.name, f"{record.levelname.lower()}: {text}")
+        if record.exc_info and record.exc_info[1] is not None:
+            world.scheduler.failures.append(
+                f"{'-' if process is None else process.name}: {text}: {record.exc_info[1]!r}"
+            )

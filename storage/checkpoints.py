@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 
-from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged, WrongTopicId
 from .files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
 from .producer_state import ProducerState
@@ -106,19 +106,20 @@ class Checkpoints:
 
     # --- leader epochs ---------------------------------------------------------------------------------------------
 
-    def read_epochs(self) -> LeaderEpochHistory | None:
+    def read_epochs(self) -> EpochHistory | None:
         """The history; None where there is no file or it is not readable, and it must be rebuilt from the batches."""
         text = read_text(self.folder / EPOCHS)
         if text is None:
             return None
         try:
-            return LeaderEpochHistory.from_text(text)
+            return _parse_epochs(text)
         except ValueError:
             return None
 
-    def write_epochs(self, epochs: LeaderEpochHistory) -> None:
+    def write_epochs(self, epochs: EpochHistory) -> None:
         """Durable on return."""
-        write_atomically(self.folder / EPOCHS, epochs.to_text().encode())
+        lines = ["0", str(len(epochs.entries)), *(f"{epoch} {start}" for epoch, start in epochs.entries)]
+        write_atomically(self.folder / EPOCHS, ("\n".join(lines) + "\n").encode())
 
     # --- clean shutdown --------------------------------------------------------------------------------------------
 
@@ -175,3 +176,12 @@ class Checkpoints:
             self.write_snapshot(offset, producers, durable=False)
         except RaylogError:
             remove(self.folder / offset_name(offset, SNAPSHOT))
+
+
+def _parse_epochs(text: str) -> EpochHistory:
+    """Read version, count, and one `epoch start` line each, as Kafka writes them; ValueError when it is cut off."""
+    version, count, *lines = text.splitlines() or ("", "")
+    if version != "0" or len(lines) != int(count):
+        raise ValueError("The leader epoch checkpoint is cut off or of an unknown version.")
+    pairs = (line.split(" ") for line in lines)
+    return EpochHistory((int(epoch), int(start)) for epoch, start in pairs)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 
 from . import reading
@@ -23,7 +24,6 @@ from .checkpoints import Checkpoints, CleanMark
 from .compression import Buffer
 from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .descriptors import keep_reserve
-from .epochs import LeaderEpochHistory
 from .errors import DescriptorsExhausted, DiskFull, LogClosed, from_os_error, out_of_range
 from .files import private_folder, sync_folder
 from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
@@ -50,7 +50,7 @@ class PartitionLog:
         self.created = created  # the folder did not exist, or held nothing yet
         self.log_id = checkpoints.read_log_id()
         self.recovered = state.report
-        self.epochs: LeaderEpochHistory = state.epochs
+        self.epochs: EpochHistory = state.epochs
         self.producers = state.producers
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
@@ -148,7 +148,7 @@ class PartitionLog:
         try:
             return self._write(payload, headers, began)
         except RaylogError:
-            if began and self.epochs.truncate_from_end(self.log_end_offset + 1):
+            if began and self.epochs.truncate_end(self.log_end_offset + 1):
                 self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log
             raise
 
@@ -175,9 +175,9 @@ class PartitionLog:
         before = list(self.epochs.entries)
         for epoch, start in starts:
             latest = self.epochs.latest
-            if latest is not None and epoch < latest[0] and latest[1] < start:
+            if epoch < latest and self.epochs.entries[-1][1] < start:
                 self.epochs.entries = before
-                raise ValueError(f"Leader epoch {epoch} cannot append behind epoch {latest[0]}: fetch metadata again.")
+                raise ValueError(f"Leader epoch {epoch} cannot append behind epoch {latest}: fetch metadata again.")
             if self.epochs.assign(epoch, start):
                 began.append((epoch, start))
         if began:
@@ -349,7 +349,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return
         if offset >= self.log_end_offset:
-            if self.epochs.truncate_from_end(offset):
+            if self.epochs.truncate_end(offset):
                 self._checkpoints.write_epochs(self.epochs)
             return
         place = reading.place_of(self.segments, offset)
@@ -362,8 +362,8 @@ class PartitionLog:
             self._generation += 1
             if self._recovery_point > end:
                 self._write_recovery_point(end)
-            epochs = LeaderEpochHistory(self.epochs.entries)
-            if epochs.truncate_from_end(end):
+            epochs = EpochHistory(self.epochs.entries)
+            if epochs.truncate_end(end):
                 self._checkpoints.write_epochs(epochs)
                 self.epochs.entries = epochs.entries
         with self._cutting():
@@ -386,7 +386,7 @@ class PartitionLog:
             self._write_recovery_point(0)
             self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
             self._checkpoints.remove_snapshots_above(-1)
-            self.epochs.truncate_from_end(0)
+            self.epochs.truncate_end(0)
             self._checkpoints.write_epochs(self.epochs)
             for segment in reversed(self.segments):
                 segment.remove_files()
@@ -435,7 +435,7 @@ class PartitionLog:
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
-        if self.epochs.truncate_from_start(offset):
+        if self.epochs.truncate_start(offset):
             with suppress(DiskFull):  # it makes room now, and a history that begins too early harms nobody
                 self._checkpoints.write_epochs(self.epochs)
 

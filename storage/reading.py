@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
+from raylog.core.epochs import EpochHistory
+
 from . import filesystem
 from .config import FileSlice
-from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, LogDamaged
 from .records import check_crc, decode_batch, iter_headers
 from .recovery import check_epoch
@@ -109,7 +110,7 @@ def whole_batch(segments: list[Segment], offset: int) -> Span:
     return Span(segment, position, header.size, header.base_offset, header.next_offset)
 
 
-def verify(span: Span, data: bytes, epochs: LeaderEpochHistory) -> None:
+def verify(span: Span, data: bytes, epochs: EpochHistory) -> None:
     """LogDamaged unless `data`, which was read from `span`, is whole batches with right CRCs, offsets and epochs."""
     path, position, expected, end = span.segment.path, span.position, span.first_offset, 0
     try:
@@ -117,11 +118,8 @@ def verify(span: Span, data: bytes, epochs: LeaderEpochHistory) -> None:
             if header.base_offset != expected:
                 raise CorruptBatch(f"it begins at offset {header.base_offset}, not at {expected}")
             check_crc(data, found, header)
-            latest = epochs.latest
-            if latest is not None and (header.partition_leader_epoch, True) != (
-                latest[0],
-                header.base_offset >= latest[1],
-            ):
+            known = epochs.entries
+            if known and (header.partition_leader_epoch != known[-1][0] or header.base_offset < known[-1][1]):
                 check_epoch(epochs, header)  # not simply a batch of the latest epoch
             expected, end = header.next_offset, found + header.size
     except CorruptBatch as error:

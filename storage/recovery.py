@@ -14,10 +14,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from raylog.core.epochs import EpochHistory
+
 from . import filesystem
 from .checkpoints import Checkpoints
 from .config import LogConfig, RecoveryReport
-from .epochs import LeaderEpochHistory
 from .errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
 from .files import TEMPORARY, list_files, remove, sync_folder
 from .index import IndexDamaged
@@ -32,7 +33,7 @@ class Recovered(NamedTuple):
     """The state a log starts with; the last segment is the one to append to."""
 
     segments: list[Segment]
-    epochs: LeaderEpochHistory
+    epochs: EpochHistory
     producers: ProducerState
     log_start_offset: int
     recovery_point: int
@@ -58,7 +59,7 @@ class Recovery:
         self.recovery_point = checkpoints.read_recovery_point()
         self.log_start = checkpoints.read_log_start()
         known = checkpoints.read_epochs()
-        self.epochs = known if known is not None else LeaderEpochHistory()
+        self.epochs = known if known is not None else EpochHistory()
         self.epochs_known = known is not None
         self.producers = ProducerState()
         self.snapshot_offset = 0
@@ -230,8 +231,8 @@ class Recovery:
         epoch = header.partition_leader_epoch
         if self.epochs_known:
             check_epoch(self.epochs, header, self.log_start)
-        elif self.epochs.latest is not None and epoch < self.epochs.latest[0]:
-            raise CorruptBatch(f"leader epoch {epoch} comes after {self.epochs.latest[0]}")
+        elif epoch < self.epochs.latest:
+            raise CorruptBatch(f"leader epoch {epoch} comes after {self.epochs.latest}")
         elif epoch >= 0:
             self.epochs.assign(epoch, header.base_offset)
         self._note(segment, header)
@@ -272,7 +273,7 @@ class Recovery:
             self._start_afresh(self.log_start)  # a full truncation was interrupted: finish it
         self.log_start = max(self.log_start, self.segments[0].base_offset)
         self.report.epochs_rebuilt = not self.epochs_known and bool(self.epochs.entries)
-        trimmed = self.epochs.truncate_from_end(self._end + 1)
+        trimmed = self.epochs.truncate_end(self._end + 1)
         if trimmed or self.report.epochs_rebuilt:
             self.checkpoints.write_epochs(self.epochs)
         self.checkpoints.remove_snapshots_above(self._end)
@@ -288,7 +289,7 @@ class Recovery:
                 pass  # an old recovery point is safe, and a log on a full disk must still be readable
 
 
-def check_epoch(epochs: LeaderEpochHistory, header: BatchHeader, log_start: int = 0) -> None:
+def check_epoch(epochs: EpochHistory, header: BatchHeader, log_start: int = 0) -> None:
     """CorruptBatch unless the epoch stamped on the batch is the one that history knows for its offsets.
 
     Of what lies below the start of the log history has forgotten the epochs.

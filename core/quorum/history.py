@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from raylog.core.epochs import EpochHistory
+from raylog.core.ids import LeaderEpoch, Offset
+
 NO_EPOCH = 0
 """Epoch before the first record: real ones begin at 1."""
 
@@ -27,13 +30,19 @@ class Span(NamedTuple):
 class LogHistory:
     """What one needs to know of a metadata log to compare it with another: epochs, start and end."""
 
-    __slots__ = ("end", "epochs", "start")
+    __slots__ = ("_epochs", "end", "start")
 
     def __init__(self, epochs: Iterable[tuple[int, int]] = (), end: int = 0, start: int = 0) -> None:
         """``epochs`` are pairs (epoch, first offset), rising in both; ``start`` is the first offset still held."""
-        self.epochs: list[tuple[int, int]] = [(epoch, first) for epoch, first in epochs if first < end]
+        self._epochs = EpochHistory(epochs)
+        self._epochs.truncate_end(end)
         self.end = end
         self.start = start
+
+    @property
+    def epochs(self) -> list[tuple[LeaderEpoch, Offset]]:
+        """Pairs (controller epoch, first offset), rising in both."""
+        return self._epochs.entries
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -42,12 +51,7 @@ class LogHistory:
 
     def epoch_before(self, offset: int) -> int:
         """Return the epoch of the record before ``offset``; :data:`NO_EPOCH` before the first one."""
-        found = NO_EPOCH
-        for epoch, first in self.epochs:
-            if first >= offset:
-                break
-            found = epoch
-        return found
+        return self._epochs.epoch_for(offset - 1) or NO_EPOCH
 
     def matches(self, offset: int, epoch: int) -> bool:
         """Tell whether this log holds everything below ``offset``, the record before it being of ``epoch``."""
@@ -65,25 +69,23 @@ class LogHistory:
     def append(self, spans: Sequence[Span]) -> None:
         """Take in batches that follow the end."""
         for span in spans:
-            if not self.epochs or span.epoch != self.epochs[-1][0]:
-                self.epochs.append((span.epoch, span.start))
+            self._epochs.assign(span.epoch, span.start)
             self.end = span.end
 
     def truncate(self, to: int) -> None:
         """Forget everything from ``to`` on."""
         self.end = min(self.end, to)
-        while self.epochs and self.epochs[-1][1] >= self.end:
-            self.epochs.pop()
+        self._epochs.truncate_end(self.end)
 
     def drop_before(self, to: int) -> None:
         """Let a snapshot stand for everything below ``to``, which this log holds."""
         if to > self.start:
-            self.epochs = [(self.epoch_before(to), to - 1), *(entry for entry in self.epochs if entry[1] >= to)]
+            self._epochs.truncate_start(to - 1)
             self.start = to
 
     def restart(self, at: int, epoch: int) -> None:
         """Forget all, and go on behind a snapshot that ends at ``at``, its last record being of ``epoch``."""
-        self.epochs = [(epoch, at - 1)]
+        self._epochs = EpochHistory([(epoch, at - 1)])
         self.start = self.end = at
 
     def copy(self) -> LogHistory:

@@ -151,7 +151,7 @@ class Follower:
             require(False, f"append {event.request} was not asked for")
         self._appending = None
         for epoch, start in event.epochs:
-            self._log.epochs.assign(epoch, start)
+            self._log.begin_epoch(epoch, start)
         self._log.appended(event.end_offset, durable=event.durable)
         if self._log.disk.failing_since_ms is not None:
             self._log.disk.append_succeeded()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.core.epochs import EpochHistory
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.core.invariants import require
 from raylog.core.replication.disk import DiskHealth
-from raylog.core.replication.epochs import EpochHistory
 
 _ZERO = Offset(0)
 
@@ -94,10 +94,16 @@ class ReplicaLog:
         self.high_watermark = min(self.high_watermark, to)
         self.epochs.truncate_end(to)
 
+    def begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
+        """Note that a leader epoch writes from ``start``; one that is the newest already keeps its start."""
+        if epoch < self.epochs.latest:
+            require(False, f"leader epoch {epoch} cannot follow epoch {self.epochs.latest}")
+        self.epochs.assign(epoch, start)
+
     def reset(self, start: Offset) -> None:
         """Become an empty log that starts at ``start``."""
         self.start = self.end = self.durable_end = self.high_watermark = start
-        self.epochs.clear()
+        self.epochs.truncate_end(0)
 
     def advance_start(self, start: Offset) -> None:
         """Forget what is below ``start``. A restarted replica learns here that it was committed."""

@@ -131,7 +131,7 @@ class ReplicaMachine:
     @property
     def epochs(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
         """The leader epochs of the log and where they begin."""
-        return self._log.epochs.entries
+        return tuple(self._log.epochs.entries)
 
     def end_of_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """Return the largest leader epoch of this log that is not above ``epoch``, and where it ends (KIP-320)."""
@@ -421,7 +421,7 @@ class ReplicaMachine:
             self._log.epochs.latest < state.leader_epoch,
             f"leader epoch {state.leader_epoch} was begun by an earlier life of this replica",
         )
-        self._log.epochs.assign(state.leader_epoch, self._log.end)
+        self._log.begin_epoch(state.leader_epoch, self._log.end)
         out.now.append(AssignLeaderEpoch(cause=cause, leader_epoch=state.leader_epoch, start_offset=self._log.end))
         self._leader = Leader(
             state=state,

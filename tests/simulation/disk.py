@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from raylog.core.epochs import EpochHistory
 from raylog.core.ids import LeaderEpoch, Offset
-from raylog.core.replication.epochs import EpochHistory
 from raylog.core.replication.log import LogSummary
 from raylog.storage.producer_state import Duplicate, ProducerState
 from raylog.storage.records import BatchHeader
@@ -113,7 +113,7 @@ class VirtualLog:
             log_start_offset=Offset(self.start),
             log_end_offset=Offset(self.end),
             durable_end_offset=Offset(self.end),
-            epochs=self._epochs.entries,
+            epochs=tuple(self._epochs.entries),
             high_watermark=Offset(self.kept_watermark),
         )
 
@@ -163,7 +163,7 @@ class VirtualLog:
         self.start = self.durable_end = start
         self.kept_watermark = min(self.kept_watermark, start)
         self.entries.clear()
-        self._epochs.clear()
+        self._epochs.truncate_end(0)
         self.truncations += 1
         self.producers.clear()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raylog.core.ids import LeaderEpoch, Offset
 from raylog.core.outbox import Outbox
 from raylog.core.quorum import Proposer, VoterMachine, majority
 from raylog.core.quorum import events as ev
@@ -162,7 +163,7 @@ class CarelessVoter(VoterMachine):
             super()._put_behind(event, outbox)
             return
         self.history.drop_before(event.end)
-        self.history.epochs[0] = (event.end_epoch, event.end - 1)
+        self.history.epochs[0] = (LeaderEpoch(event.end_epoch), Offset(event.end - 1))
         outbox.now.append(ev.DropPrefix(to=event.end))
 
 

@@ -285,7 +285,7 @@ def test_any_course_of_events_leaves_what_a_list_would_hold(
         assert (log.log_start_offset, log.log_end_offset) == (twin.start, twin.end)
         kept = [record for record in records_of(log) if record[0] >= log.log_start_offset]
         assert kept == [record for record in twin.records() if record[0] >= twin.start]
-        log.epochs.validate()
+        log.epochs.validate(log.log_end_offset)
     log.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.style.sources import HEAVY_AT_IMPORT, OTHERS, PACKAGES, ROOT, Import, files_in, imports_of, parsed
 
 MAY_IMPORT = {
-    "storage": {"storage", "core.errors"},
+    "storage": {"storage", "core.errors", "core.epochs"},
     "core": {"core"},
     "rpc": {"rpc", "core.errors"},
     "protocol": {"protocol", "core", "rpc"},

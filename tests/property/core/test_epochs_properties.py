@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.storage.epochs import UNDEFINED, LeaderEpochHistory
+from raylog.core.epochs import EpochHistory
+from raylog.core.ids import LeaderEpoch, Offset
 
 steps = st.lists(
     st.tuples(st.sampled_from(["append", "elect", "cut"]), st.integers(1, 4), st.integers(0, 30)), max_size=40
@@ -13,7 +14,7 @@ steps = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(steps)
 def test_the_history_agrees_with_a_list_of_epochs_by_offset(plan: list[tuple[str, int, int]]) -> None:
-    epochs, current = LeaderEpochHistory(), 0
+    epochs, current = EpochHistory(), 0
     twin: list[int] = []
     for verb, size, where in plan:
         if verb == "append":
@@ -23,14 +24,11 @@ def test_the_history_agrees_with_a_list_of_epochs_by_offset(plan: list[tuple[str
             current += size
         else:
             del twin[where:]
-            epochs.truncate_from_end(len(twin))
-        epochs.validate()
+            epochs.truncate_end(len(twin))
+        epochs.validate(len(twin))
         assert [epochs.epoch_for(offset) for offset in range(len(twin))] == twin
         for asked in range(current + 2):
             below = [epoch for epoch in twin if epoch <= asked]
-            if not twin or asked > twin[-1]:
-                assert epochs.end_offset_for(asked, len(twin)) == UNDEFINED
-            elif below:
-                floor = below[-1]
-                assert epochs.end_offset_for(asked, len(twin)) == (floor, len(below))
-        assert LeaderEpochHistory.from_text(epochs.to_text()) == epochs
+            if below:
+                found = epochs.end_for(LeaderEpoch(asked), Offset(len(twin)))
+                assert found == (below[-1], len(below))

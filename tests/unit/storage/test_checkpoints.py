@@ -1,0 +1,21 @@
+"""The files beside a log, in Kafka's form."""
+
+from pathlib import Path
+
+import pytest
+
+from raylog.core.epochs import EpochHistory
+from raylog.storage.checkpoints import EPOCHS, Checkpoints
+
+
+def test_epochs_come_back_as_they_were_written(tmp_path: Path) -> None:
+    epochs = EpochHistory([(2, 0), (4, 10), (7, 25)])
+    Checkpoints(tmp_path).write_epochs(epochs)
+    assert (tmp_path / EPOCHS).read_text() == "0\n3\n2 0\n4 10\n7 25\n"
+    assert Checkpoints(tmp_path).read_epochs() == epochs
+
+
+@pytest.mark.parametrize("text", ["", "0\n", "0\n3\n2 0\n", "1\n0\n", "0\n2\n2 0\n1 5\n", "0\n1\n2\n", "0\n1\n2 0 1\n"])
+def test_epochs_that_are_cut_off_or_do_not_rise_are_found_in_the_batches(tmp_path: Path, text: str) -> None:
+    (tmp_path / EPOCHS).write_text(text)
+    assert Checkpoints(tmp_path).read_epochs() is None

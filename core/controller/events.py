@@ -26,16 +26,34 @@ RequestId = int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationReceived:
+class ControllerEvent:
+    """What every event has: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
+
+    cause: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest(ControllerEvent):
+    """A request that a broker forwards, or makes for itself; it is answered by :class:`Reply` or :class:`Refuse`."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRequest(ClientRequest):
+    """A request that a broker, a replica or a coordinator makes on its own session."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationReceived(MemberRequest):
     """A broker presents itself. ``incarnation`` -1 = a new life; ``cluster_id`` "" = its directory is new.
 
     ``broker`` -1 = its directory has no broker id yet: the answer gives it one.
     """
 
-    cause: str
-    now_ms: int
-    session: SessionId
-    request: RequestId
     broker: BrokerId
     incarnation: Incarnation
     node_id: str
@@ -48,17 +66,14 @@ class BrokerRegistrationReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaiseFeatureLevelReceived:
+class RaiseFeatureLevelReceived(ClientRequest):
     """An administrator lets the cluster use what a newer release brings; -1 = the highest that every broker knows."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     level: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRegistrationReceived:
+class ReplicaRegistrationReceived(MemberRequest):
     """A replica presents itself. ``incarnation`` -1 = a new life.
 
     ``log_lost``: this life made its log anew (there was none, or it was damaged and set aside). ``log_id``: identity of
@@ -66,10 +81,6 @@ class ReplicaRegistrationReceived:
     tell, and an old one whose first registration was not answered. Empty = the log has none.
     """
 
-    cause: str
-    now_ms: int
-    session: SessionId
-    request: RequestId
     topic_id: str
     partition: TopicPartition
     broker: BrokerId
@@ -83,13 +94,9 @@ class ReplicaRegistrationReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRegistrationReceived:
+class CoordinatorRegistrationReceived(MemberRequest):
     """A coordinator presents itself. ``epoch`` -1 = a new life."""
 
-    cause: str
-    now_ms: int
-    session: SessionId
-    request: RequestId
     kind: str
     index: int
     epoch: int
@@ -98,50 +105,38 @@ class CoordinatorRegistrationReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionHeard:
+class SessionHeard(ControllerEvent):
     """Something came in on the session: its other end lives. ``disk_hanging_ms``: its disk does not finish a sync."""
 
-    cause: str
-    now_ms: int
     session: SessionId
     disk_hanging_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionLost:
+class SessionLost(ControllerEvent):
     """The session's connection broke or was closed."""
 
-    cause: str
-    now_ms: int
     session: SessionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VotersShown:
+class VotersShown(ControllerEvent):
     """The metadata quorum asks for this configuration: the identities of the voters' copies, by broker id."""
 
-    cause: str
-    now_ms: int
     voters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacesGone:
+class PlacesGone(ControllerEvent):
     """Nobody is at these endpoints any more: connections are refused, or their nodes are dead."""
 
-    cause: str
-    now_ms: int
     endpoints: frozenset[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChangeReceived:
+class IsrChangeReceived(MemberRequest):
     """A partition's leader proposes another ISR, if leader epoch and partition epoch are still the ones it knows."""
 
-    cause: str
-    now_ms: int
-    session: SessionId
-    request: RequestId
     topic_id: str
     partition: TopicPartition
     broker: BrokerId
@@ -154,13 +149,9 @@ class IsrChangeReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderResigned:
+class LeaderResigned(MemberRequest):
     """A partition's leader cannot write any more and asks that another in-sync replica leads."""
 
-    cause: str
-    now_ms: int
-    session: SessionId
-    request: RequestId
     topic_id: str
     partition: TopicPartition
     broker: BrokerId
@@ -169,12 +160,9 @@ class LeaderResigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicReceived:
+class CreateTopicReceived(ClientRequest):
     """A client wants a topic. -1 = the cluster's default; ``assignment`` names the brokers of each partition."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     topic: str
     partitions: int = -1
     replication_factor: int = -1
@@ -184,133 +172,95 @@ class CreateTopicReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicReceived:
+class DeleteTopicReceived(ClientRequest):
     """A client wants a topic gone."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterTopicConfigReceived:
+class AlterTopicConfigReceived(ClientRequest):
     """A client wants settings of a topic changed (``set``) or back to their defaults (``delete``)."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     topic: str
     set: Mapping[str, object] = field(default_factory=dict)
     delete: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsReceived:
+class CreatePartitionsReceived(ClientRequest):
     """A client wants a topic to have ``total`` partitions; ``assignment`` names the brokers of each new one."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     topic: str
     total: int
     assignment: Sequence[Sequence[BrokerId]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReassignmentsReceived:
+class AlterReassignmentsReceived(ClientRequest):
     """A client wants partitions on other brokers: (topic, partition, brokers), None instead of brokers to cancel.
 
     All of it is done or nothing. ``throttle`` is the new ``follower.replication.throttled.rate``; None = as it is.
     """
 
-    cause: str
-    now_ms: int
-    request: RequestId
     changes: Sequence[tuple[str, int, Sequence[BrokerId] | None]]
     throttle: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListReassignmentsReceived:
+class ListReassignmentsReceived(ClientRequest):
     """Somebody wants to know which partitions are being moved."""
-
-    cause: str
-    now_ms: int
-    request: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersReceived:
+class ElectLeadersReceived(ClientRequest):
     """A client wants the preferred replicas to lead, or partitions without a leader to be led at any price.
 
     ``partitions`` None = all of them; ``unclean`` allows replicas that may lack committed records.
     """
 
-    cause: str
-    now_ms: int
-    request: RequestId
     partitions: Sequence[TopicPartition] | None = None
     unclean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopBrokerReceived:
+class StopBrokerReceived(ClientRequest):
     """A client wants a broker to give everything away before it is ended; ``force``: whatever comes of it."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     broker: BrokerId
     force: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeBrokerReceived:
+class ResumeBrokerReceived(ClientRequest):
     """A client wants a broker that was stopped to run again."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     broker: BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsRequested:
+class ProducerIdsRequested(ClientRequest):
     """A broker wants producer ids to hand out."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     count: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRequested:
+class CoordinatorRequested(ClientRequest):
     """A broker wants a coordinator to run, because a client asked for it."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
     kind: str
     index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterReceived:
+class DescribeClusterReceived(ClientRequest):
     """Somebody wants to know how the cluster is."""
-
-    cause: str
-    now_ms: int
-    request: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(ControllerEvent):
     """Time passed. The shell sends one at least four times within the session timeout."""
-
-    cause: str
-    now_ms: int
 
 
 Event = (
@@ -343,94 +293,91 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRecords:
+class ControllerEffect:
+    """What every effect has: the ``cause`` of the event that it follows from."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRecords(ControllerEffect):
     """Append the records to the metadata log. The only effect that is ever in ``now``; all others follow its sync.
 
     When it fails, the controller ends: its image is ahead of the log, and its next life starts from the log.
     """
 
-    cause: str
     records: tuple[MetadataRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishMetadata:
+class PublishMetadata(ControllerEffect):
     """Send the records to these broker sessions; they follow version ``from_version`` of the image."""
 
-    cause: str
     sessions: tuple[SessionId, ...]
     from_version: int
     records: tuple[MetadataRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendPartitionState:
+class SendPartitionState(ControllerEffect):
     """Send a partition's state to one of its replicas, addressed to that incarnation."""
 
-    cause: str
     session: SessionId
     incarnation: Incarnation
     state: PartitionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopReplica:
+class StopReplica(ControllerEffect):
     """Tell a replica to end for good: its topic is gone. The controller has forgotten the session already."""
 
-    cause: str
     session: SessionId
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloseSession:
+class CloseSession(ControllerEffect):
     """Close a connection: its other end was silent for too long, or was superseded by a newer life or connection."""
 
-    cause: str
     session: SessionId
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartCoordinator:
+class StartCoordinator(ControllerEffect):
     """Make sure that this coordinator's process runs; it will register."""
 
-    cause: str
     kind: str
     index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantVoters:
+class WantVoters(ControllerEffect):
     """Have these brokers keep the metadata log. The quorum changes its voters one by one, when they are up to date."""
 
-    cause: str
     voters: tuple[BrokerId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warn:
+class Warn(ControllerEffect):
     """Tell the operator something: the shell logs it."""
 
-    cause: str
     warning: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(ControllerEffect):
     """Answer a request with wire values. ``warning`` is for the operator: the shell logs it."""
 
-    cause: str
     request: RequestId
     result: list[object] | dict[str, object]
     warning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
+class Refuse(ControllerEffect):
     """Answer a request with an error."""
 
-    cause: str
     request: RequestId
     error: RaylogError
 

@@ -17,17 +17,35 @@ from raylog.core.decision import Refuse, Reply, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinReceived:
+class CoordinatorEvent:
+    """What every event has: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
+
+    cause: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRequest(CoordinatorEvent):
+    """A request, by its number."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest(CoordinatorRequest):
+    """A request about one group."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinReceived(GroupRequest):
     """A member wants to take part in the next generation.
 
     ``member_id`` "" = new here. ``instance_id`` is given by static members. ``protocols`` are (assignor name, metadata)
     in the member's order of preference; the coordinator never opens the metadata. Timeouts are milliseconds.
     """
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     member_id: str
     client_id: str
     session_timeout_ms: int
@@ -38,13 +56,9 @@ class JoinReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncReceived:
+class SyncReceived(GroupRequest):
     """A member asks for its assignment; the leader brings everyone's (``assignments``, by member id)."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     generation: int
     member_id: str
     assignments: Mapping[str, bytes]
@@ -52,40 +66,28 @@ class SyncReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReceived:
+class HeartbeatReceived(GroupRequest):
     """A member says that it lives, and asks whether its generation still stands."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     generation: int
     member_id: str
     instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveReceived:
+class LeaveReceived(GroupRequest):
     """Members go for good: (member id, instance id) each; an empty member id removes a static member."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     members: Sequence[tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitReceived:
+class OffsetCommitReceived(GroupRequest):
     """Store offsets: (topic id, topic, partition, offset, leader epoch or -1, note) each.
 
     ``generation`` -1 with an empty member id = a simple consumer, which uses the group only as a name.
     """
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     generation: int
     member_id: str
     offsets: Sequence[tuple[str, str, int, int, int, str]]
@@ -93,63 +95,37 @@ class OffsetCommitReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchReceived:
+class OffsetFetchReceived(GroupRequest):
     """Read offsets of (topic id, topic, partition) each; None = all that the group has."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     partitions: Sequence[tuple[str, str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteReceived:
+class OffsetDeleteReceived(GroupRequest):
     """Forget the offsets of (topic id, topic, partition) each; only for a group without members."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
     partitions: Sequence[tuple[str, str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroupsReceived:
+class ListGroupsReceived(CoordinatorRequest):
     """List all groups of this coordinator."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroupReceived:
+class DescribeGroupReceived(GroupRequest):
     """Tell state and members of one group."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroupReceived:
+class DeleteGroupReceived(GroupRequest):
     """Forget a group without members, with all its offsets."""
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    group: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDropped:
+class RequestDropped(CoordinatorRequest):
     """The requester is gone (connection closed): a parked request is forgotten, its member has to ask again."""
-
-    cause: str
-    now_ms: int
-    request: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,33 +140,26 @@ class LogExtent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(CoordinatorEvent):
     """Time passed; deadlines are looked at only here. A tick every 50 to 100 ms is fine.
 
     ``wall_ms`` is the time of day in milliseconds since 1970, None = unknown. See :meth:`CoordinatorMachine.loaded`.
     ``log`` is the log by then; without it nothing is ever written again and deleted.
     """
 
-    cause: str
-    now_ms: int
     wall_ms: int | None = None
     log: LogExtent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsStored:
+class RowsStored(CoordinatorEvent):
     """Everything decided up to a :class:`ReportStored` is in the log."""
-
-    cause: str
-    now_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogTrimmed:
+class LogTrimmed(CoordinatorEvent):
     """The log starts at ``before_offset`` now, or later."""
 
-    cause: str
-    now_ms: int
     before_offset: int
 
 

@@ -44,11 +44,13 @@ from raylog.core.controller.features import Features
 from raylog.core.controller.growth import Growth
 from raylog.core.controller.healing import Healing
 from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.ledger import ControllerSettings, Ledger
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.moves import Moves
 from raylog.core.controller.reassignment import is_moving
 from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
+from raylog.core.controller.registrations import Registrations
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
@@ -81,12 +83,14 @@ class ControllerMachine:
         self._cluster_config = validate_cluster_config(cluster_config or {})
         self._settings = settings
         self._ledger = Ledger(image, now_ms)
-        self._membership = Membership(self._ledger, settings)
-        self._elections = Elections(self._ledger, settings, self._membership)
-        self._shutdown = Shutdown(self._ledger, self._membership)
-        self._topics = Topics(self._ledger, settings, self._membership)
-        self._growth = Growth(self._ledger, self._topics, self._membership)
-        self._moves = Moves(self._ledger, self._membership)
+        self._liveness = Liveness(self._ledger, settings)
+        self._registrations = Registrations(self._ledger, self._liveness)
+        self._isr_changes = IsrChanges(self._ledger, self._liveness)
+        self._elections = Elections(self._ledger, settings, self._liveness)
+        self._shutdown = Shutdown(self._ledger, self._liveness)
+        self._topics = Topics(self._ledger, settings, self._liveness)
+        self._growth = Growth(self._ledger, self._topics, self._liveness)
+        self._moves = Moves(self._ledger, self._liveness)
         self._healing = Healing(self._ledger, self._moves)
         self._voters = Voters(self._ledger)
         self._coordinators = Coordinators(self._ledger, self._topics)
@@ -104,7 +108,7 @@ class ControllerMachine:
 
     def awaited(self) -> dict[tuple[str, int], BrokerId] | None:
         """Return the endpoints of replicas that may still come back, with their brokers; None when nobody may."""
-        return self._membership.awaited() if self._membership.in_grace else None
+        return self._liveness.awaited() if self._liveness.in_grace else None
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -134,7 +138,7 @@ class ControllerMachine:
         config = {**image.config, **self._cluster_config}
         if config != image.config:
             ledger.write(ClusterConfigured(config=config))
-        self._membership.started()
+        self._liveness.started()
         self._moves.started()
         return ledger.finish()
 
@@ -178,17 +182,17 @@ class ControllerMachine:
                 self._time_passed()
             case BrokerRegistrationReceived():
                 self._features.check(event)
-                self._membership.register_broker(event)
+                self._registrations.register_broker(event)
             case ReplicaRegistrationReceived():
-                self._membership.register_replica(event)
+                self._registrations.register_replica(event)
             case CoordinatorRegistrationReceived():
                 self._coordinators.register(event)
             case IsrChangeReceived():
                 ledger.sessions.heard(event.session, ledger.now_ms)
-                self._membership.change_isr(event)
+                self._isr_changes.change_isr(event)
             case LeaderResigned():
                 ledger.sessions.heard(event.session, ledger.now_ms)
-                self._membership.resign(event)
+                self._isr_changes.resign(event)
             case CreateTopicReceived():
                 self._topics.create(event)
             case DeleteTopicReceived():
@@ -216,7 +220,7 @@ class ControllerMachine:
             case VotersShown():
                 ledger.write(VotersEntered(voters=event.voters))
             case PlacesGone():
-                self._membership.places_gone(event.endpoints)
+                self._liveness.places_gone(event.endpoints)
             case DescribeClusterReceived():
                 ledger.reply(event.request, self._description())
             case _:
@@ -228,12 +232,12 @@ class ControllerMachine:
         for session in silent:
             ledger.close(session.number, f"nothing was heard for {ledger.now_ms - session.heard_ms} ms")
         self._end(silent)
-        in_grace = self._membership.in_grace
-        self._membership.time_passed()
-        if in_grace and not self._membership.in_grace:
+        in_grace = self._liveness.in_grace
+        self._liveness.time_passed()
+        if in_grace and not self._liveness.in_grace:
             self._coordinators.grace_ended()
         self._moves.time_passed()
-        if not self._membership.in_grace:
+        if not self._liveness.in_grace:
             self._healing.time_passed()
             self._voters.time_passed(self._healing.given_up())
         self._elections.time_passed()
@@ -243,9 +247,9 @@ class ControllerMachine:
         for session in sessions:
             match session.member if session is not None else None:
                 case BrokerMember() as broker:
-                    self._membership.broker_lost(broker)
+                    self._liveness.broker_lost(broker)
                 case ReplicaMember() as replica:
-                    self._membership.replica_lost(replica)
+                    self._liveness.replica_lost(replica)
                 case CoordinatorMember() as coordinator:
                     self._coordinators.lost(coordinator)
                 case None:
@@ -321,7 +325,7 @@ class ControllerMachine:
                     found = image.coordinators.get((member.kind, member.index))
                     require(found is not None and found.port != 0, f"{member} is placed", self.story)
                     require(found is not None and found.epoch == session.life, f"{member} is present", self.story)
-        if not self._membership.in_grace:
+        if not self._liveness.in_grace:
             self._validate_presence()
 
     def _validate_presence(self) -> None:

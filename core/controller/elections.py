@@ -1,6 +1,6 @@
 """Elections that somebody or the clock asks for: preferred leaders, and leaders at any price. Called by the controller.
 
-Elections that follow from who comes and goes are the membership's.
+Elections that follow from who comes and goes follow liveness.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from raylog.core.controller.election import Standing, led_by_preferred
 from raylog.core.controller.events import ElectLeadersReceived
 from raylog.core.controller.image import partition_changed
 from raylog.core.controller.ledger import ControllerSettings, Ledger
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.liveness import Liveness
 from raylog.core.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -33,11 +33,11 @@ ELECTIONS_MAX = 1_000
 class Elections:
     """Moves leadership to where it belongs."""
 
-    def __init__(self, ledger: Ledger, settings: ControllerSettings, membership: Membership) -> None:
+    def __init__(self, ledger: Ledger, settings: ControllerSettings, liveness: Liveness) -> None:
         """Work on the controller's ledger."""
         self._ledger = ledger
         self._settings = settings
-        self._membership = membership
+        self._liveness = liveness
         self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
 
     # ------------------------------------------------------------ by command
@@ -91,11 +91,11 @@ class Elections:
         state = self._state(partition)
         if state.leader != NO_LEADER:
             return ElectionNotNeeded(f"{partition} is led by broker {state.leader}; there is nothing to elect.")
-        self._membership.settle(partition, unclean=True)
+        self._liveness.settle(partition, unclean=True)
         after = self._state(partition)
         if after.leader != NO_LEADER:
             return None
-        standing = self._membership.standing(after)
+        standing = self._liveness.standing(after)
         if any(standing[broker] is Standing.AWAITED for broker in after.isr):
             return EligibleLeadersNotAvailable(
                 f"An in-sync replica of {partition} may still come back after the controller's start; try again soon."
@@ -107,7 +107,7 @@ class Elections:
     def _why_not(self, state: PartitionState, broker: BrokerId) -> str:
         if self._ledger.image.is_stopped(broker):
             return "was stopped"
-        if self._membership.standing(state)[broker] is not Standing.ONLINE:
+        if self._liveness.standing(state)[broker] is not Standing.ONLINE:
             return "does not run"
         if broker not in state.isr:
             return f"is not in the ISR {list(state.isr)}"
@@ -124,7 +124,7 @@ class Elections:
         if not settings.auto_leader_rebalance or ledger.now_ms < self._next_check_ms:
             return
         self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
-        if self._membership.in_grace:
+        if self._liveness.in_grace:
             return
         preferred: Counter[BrokerId] = Counter()
         strayed: dict[BrokerId, list[PartitionState]] = {}
@@ -146,7 +146,7 @@ class Elections:
     def _move(self, state: PartitionState) -> bool:
         """Have the preferred replica lead if it can; tell whether it came to lead by this."""
         lost = [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
-        after = led_by_preferred(state, self._membership.standing(state), lost)
+        after = led_by_preferred(state, self._liveness.standing(state), lost)
         if after is state:
             return False
         self._ledger.write(partition_changed(after))

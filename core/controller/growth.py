@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylog.core.controller.events import CreatePartitionsReceived
 from raylog.core.controller.ledger import Ledger
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.records import PartitionsAdded
 from raylog.core.controller.topics import PARTITIONS_MAX, Topics
 from raylog.core.errors import InvalidPartitions, InvalidRequest, UnknownTopicOrPartition, did_you_mean
@@ -13,11 +13,11 @@ from raylog.core.errors import InvalidPartitions, InvalidRequest, UnknownTopicOr
 class Growth:
     """Decides which partitions are added."""
 
-    def __init__(self, ledger: Ledger, topics: Topics, membership: Membership) -> None:
-        """Work on the controller's ledger; places are the topics' to choose, elections the membership's."""
+    def __init__(self, ledger: Ledger, topics: Topics, liveness: Liveness) -> None:
+        """Work on the controller's ledger; places are the topics' to choose, elections those of liveness."""
         self._ledger = ledger
         self._topics = topics
-        self._membership = membership
+        self._liveness = liveness
 
     def create_partitions(self, event: CreatePartitionsReceived) -> None:
         """Add partitions for a client; records that are there already stay where they are."""
@@ -47,5 +47,5 @@ class Growth:
             assignment = self._topics.given(event.assignment, added, factor)
         self._ledger.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
         for state in topic.partitions[present:]:
-            self._membership.expect(state)
+            self._liveness.expect(state)
         self._ledger.reply(event.request, [])

@@ -16,7 +16,7 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.image import partition_changed
 from raylog.core.controller.ledger import Ledger
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.reassignment import begun, cancelled, completed, is_moving
 from raylog.core.controller.records import ClusterConfigured
 from raylog.core.controller.sessions import ReplicaMember
@@ -36,10 +36,10 @@ THROTTLE_KEY = "follower.replication.throttled.rate"
 class Moves:
     """Decides how partitions move to other brokers."""
 
-    def __init__(self, ledger: Ledger, membership: Membership) -> None:
-        """Work on the controller's ledger; elections are the membership's."""
+    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
+        """Work on the controller's ledger; elections follow liveness."""
         self._ledger = ledger
-        self._membership = membership
+        self._liveness = liveness
         self._moving: set[TopicPartition] = set()
 
     @property
@@ -194,7 +194,7 @@ class Moves:
         ledger, partition = self._ledger, before.partition
         ledger.write(partition_changed(after))
         ledger.retell(partition)
-        self._membership.settle(partition)
+        self._liveness.settle(partition)
         present = ledger.image.partition(partition)
         for broker in before.replicas:
             session = ledger.sessions.of(ReplicaMember(before.topic_id, partition, broker))
@@ -212,7 +212,7 @@ class Moves:
 
     def online(self, state: PartitionState) -> list[BrokerId]:
         """Return the brokers whose replicas run and take part."""
-        standing = self._membership.standing(state)
+        standing = self._liveness.standing(state)
         return [broker for broker in state.replicas if standing[broker] is Standing.ONLINE]
 
 

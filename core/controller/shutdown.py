@@ -9,7 +9,7 @@ from __future__ import annotations
 from raylog.core.controller.election import Standing, min_insync
 from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
 from raylog.core.controller.ledger import Ledger
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.records import BrokerResumed, BrokerStopped
 from raylog.core.errors import InvalidRequest, StopRefused
 from raylog.core.ids import BrokerId
@@ -22,10 +22,10 @@ NAMED_MAX = 10
 class Shutdown:
     """Decides whether a broker may stop, and takes everything from it that others can do."""
 
-    def __init__(self, ledger: Ledger, membership: Membership) -> None:
+    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
         """Work on the controller's ledger."""
         self._ledger = ledger
-        self._membership = membership
+        self._liveness = liveness
 
     def stop(self, event: StopBrokerReceived) -> None:
         """Mark a broker as stopped and move its leaders; answers with what that costs, see :meth:`_costs`.
@@ -51,7 +51,7 @@ class Shutdown:
         ledger.write(BrokerStopped(broker=broker))
         for state in list(ledger.image.partitions()):
             if broker in state.replicas:
-                self._membership.settle(state.partition)
+                self._liveness.settle(state.partition)
         ledger.reply(
             event.request,
             [led, [str(state.partition) for state in leaderless], [str(state.partition) for state in below]],
@@ -65,7 +65,7 @@ class Shutdown:
             ledger.write(BrokerResumed(broker=broker))
             for state in list(ledger.image.partitions()):
                 if broker in state.replicas:
-                    self._membership.settle(state.partition)
+                    self._liveness.settle(state.partition)
         ledger.reply(event.request, [])
 
     def _known(self, broker: BrokerId) -> BrokerId:
@@ -93,7 +93,7 @@ class Shutdown:
         for state in self._ledger.image.partitions():
             if broker not in state.isr:
                 continue
-            standing = self._membership.standing(state)
+            standing = self._liveness.standing(state)
             others = [
                 other
                 for other in (*state.isr, *state.elr)

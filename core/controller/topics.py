@@ -13,7 +13,7 @@ from raylog.core.controller.events import (
     StopReplica,
 )
 from raylog.core.controller.ledger import ControllerSettings, Ledger
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.placement import Assignment, place_replicas
 from raylog.core.controller.records import TopicConfigured, TopicCreated, TopicDeleted
 from raylog.core.controller.sessions import ReplicaMember
@@ -61,11 +61,11 @@ def validate_topic_name(name: str, existing: Iterable[str] = ()) -> None:
 class Topics:
     """Decides which topics there are."""
 
-    def __init__(self, ledger: Ledger, settings: ControllerSettings, membership: Membership) -> None:
-        """Work on the controller's ledger; elections are the membership's."""
+    def __init__(self, ledger: Ledger, settings: ControllerSettings, liveness: Liveness) -> None:
+        """Work on the controller's ledger; elections follow liveness."""
         self._ledger = ledger
         self._settings = settings
-        self._membership = membership
+        self._liveness = liveness
 
     def create(self, event: CreateTopicReceived) -> None:
         """Create a topic for a client."""
@@ -91,7 +91,7 @@ class Topics:
     def create_internal(self, name: str, config: Mapping[str, object]) -> None:
         """Create one of Raylog's own topics, with as many replicas as asked for and possible now."""
         wanted = self._settings.offsets_topic_replication_factor
-        factor = min(wanted, len(self._membership.able_brokers(wanted)))
+        factor = min(wanted, len(self._liveness.able_brokers(wanted)))
         assignment = self.placed(self._settings.offsets_topic_partitions, factor)
         self._write(name, _checked_config(config, factor), assignment)
 
@@ -105,7 +105,7 @@ class Topics:
             raise InvalidRequest(f"{event.topic!r} is Raylog's own and cannot be deleted.")
         ledger.write(TopicDeleted(topic_id=topic.topic_id, topic=topic.name))
         for state in topic.partitions:
-            self._membership.forget(state.partition)
+            self._liveness.forget(state.partition)
             for broker in state.replicas:
                 session = ledger.sessions.of(ReplicaMember(topic.topic_id, state.partition, broker))
                 if session is not None:
@@ -131,14 +131,14 @@ class Topics:
             ledger.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
             # An unclean election may have just been allowed.
             for state in list(topic.partitions):
-                self._membership.settle(state.partition)
+                self._liveness.settle(state.partition)
         ledger.reply(event.request, [])
 
     def _write(self, name: str, config: Mapping[str, str], assignment: Assignment) -> str:
         topic_id = self._settings.new_topic_id()
         self._ledger.write(TopicCreated(topic_id=topic_id, topic=name, config=config, partitions=assignment))
         for state in self._ledger.image.topics[name].partitions:
-            self._membership.expect(state)
+            self._liveness.expect(state)
         return topic_id
 
     def placed(self, partitions: int, replication_factor: int) -> Assignment:
@@ -146,7 +146,7 @@ class Topics:
         image = self._ledger.image
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
-        nodes = self._membership.able_brokers(replication_factor)
+        nodes = self._liveness.able_brokers(replication_factor)
         if not 1 <= replication_factor <= len(nodes):
             raise InvalidReplicationFactor(
                 f"The replication factor {replication_factor} is not possible: {len(nodes)} brokers are online; "

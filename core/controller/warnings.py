@@ -1,4 +1,4 @@
-"""What the controller tells operators, in sentences. Pure; used by the membership."""
+"""What the controller tells operators, in sentences. Used by liveness and registrations. Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ A checker that has never fired, or a profile that finds none of these, proves no
 
 from __future__ import annotations
 
-from raylog.core.controller import election, membership
+from raylog.core.controller import election, isr_changes, liveness, registrations
 from raylog.core.replication import leader as leader_module
 from raylog.core.replication import watermark as watermark_module
 from raylog.core.replication.follower import Follower
@@ -84,9 +84,9 @@ PLANTED = (
         "disk",
         40,
         ("I10", "I7"),
-        membership.Membership,
+        isr_changes.IsrChanges,
         "change_isr",
-        sabotage.no_compare_and_set(membership.Membership.change_isr),
+        sabotage.no_compare_and_set(isr_changes.IsrChanges.change_isr),
     ),
     Planted(
         "a follower joins the ISR below the start of the epoch",
@@ -138,7 +138,7 @@ PLANTED = (
         "last-man",
         20,
         ("I1", "I2", "I6", "I7"),
-        membership,
+        liveness,
         "settle",
         sabotage.unclean_election(election.settle),
     ),
@@ -192,7 +192,7 @@ PLANTED = (
         "disk",
         20,
         ("I1", "I6", "I7"),
-        membership.Membership,
+        registrations.Registrations,
         "_is_log_lost",
         lambda self, event: False,
     ),
@@ -201,7 +201,7 @@ PLANTED = (
         "disk",
         60,
         ("I1", "I6", "I7"),
-        membership.Membership,
+        registrations.Registrations,
         "_is_log_lost",
         lambda self, event: event.log_lost,
     ),
@@ -210,7 +210,7 @@ PLANTED = (
         "disk",
         20,
         ("I1", "I2", "I6", "I7", "controller"),
-        membership,
+        liveness,
         "settle",
         sabotage.lost_logs_lead(election.settle),
     ),
@@ -258,9 +258,9 @@ TOO_DEEP = (
         STORY,
         1,
         ("I4", "I7", "I1", "I6"),
-        membership.Membership,
+        isr_changes.IsrChanges,
         "change_isr",
-        sabotage.members_of_any_life(membership.Membership.change_isr),
+        sabotage.members_of_any_life(isr_changes.IsrChanges.change_isr),
     ),
 )
 """Too rare for a profile: ``stories.py`` plays them out."""

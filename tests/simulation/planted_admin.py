@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from raylog.core.controller.events import LeaderResigned
-from raylog.core.controller.membership import Membership
+from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.ids import BrokerId, Offset, PartitionEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import AdvanceLogStart, DeleteRecordsReceived, Effect
@@ -66,14 +66,14 @@ def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
 def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
     """Another replica leads, and whoever resigned still counts as in sync."""
 
-    def resign(self: Membership, event: LeaderResigned) -> None:
+    def resign(self: IsrChanges, event: LeaderResigned) -> None:
         before = self._ledger.image.partition(event.partition)
         original(self, event)
         after = self._ledger.image.partition(event.partition)
         if before is not None and after is not None and after is not before:
             isr = tuple(broker for broker in after.replicas if broker in (*after.isr, event.broker))
             epoch = PartitionEpoch(after.partition_epoch + 1)
-            self._commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch))
+            self._liveness.commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch))
 
     return resign
 
@@ -81,10 +81,10 @@ def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
 def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
     """A resignation counts though somebody leads in a later epoch already."""
 
-    def resign(self: Membership, event: LeaderResigned) -> None:
+    def resign(self: IsrChanges, event: LeaderResigned) -> None:
         state = self._ledger.image.partition(event.partition)
         if state is not None and state.leader_epoch > event.leader_epoch and len(state.isr) > 1:
-            self.settle(event.partition, gone=event.broker)
+            self._liveness.settle(event.partition, gone=event.broker)
         original(self, event)
 
     return resign
@@ -141,17 +141,17 @@ ADMIN_BUGS = (
         "disk",
         20,
         ("L4",),
-        Membership,
+        IsrChanges,
         "resign",
-        resign_within_the_isr(Membership.resign),
+        resign_within_the_isr(IsrChanges.resign),
     ),
     Planted(
         "a resignation from an earlier epoch counts",
         STORY,
         1,
         ("L4",),
-        Membership,
+        IsrChanges,
         "resign",
-        resign_from_any_epoch(Membership.resign),
+        resign_from_any_epoch(IsrChanges.resign),
     ),
 )

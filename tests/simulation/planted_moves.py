@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from raylog.core.controller import election, membership, moves, reassignment
+from raylog.core.controller import election, moves, reassignment, registrations
 from raylog.core.ids import BrokerId
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.state import PartitionState
@@ -97,7 +97,7 @@ MOVE_BUGS = (
         "eligible",
         40,
         ("I1", "I2", "I6", "I7"),
-        membership,
+        registrations,
         "without_eligible",
         lambda state, broker: state,
     ),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from raylog.core.controller import membership
+from raylog.core.controller import isr_changes
 from raylog.core.controller.election import Standing
 from raylog.core.controller.events import IsrChangeReceived
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, LeaderEpoch, Offset
@@ -71,7 +71,7 @@ def count_pending_shrink(self: InSyncSet) -> tuple[BrokerId, ...]:
 
 
 def no_compare_and_set(original: Callable[..., None]) -> Callable[..., None]:
-    def change(self: membership.Membership, event: IsrChangeReceived) -> None:
+    def change(self: isr_changes.IsrChanges, event: IsrChangeReceived) -> None:
         state = self._ledger.image.partition(event.partition)
         if state is not None:
             event = replace(event, partition_epoch=state.partition_epoch)
@@ -159,7 +159,7 @@ def fetches_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
 def members_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
     """The controller reads an ISR proposal as if it named whoever runs on that broker now."""
 
-    def change(self: membership.Membership, event: IsrChangeReceived) -> None:
+    def change(self: isr_changes.IsrChanges, event: IsrChangeReceived) -> None:
         state = self._ledger.image.partition(event.partition)
         if state is not None:
             now = {place.broker: place.incarnation for place in state.places}

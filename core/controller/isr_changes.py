@@ -1,0 +1,104 @@
+"""ISR changes and resignations, as leaders request them. Called by the controller's step."""
+
+from __future__ import annotations
+
+from raylog.core.controller.election import (
+    Standing,
+    with_isr,
+)
+from raylog.core.controller.events import (
+    IsrChangeReceived,
+    LeaderResigned,
+)
+from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.liveness import Liveness, known_replica
+from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NotController,
+    StaleBrokerEpoch,
+)
+from raylog.core.invariants import require
+
+
+class IsrChanges:
+    """Commits or refuses what leaders propose: another ISR, or another leader."""
+
+    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
+        """Work on the controller's ledger; leadership follows by ``liveness``."""
+        self._ledger = ledger
+        self._liveness = liveness
+
+    # ------------------------------------------------------------ ISR
+
+    def change_isr(self, event: IsrChangeReceived) -> None:
+        """Commit a leader's proposal, or refuse it: compare-and-set on the partition epoch, members by incarnation."""
+        ledger = self._ledger
+        state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)
+        session = ledger.sessions.get(event.session)
+        member = ReplicaMember(event.topic_id, event.partition, event.broker)
+        if event.incarnation != place.incarnation or session is None or session.member != member:
+            raise StaleBrokerEpoch(
+                f"This life of the replica on broker {event.broker} is not registered; register first."
+            )
+        if event.leader_epoch < state.leader_epoch:
+            raise FencedLeaderEpoch(f"{event.partition} is at leader epoch {state.leader_epoch}.")
+        if event.leader_epoch > state.leader_epoch or event.partition_epoch > state.partition_epoch:
+            raise NotController(f"{event.partition} is ahead of this controller at its leader; try again.")
+        if event.partition_epoch < state.partition_epoch:
+            raise InvalidUpdateVersion(f"{event.partition} is at partition epoch {state.partition_epoch}.")
+        if state.leader != event.broker:
+            raise InvalidRequest(f"Broker {event.broker} does not lead {event.partition}.")
+        proposed = dict(event.isr)
+        if len(proposed) != len(event.isr) or not set(proposed) <= set(state.replicas) or event.broker not in proposed:
+            raise InvalidRequest(
+                f"The ISR of {event.partition} must be a part of its replicas {list(state.replicas)}, with the leader."
+            )
+        for broker, incarnation in sorted(proposed.items()):
+            found = state.place(broker)
+            standing = Standing.OFFLINE if found is None else self._liveness.standing_of(state, found)
+            stays = broker in state.isr and standing is Standing.AWAITED
+            if found is None or found.incarnation != incarnation or not (standing is Standing.ONLINE or stays):
+                raise IneligibleReplica(
+                    f"Incarnation {incarnation} of broker {broker} does not run as a replica of {event.partition}."
+                )
+        isr = tuple(broker for broker in state.replicas if broker in proposed)
+        minimum, lost = self._liveness.min_insync(state), self._liveness.lost(state)
+        after = with_isr(state, isr, min_isr=minimum, lost=lost, drops_eligible=event.drops_eligible)
+        self._liveness.commit(state, after)
+        settled = ledger.image.partition(event.partition)
+        require(settled is not None, f"{event.partition} exists", ledger.story)
+        if settled is not None:
+            ledger.told(event.session)
+            ledger.reply(event.request, [settled.to_wire()])
+
+    def resign(self, event: LeaderResigned) -> None:
+        """Let another member of the ISR lead, without the one that resigns; it may earn its place again.
+
+        Refused when no other member runs: then a leader that can only read is better than none.
+        """
+        ledger = self._ledger
+        state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)
+        session = ledger.sessions.get(event.session)
+        member = ReplicaMember(event.topic_id, event.partition, event.broker)
+        if event.incarnation != place.incarnation or session is None or session.member != member:
+            raise StaleBrokerEpoch(
+                f"This life of the replica on broker {event.broker} is not registered; register first."
+            )
+        if state.leader == event.broker and state.leader_epoch == event.leader_epoch:
+            lost = ledger.image.lost_logs
+            others = [
+                one
+                for one in state.places
+                if one.broker != event.broker
+                and one.broker in state.isr
+                and (event.partition, one.broker) not in lost
+                and self._liveness.standing_of(state, one) is Standing.ONLINE
+            ]
+            if not others:
+                raise IneligibleReplica(f"{event.partition} has no other in-sync replica that runs; keep leading.")
+            self._liveness.settle(event.partition, gone=event.broker)
+        ledger.reply(event.request, [])

@@ -1,0 +1,245 @@
+"""Which replicas are there, and what follows for leadership and ISR: fencing, elections, the grace period.
+
+Sessions show which members are present; the image shows which were placed. A replica that is placed but has no session
+is *awaited* for a time after the controller's own start, and down afterwards. Every prefix of the records that one step
+writes is a safe state, wherever a crash cuts the log: leadership ends before a place is given up.
+"""
+
+from __future__ import annotations
+
+from raylog.core.controller.election import (
+    Standing,
+    min_insync,
+    settle,
+    without_leader,
+)
+from raylog.core.controller.events import (
+    Warn,
+)
+from raylog.core.controller.image import MetadataImage, partition_changed, replica_placed
+from raylog.core.controller.ledger import ControllerSettings, Ledger
+from raylog.core.controller.records import BrokerOffline
+from raylog.core.controller.sessions import BrokerMember, ReplicaMember
+from raylog.core.controller.warnings import unclean_election
+from raylog.core.errors import (
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
+from raylog.core.replication.state import PartitionState, ReplicaPlace
+
+
+class Liveness:
+    """Decides which replicas are there, and settles leadership and ISR of a partition by it."""
+
+    def __init__(self, ledger: Ledger, settings: ControllerSettings) -> None:
+        """Work on the controller's ledger."""
+        self._ledger = ledger
+        self._settings = settings
+        self._grace_until_ms: int | None = ledger.now_ms + settings.registration_grace_ms
+        self._first_wait_until_ms: dict[TopicPartition, int] = {}
+
+    @property
+    def in_grace(self) -> bool:
+        """Tell whether it is too early to believe that absent members are gone."""
+        return self._grace_until_ms is not None
+
+    # ------------------------------------------------------------ time
+
+    def started(self) -> None:
+        """Begin the grace period and the waits for replicas that have never run."""
+        self._grace_until_ms = self._ledger.now_ms + self._settings.registration_grace_ms
+        for state in self._ledger.image.partitions():
+            self.expect(state)
+
+    def expect(self, state: PartitionState) -> None:
+        """Wait for those replicas of a partition that have never run, before others are preferred to them."""
+        if any(place.incarnation == NO_INCARNATION for place in state.places):
+            self._first_wait_until_ms[state.partition] = self._ledger.now_ms + self._settings.initial_leader_wait_ms
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Stop waiting for a deleted partition."""
+        self._first_wait_until_ms.pop(partition, None)
+
+    def time_passed(self) -> None:
+        """Give up those for whom the time to wait is over."""
+        now = self._ledger.now_ms
+        if self._grace_until_ms is not None and now >= self._grace_until_ms:
+            self._grace_until_ms = None
+            self._end_grace()
+        due = sorted(partition for partition, until in self._first_wait_until_ms.items() if now >= until)
+        for partition in due:
+            del self._first_wait_until_ms[partition]
+            self.settle(partition)
+
+    def _end_grace(self) -> None:
+        ledger = self._ledger
+        for broker in ledger.image.online_brokers():
+            if ledger.sessions.of(BrokerMember(broker.broker)) is None:
+                ledger.write(BrokerOffline(broker=broker.broker))
+        for state in list(ledger.image.partitions()):
+            for place in state.places:
+                if (
+                    place.port
+                    and ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker)) is None
+                ):
+                    self.fence(state.partition, place.broker)
+            self.settle(state.partition)
+
+    def able_brokers(self, needed: int) -> dict[BrokerId, str]:
+        """Return the brokers that can be given replicas now, with their nodes.
+
+        During the grace period those that have registered with this controller, when there are ``needed``: it does not
+        know yet whether the others still run.
+        """
+        ledger = self._ledger
+        able = {broker.broker: broker.node_id for broker in ledger.image.online_brokers() if not broker.stopped}
+        present = {
+            broker: node for broker, node in able.items() if ledger.sessions.of(BrokerMember(broker)) is not None
+        }
+        return present if len(present) >= needed else able
+
+    def awaited(self) -> dict[tuple[str, int], BrokerId]:
+        """Return the endpoints of replicas that are placed and have no session, with their brokers."""
+        return {
+            (place.host, place.port): place.broker
+            for state in self._ledger.image.partitions()
+            for place in state.places
+            if place.port and self.standing_of(state, place) is Standing.AWAITED
+        }
+
+    def places_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
+        """Give up replicas before their time, where all others of the ISR, at least half of it, are there to go on.
+
+        Where more are missing, the whole cluster may be starting, and the ISR is worth more than a few seconds.
+        """
+        for state in list(self._ledger.image.partitions()):
+            standing = {place.broker: self.standing_of(state, place) for place in state.places}
+            gone = [
+                place.broker
+                for place in state.places
+                if place.port and standing[place.broker] is Standing.AWAITED and (place.host, place.port) in endpoints
+            ]
+            rest = [broker for broker in state.isr if broker not in gone]
+            if 2 * len(rest) >= len(state.isr) and all(standing[broker] is Standing.ONLINE for broker in rest):
+                for broker in gone:
+                    self.fence(state.partition, broker)
+
+    def replica_lost(self, member: ReplicaMember) -> None:
+        """Fence a replica whose session is over."""
+        self.fence(member.partition, member.broker)
+
+    def broker_lost(self, member: BrokerMember) -> None:
+        """Note that a broker's session is over; nobody waits any longer for replicas that it was yet to start."""
+        self._ledger.write(BrokerOffline(broker=member.broker))
+        for partition in sorted(self._first_wait_until_ms):
+            state = self._ledger.image.partition(partition)
+            place = state.place(member.broker) if state is not None else None
+            if place is not None and place.incarnation == NO_INCARNATION:
+                self.settle(partition)
+
+    # ------------------------------------------------------------ decisions
+
+    def settle(
+        self,
+        partition: TopicPartition,
+        *,
+        gone: BrokerId | None = None,
+        prefer: BrokerId | None = None,
+        restored: BrokerId | None = None,
+        unclean: bool = False,
+    ) -> None:
+        """Bring a partition into the state it should be in, given who is there.
+
+        ``gone`` is about to be down; ``restored`` has its lost log again; ``unclean`` allows for this once what the
+        topic may allow for good.
+        """
+        ledger = self._ledger
+        state = ledger.image.partition(partition)
+        if state is None:
+            return
+        standing = self.standing(state)
+        if gone is not None:
+            standing[gone] = Standing.OFFLINE
+        lost = [broker for broker in self.lost(state) if broker != restored]
+        config = ledger.image.topics[partition.topic].config
+        allowed = unclean or config.get("unclean.leader.election.enable", "false") == "true"
+        min_isr = min_insync(state, config)
+        after = settle(state, standing, lost=lost, unclean=allowed, prefer=prefer, min_isr=min_isr)
+        self.commit(state, after)
+        self._stop_waiting(after)
+        if after.unclean_leader_epoch > state.unclean_leader_epoch:
+            ledger.do(
+                Warn(
+                    cause=ledger.cause,
+                    warning=unclean_election(state, after),
+                )
+            )
+
+    def _stop_waiting(self, state: PartitionState) -> None:
+        """Go on without replicas that have never run as soon as a new partition can serve: they join when they come.
+
+        Writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always waited for,
+        however low ``min.insync.replicas`` is: the members that are there are what keeps the first records.
+        """
+        if state.partition not in self._first_wait_until_ms or state.leader == NO_LEADER:
+            return
+        standing = self.standing(state)
+        present = sum(standing[broker] is Standing.ONLINE for broker in state.isr)
+        enough = max(self.min_insync(state), state.replication_factor // 2 + 1)
+        if standing[state.leader] is Standing.ONLINE and present >= enough:
+            del self._first_wait_until_ms[state.partition]
+            self.settle(state.partition)
+
+    def standing(self, state: PartitionState) -> dict[BrokerId, Standing]:
+        """Return how each replica of a partition stands."""
+        return {place.broker: self.standing_of(state, place) for place in state.places}
+
+    def lost(self, state: PartitionState) -> list[BrokerId]:
+        return [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
+
+    def min_insync(self, state: PartitionState) -> int:
+        return min_insync(state, self._ledger.image.topics[state.partition.topic].config)
+
+    def commit(self, before: PartitionState, after: PartitionState) -> None:
+        if after is not before:
+            self._ledger.write(partition_changed(after))
+
+    def step_down(self, state: PartitionState) -> None:
+        self.commit(state, without_leader(state))
+
+    def fence(self, partition: TopicPartition, broker: BrokerId) -> None:
+        """Count a replica as down. Leadership and ISR first: no prefix of the log shows a leader that does not run."""
+        self.settle(partition, gone=broker)
+        state = self._ledger.image.partition(partition)
+        place = state.place(broker) if state is not None else None
+        if place is not None and place.port:
+            self.place(partition, ReplicaPlace(broker=broker, incarnation=place.incarnation))
+
+    def place(self, partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> None:
+        self._ledger.write(replica_placed(partition, place, log_id))
+
+    def standing_of(self, state: PartitionState, place: ReplicaPlace) -> Standing:
+        if self._ledger.image.is_stopped(place.broker):
+            return Standing.OFFLINE
+        session = self._ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
+        if session is not None and session.life == place.incarnation and place.port:
+            return Standing.ONLINE
+        if place.incarnation == NO_INCARNATION:
+            broker = self._ledger.image.brokers.get(place.broker)
+            may_start = broker is not None and broker.online and state.partition in self._first_wait_until_ms
+            return Standing.AWAITED if may_start else Standing.OFFLINE
+        return Standing.AWAITED if place.port and self.in_grace and session is None else Standing.OFFLINE
+
+
+def known_replica(
+    image: MetadataImage, topic_id: str, partition: TopicPartition, broker: BrokerId
+) -> tuple[PartitionState, ReplicaPlace]:
+    """Return a replica's partition and place; raises UnknownTopicId and UnknownTopicOrPartition."""
+    if image.topic(partition.topic, topic_id) is None:
+        raise UnknownTopicId(f"Topic {partition.topic!r} with id {topic_id} does not exist; it was deleted.")
+    state = image.partition(partition, topic_id)
+    place = state.place(broker) if state is not None else None
+    if state is None or place is None:
+        raise UnknownTopicOrPartition(f"Broker {broker} holds no replica of {partition}.")
+    return state, place

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from raylog.actors.clock import wall_ms
-from raylog.actors.folder_lock import FolderLock
 from raylog.actors.set_aside import DAMAGED, REPLACED, identity_of, set_aside
 from raylog.actors.specs import ReplicaSpec
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
 from raylog.storage.files import read_text, write_atomically
+from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)

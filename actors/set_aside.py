@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from raylog.actors.clock import wall_ms
-from raylog.actors.folder_lock import FolderLock
 from raylog.core.errors import DataDirectoryError, RaylogError
 from raylog.storage import filesystem
 from raylog.storage.directory import partition_folder
 from raylog.storage.files import exists, is_folder, list_files, make_folder, read_text, remove_tree
+from raylog.storage.folder_lock import FolderLock
 
 logger = logging.getLogger(__name__)
 

@@ -1,18 +1,14 @@
 """A broker's data directory: who it belongs to, and who has it open.
 
 Opened by the broker actor before any partition in it. `meta.properties` says for which cluster and broker the data is
-(names and meaning as Kafka's); `.lock` is held with flock while the directory is open, so that a second process is
-refused, and told by whom. The kernel drops the lock when its holder dies, so a stale file never blocks anybody.
+(names and meaning as Kafka's); the lock `.lock` is held while the directory is open, so that a second process is
+refused with the name of the first.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import socket
-import sys
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +17,9 @@ from typing import Self
 
 from raylog.core.errors import InvalidTopic
 
-from .errors import DirectoryInUse, WrongDirectory, from_os_error
+from .errors import WrongDirectory
 from .files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
+from .folder_lock import FolderLock, parse_properties
 
 META = "meta.properties"
 LOCK = ".lock"
@@ -59,9 +56,9 @@ def parse_partition_folder(name: str) -> tuple[str, int] | None:
 class DataDirectory:
     """An open, locked data directory; a context manager that closes itself."""
 
-    def __init__(self, path: Path, lock_fd: int, properties: dict[str, str]) -> None:
+    def __init__(self, path: Path, lock: FolderLock, properties: dict[str, str]) -> None:
         self.path = path
-        self._lock_fd = lock_fd
+        self._lock = lock
         self._properties = properties
 
     @property
@@ -99,17 +96,12 @@ class DataDirectory:
         """
         if private_folder(path):
             _tighten(path)
+        lock = FolderLock(path, path / LOCK, wait_s=0)
         try:
-            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise from_os_error(f"open the data directory {path}", error) from error
-        try:
-            _lock(path, fd)
-            properties = _identify(path, cluster_id, broker_id)
+            return cls(path, lock, _identify(path, cluster_id, broker_id))
         except BaseException:  # whatever it was, the lock must not stay with a directory that was not opened
-            os.close(fd)
+            lock.release()
             raise
-        return cls(path, fd, properties)
 
     def partition_folders(self) -> list[tuple[str, int, Path]]:
         """Every partition kept here, as (topic, partition, folder), sorted."""
@@ -121,10 +113,8 @@ class DataDirectory:
         return sorted(found)
 
     def close(self) -> None:
-        """Give the lock back. Twice is harmless."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        """Give the lock back. Idempotent."""
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -145,31 +135,6 @@ def _tighten(path: Path) -> None:
                     os.chmod(place, os.stat(place).st_mode & 0o700)
 
 
-def _lock(path: Path, fd: int) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = _parse_properties(os.pread(fd, 4096, 0).decode(errors="replace"))
-        pid = holder.get("pid", "")
-        raise DirectoryInUse(
-            path,
-            int(pid) if pid.isdecimal() else -1,
-            holder.get("command", "unknown"),
-            holder.get("since", "an unknown time"),
-            holder.get("host", "an unknown host"),
-        ) from error
-    except OSError as error:
-        raise from_os_error(f"lock the data directory {path}", error) from error
-    command = " ".join(sys.argv)[:400].replace("\n", " ") or sys.executable
-    since = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    text = f"pid={os.getpid()}\ncommand={command}\nhost={socket.gethostname()}\nsince={since}\n"
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, text.encode(), 0)
-    except OSError as error:
-        raise from_os_error(f"write {path / LOCK}", error) from error
-
-
 def _identify(path: Path, cluster_id: str | None, broker_id: int | None) -> dict[str, str]:
     text = read_text(path / META)
     if text is None:
@@ -179,7 +144,7 @@ def _identify(path: Path, cluster_id: str | None, broker_id: int | None) -> dict
             _write(path, properties)
             sync_folder(path.parent)
         return properties
-    properties = _parse_properties(text)
+    properties = parse_properties(text)
     asked = {"version": "1", "cluster.id": cluster_id or properties.get("cluster.id", "")}
     asked["broker.id"] = properties.get("broker.id", "") if broker_id is None else str(broker_id)
     for key, value in asked.items():
@@ -193,8 +158,3 @@ def _identify(path: Path, cluster_id: str | None, broker_id: int | None) -> dict
 def _write(path: Path, properties: dict[str, str]) -> None:
     lines = "".join(f"{key}={value}\n" for key, value in properties.items())
     write_atomically(path / META, lines.encode())
-
-
-def _parse_properties(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
-    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -97,8 +97,8 @@ class DirectoryInUse(DataDirectoryError):
 
     def __init__(self, path: object, pid: int, command: str, since: str, host: str) -> None:
         super().__init__(
-            f"Data directory {path} is in use by process {pid} ({command}) on {host} since {since}. "
-            "Stop that process or choose another directory."
+            f"{path} is in use by process {pid} ({command}) on {host} since {since}. "
+            "Stop that process, then try again; or choose another directory."
         )
         self.pid = pid
         self.command = command

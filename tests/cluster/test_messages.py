@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.broker_server import BrokerServer
-from raylog.actors.folder_lock import FolderLock
 from raylog.actors.specs import BrokerSpec
 from raylog.core.errors import DataDirectoryError, InconsistentClusterId, InvalidReplicationFactor, OffsetOutOfRange
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.storage.errors import DirectoryInUse, WrongDirectory
+from raylog.storage.folder_lock import FolderLock
 from tests.cluster.local_cluster import CLUSTER_ID, SECRET, LocalCluster, eventually
 from tests.cluster.talk import Talk, in_cluster, refused
 
@@ -29,7 +29,7 @@ def broker_on(cluster: LocalCluster, folder: Path, *, broker: int | None, cluste
 
 
 def test_only_what_the_table_quotes_counts_as_documented() -> None:
-    assert documented("Data directory d is in use by process 7")
+    assert documented("d is in use by process 7")
     assert not documented("This is in no table")
 
 

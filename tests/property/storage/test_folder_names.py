@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raylog.actors.folder_lock import FolderLock, lock_path
 from raylog.actors.set_aside import (
     DAMAGED,
     DELETED,
@@ -25,6 +24,7 @@ from raylog.core.controller.topics import PARTITIONS_MAX, TOPIC_NAME_LENGTH_MAX,
 from raylog.core.errors import InvalidTopic
 from raylog.storage.config import LogConfig
 from raylog.storage.directory import parse_partition_folder, partition_folder
+from raylog.storage.folder_lock import FolderLock, lock_path
 from raylog.storage.log import PartitionLog
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.folder_lock import FolderLock
 from raylog.storage.directory import DataDirectory
+from raylog.storage.folder_lock import FolderLock
 from tests.unit.storage.logs import NOW, batch, open_log
 
 

@@ -1,16 +1,11 @@
-"""One writer to a folder, whoever else is alive."""
+"""Folders of deleted, replaced and damaged partitions."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from raylog.actors.folder_lock import FolderLock
 from raylog.actors.set_aside import (
     clear_half_deleted,
     clear_replaced,
@@ -20,7 +15,7 @@ from raylog.actors.set_aside import (
     set_aside,
     topic_id_of,
 )
-from raylog.core.errors import DataDirectoryError
+from raylog.storage.folder_lock import FolderLock
 
 
 def partition(root: Path, topic_id: str, name: str = "t-0") -> Path:
@@ -28,61 +23,6 @@ def partition(root: Path, topic_id: str, name: str = "t-0") -> Path:
     folder.mkdir()
     (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\ntopic: t\npartition: 0\n")
     return folder
-
-
-def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path / "t-0")
-    with pytest.raises(DataDirectoryError, match=rf"\(pid {os.getpid()}\)"):
-        FolderLock(tmp_path / "t-0", wait_s=0.05)
-    lock.release()
-    lock.release()
-    FolderLock(tmp_path / "t-0", wait_s=0).release()
-
-
-def test_a_successor_waits_for_one_that_is_ending(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path / "t-0")
-    threading.Timer(0.1, lock.release).start()
-    FolderLock(tmp_path / "t-0", wait_s=10).release()
-
-
-def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
-    program = (
-        "import sys, pathlib\n"
-        "from raylog.actors.folder_lock import FolderLock\n"
-        "lock = FolderLock(pathlib.Path(sys.argv[1]))\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "t-0")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(DataDirectoryError, match=rf"\(pid {holder.pid}\)"):
-            FolderLock(tmp_path / "t-0", wait_s=0.05)
-        holder.kill()
-        FolderLock(tmp_path / "t-0", wait_s=10).release()
-
-
-def test_a_lock_that_is_removed_for_good_is_held_by_one_at_a_time_all_the_same(tmp_path: Path) -> None:
-    inside: list[int] = []
-
-    def hold(number: int) -> None:
-        for _ in range(50):
-            lock = FolderLock(tmp_path / "t-0", wait_s=30)
-            inside.append(number)
-            assert inside == [number]
-            inside.clear()
-            lock.release(for_good=True)
-
-    threads = [threading.Thread(target=hold, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_of_a_deleted_topic_is_removed_with_its_lock(tmp_path: Path) -> None:

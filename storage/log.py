@@ -148,9 +148,18 @@ class PartitionLog:
         try:
             return self._write(payload, headers, began)
         except RaylogError:
-            if began and self.epochs.truncate_end(self.log_end_offset + 1):
-                self._checkpoints.write_epochs(self.epochs)  # an epoch must not begin behind the end of the log
+            self._forget_epochs_behind_end()
             raise
+
+    def _forget_epochs_behind_end(self) -> None:
+        """An append of several epochs failed: an epoch must not begin behind the end of the log."""
+        epochs = EpochHistory(self.epochs.entries)
+        if epochs.truncate_end(self.log_end_offset + 1):
+            try:
+                self._keep_epochs(epochs)
+            except RaylogError:
+                self._closed_because = "epochs of a failed append could not be taken back"
+                raise
 
     def _begin_within_a_batch(self, payload: Buffer, base_offset: int) -> AppendInfo:
         """Take the batch that holds an empty log's start: the records before that were deleted at the leader."""
@@ -161,10 +170,19 @@ class PartitionLog:
         return done
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; durable on return. Done at election, before any record."""
+        """Note that `epoch` begins at `start_offset`; durable on return. Done at election, before any record.
+
+        Raises DiskFull, StorageIoError; the epoch is not known then.
+        """
         self._require_open()
-        if self.epochs.assign(epoch, start_offset):
-            self._checkpoints.write_epochs(self.epochs)
+        epochs = EpochHistory(self.epochs.entries)
+        if epochs.assign(epoch, start_offset):
+            self._keep_epochs(epochs)
+
+    def _keep_epochs(self, epochs: EpochHistory) -> None:
+        """Write a changed history, and know it only then: what is appended in an epoch that no file has is lost."""
+        self._checkpoints.write_epochs(epochs)
+        self.epochs.entries = epochs.entries
 
     def _enter_epochs(self, starts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """Make the epochs of an append durable before its bytes; those that are new."""
@@ -172,20 +190,15 @@ class PartitionLog:
         if known and len(starts) == 1 and starts[0][0] == known[-1][0]:
             return ()
         began = []
-        before = list(self.epochs.entries)
+        epochs = EpochHistory(known)
         for epoch, start in starts:
-            latest = self.epochs.latest
-            if epoch < latest and self.epochs.entries[-1][1] < start:
-                self.epochs.entries = before
+            latest = epochs.latest
+            if epoch < latest and epochs.entries[-1][1] < start:
                 raise ValueError(f"Leader epoch {epoch} cannot append behind epoch {latest}: fetch metadata again.")
-            if self.epochs.assign(epoch, start):
+            if epochs.assign(epoch, start):
                 began.append((epoch, start))
         if began:
-            try:
-                self._checkpoints.write_epochs(self.epochs)
-            except RaylogError:
-                self.epochs.entries = before
-                raise
+            self._keep_epochs(epochs)
         return tuple(began)
 
     def _write(self, payload: Buffer, headers: list[BatchHeader], began: tuple[tuple[int, int], ...]) -> AppendInfo:
@@ -349,8 +362,9 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return
         if offset >= self.log_end_offset:
-            if self.epochs.truncate_end(offset):
-                self._checkpoints.write_epochs(self.epochs)
+            epochs = EpochHistory(self.epochs.entries)
+            if epochs.truncate_end(offset):
+                self._keep_epochs(epochs)
             return
         place = reading.place_of(self.segments, offset)
         segment = self.segments[place]
@@ -364,8 +378,7 @@ class PartitionLog:
                 self._write_recovery_point(end)
             epochs = EpochHistory(self.epochs.entries)
             if epochs.truncate_end(end):
-                self._checkpoints.write_epochs(epochs)
-                self.epochs.entries = epochs.entries
+                self._keep_epochs(epochs)
         with self._cutting():
             self._checkpoints.remove_snapshots_above(end)
             for later in reversed(self.segments[place + 1 :]):
@@ -435,9 +448,10 @@ class PartitionLog:
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
-        if self.epochs.truncate_start(offset):
-            with suppress(DiskFull):  # it makes room now, and a history that begins too early harms nobody
-                self._checkpoints.write_epochs(self.epochs)
+        epochs = EpochHistory(self.epochs.entries)
+        if epochs.truncate_start(offset):
+            with suppress(RaylogError):  # a history that begins too early harms nobody
+                self._keep_epochs(epochs)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
         """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.

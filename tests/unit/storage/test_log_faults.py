@@ -116,6 +116,61 @@ def _raise_disk_full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def refusing(monkeypatch: pytest.MonkeyPatch, number: int, accepted: int = 0, suffix: str = "") -> None:
+    """Let renames of files that end in `suffix` fail, after so many that succeed, until the patch is undone."""
+    real, left = filesystem.replace, accepted
+
+    def replace(source: filesystem.Place, target: filesystem.Place) -> None:
+        nonlocal left
+        if str(source).endswith(suffix):
+            left -= 1
+            if left < 0:
+                raise OSError(number, os.strerror(number))
+        real(source, target)
+
+    monkeypatch.setattr(filesystem, "replace", replace)
+
+
+def test_an_epoch_that_no_file_has_is_written_with_its_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append_as_leader(batch(b"a"), 1, NOW)
+    with monkeypatch.context() as patch:
+        refusing(patch, errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            log.assign_leader_epoch(2, 1)
+    assert log.epochs.entries == [(1, 0)]
+    log.append_as_leader(batch(b"b"), 2, NOW)
+    assert log.sync() == 2
+    again = open_log(crashed(log, tmp_path / "crash"))
+    assert values_of(whole(again)) == [(0, b"a"), (1, b"b")]
+    assert again.epochs.entries == [(1, 0), (2, 1)]
+    again.close()
+
+
+def test_a_log_closes_when_epochs_of_a_failed_append_stay_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, log = open_log(tmp_path / "leader"), open_log(tmp_path / "t-0")
+    for epoch in (1, 2, 3):
+        leader.append_as_leader(batch(b"a"), epoch, NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(log.segments[-1]), "write", _raise_disk_full)
+        refusing(patch, errno.ENOSPC, accepted=1)
+        with pytest.raises(DiskFull):
+            log.append_as_follower(whole(leader))
+    with pytest.raises(LogClosed, match="epochs of a failed append"):
+        log.append_as_follower(whole(leader))
+    log.close()
+    again = open_log(tmp_path / "t-0")
+    assert again.epochs.entries == [(1, 0)]
+    again.append_as_follower(whole(leader))
+    assert again.epochs == leader.epochs
+    leader.close()
+    again.close()
+
+
 def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

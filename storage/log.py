@@ -466,14 +466,14 @@ class PartitionLog:
         if count == len(self.segments):
             self._roll()  # the active segment is due too: keep an empty one in its place
         gone = self.segments[:count]
-        if gone:
-            with self._lock:
-                del self.segments[:count]
-                self._unsynced = [segment for segment in self._unsynced if segment not in gone]
-                self._move_start(max(self.log_start_offset, self.segments[0].base_offset))
-                for segment in gone:
-                    self._recent.forget(segment)
-                    self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
+        with self._lock:
+            for segment in gone:  # one by one: what cannot be renamed stays, and so does all behind it
+                self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
+                self._recent.forget(segment)
+                self.segments.remove(segment)
+                self._unsynced = [other for other in self._unsynced if other is not segment]
+                self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self._move_start(self.log_start_offset)
         return [segment.base_offset for segment in gone]
 
     def purge_deleted(self, now_ms: int) -> int:

@@ -44,9 +44,12 @@ class DeletedFiles:
         self._due: dict[Path, int] = dict.fromkeys(list_files(folder, DELETED), due_ms)
 
     def add(self, segment: Segment, due_ms: int) -> None:
-        """Close the segment and rename its files. Renames come back after a crash at worst, which is harmless."""
+        """Close the segment and rename its files. Renames come back after a crash at worst, which is harmless.
+
+        The indexes first: on an error the segment is still there, and makes them again. Raises StorageIoError.
+        """
         segment.release()
-        for path in segment.files():
+        for path in reversed(segment.files()):
             renamed = path.with_name(path.name + DELETED)
             try:
                 filesystem.replace(path, renamed)

@@ -171,6 +171,26 @@ def test_a_log_closes_when_epochs_of_a_failed_append_stay_in_its_file(
     again.close()
 
 
+def test_retention_that_fails_halfway_leaves_a_log_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=200, retention_bytes=200)
+    for number in range(6):
+        log.append_as_leader(batch(b"%d" % number * 100), 1 + number, NOW)
+    log.sync()
+    with monkeypatch.context() as patch:
+        refusing(patch, errno.EIO, accepted=1, suffix=".log")
+        with pytest.raises(StorageIoError):
+            log.apply_retention(NOW, 6)
+    assert [segment.base_offset for segment in log.segments] == [1, 2, 3, 4, 5]
+    assert log.log_start_offset == 1
+    assert values_of(log.read(1, 1, 6)) == [(1, b"1" * 100)]
+    with monkeypatch.context() as patch:
+        refusing(patch, errno.EMFILE, suffix=".tmp")  # no epochs can be written
+        assert log.apply_retention(NOW, 6) == [1, 2, 3]
+    again = open_log(crashed(log, tmp_path / "crash"), segment_bytes=200)
+    assert (again.log_start_offset, again.log_end_offset) == (4, 6)
+    again.close()
+
+
 def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

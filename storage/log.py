@@ -240,6 +240,8 @@ class PartitionLog:
 
     def _roll(self) -> None:
         """Begin a new segment at the log's end. Nothing has changed when this raises DiskFull or StorageIoError."""
+        if self._active.cut_unsynced:
+            self._sync_cut()
         interval = self.config.index_interval_bytes
         fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=self._now_ms)
         with self._lock:
@@ -252,6 +254,14 @@ class PartitionLog:
             self._checkpoint_at = 0.0  # the next sync writes the recovery point
         self._recent.touch(old)
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+
+    def _sync_cut(self) -> None:
+        """Bring to disk that a failed append was taken back: recovery believes what lies before a later segment."""
+        try:
+            self._active.sync()
+        except RaylogError:
+            self._closed_because = "a sync failed, so bytes may be lost"
+            raise
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class Segment:
         "_syncing",
         "base_offset",
         "created_ms",
+        "cut_unsynced",
         "hints_at_size",
         "index_interval",
         "max_timestamp",
@@ -68,6 +69,8 @@ class Segment:
         self.next_offset = base_offset
         self.size = 0
         self.synced_size = 0
+        self.cut_unsynced = False
+        """A failed append was taken back, and a loss of power may bring its bytes back."""
         self.max_timestamp = NO_TIMESTAMP
         self.created_ms = created_ms
         self.index_interval = index_interval
@@ -149,6 +152,7 @@ class Segment:
             return write_at(self._fd, data, self.size)
         except OSError:
             filesystem.ftruncate(self._fd, self.size)
+            self.cut_unsynced = True
             raise
 
     def note(self, base_offset: int, next_offset: int, max_timestamp: int, size: int) -> None:
@@ -206,6 +210,7 @@ class Segment:
         """Bring the file to disk, in the thread of the owner."""
         self.sync_data()
         self.synced_size = self.size
+        self.cut_unsynced = False
 
     def sync_data(self) -> None:
         """Write the file's dirty pages to disk. Raises StorageIoError, DiskFull."""

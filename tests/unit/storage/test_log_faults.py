@@ -191,6 +191,37 @@ def test_retention_that_fails_halfway_leaves_a_log_that_opens(tmp_path: Path, mo
     again.close()
 
 
+def test_a_failed_append_is_taken_back_on_disk_before_a_segment_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=400)
+    log.append_as_leader(batch(b"a" * 100), 1, NOW)
+    log.sync()
+    with monkeypatch.context() as patch:
+        failing_writes(patch, errno.EIO, 50)
+        with pytest.raises(StorageIoError):
+            log.append_as_leader(batch(b"b"), 1, NOW)
+    calls: list[str] = []
+    real_sync, real_open = filesystem.fdatasync, filesystem.open
+
+    def sync(fd: int) -> None:
+        calls.append("sync")
+        real_sync(fd)
+
+    def opened(path: filesystem.Place, flags: int, mode: int) -> int:
+        if flags & os.O_CREAT and str(path).endswith(".log"):
+            calls.append("create")
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(filesystem, "fdatasync", sync)
+    monkeypatch.setattr(filesystem, "open", opened)
+    log.append_as_leader(batch(b"c" * 300), 1, NOW)
+    assert calls == ["sync", "create"], "recovery believes the segments before the last one"
+    log.append_as_leader(batch(b"d" * 300), 1, NOW)
+    assert calls == ["sync", "create", "create"]
+    log.close()
+
+
 def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,10 +271,12 @@ class Segment:
         index.truncate(position + 1)
         times.truncate(relative)
         known = times.largest_below(relative)
+        if known is None or known[1] != relative:  # hints are not synced: a loss of power may have cut one off
+            raise IndexDamaged("the time index does not reach as far as the index")
         self.reset()
         self._indexes = (index, times)
         self.size, self.next_offset = position, self.base_offset + relative
-        self.max_timestamp = known[0] if known else NO_TIMESTAMP
+        self.max_timestamp = known[0]
 
     # --- finding ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raylog.storage import log as log_module
 from raylog.storage import segment as segment_module
 from raylog.storage.log import PartitionLog
-from tests.unit.storage.logs import NOW, crashed, open_log, produced, whole
+from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, whole
 
 calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -114,3 +114,17 @@ def test_what_was_cut_and_written_anew_is_not_found_by_an_old_index(scratch: Pat
     assert whole(found) == data
     assert [found.read(offset, 1, 350) != b"" for offset in range(350)] == [True] * 350
     found.close()
+
+
+@pytest.mark.parametrize("left", [0, 12, 36])
+def test_a_time_index_that_was_cut_off_is_not_believed(scratch: Path, left: int) -> None:
+    log = open_log(scratch / "t-0", index_interval_bytes=100)
+    for number in range(40):
+        log.append_as_leader(batch(b"%d" % number, timestamps=[NOW if number else NOW + 1000]), 1, NOW)
+        log.sync()
+    copy = crashed(log, scratch / "crash")
+    times = copy / "00000000000000000000.timeindex"
+    times.write_bytes(times.read_bytes()[:left])
+    again = open_log(copy, index_interval_bytes=100)
+    assert again.offset_for_timestamp(NOW + 500, 40) == (0, NOW + 1000)
+    again.close()

@@ -22,7 +22,7 @@ HIGH_WATERMARK = "high-watermark-checkpoint"
 class KeptWatermark:
     """The file of one partition folder. `offset` is what it says, 0 if it is missing or damaged."""
 
-    __slots__ = ("_lock", "_path", "_wanted", "offset")
+    __slots__ = ("_is_durable", "_lock", "_path", "_wanted", "offset")
 
     def __init__(self, folder: Path, log_end_offset: int) -> None:
         """Read the file. What lies beyond the log's end was lost with it; others may stand there one day."""
@@ -30,6 +30,7 @@ class KeptWatermark:
         self._lock = threading.Lock()
         self.offset = _read(self._path)
         self._wanted: int | None = self.offset  # None: closed
+        self._is_durable = self.offset == 0  # an earlier life may have written the file without a sync
         if self.offset > log_end_offset:
             self.lower(log_end_offset)
 
@@ -42,11 +43,12 @@ class KeptWatermark:
     def keep(self, *, durable: bool = False) -> None:
         """Write what is wanted, with four system calls; an old file that survives a crash of the machine is true, too.
 
-        Raises RaylogError, and leaves the old file.
+        With `durable` what is wanted is on disk on return, also if it was written before. Raises RaylogError, and
+        leaves the old file.
         """
         with self._lock:
             wanted = self._wanted
-            if wanted is not None and wanted != self.offset:
+            if wanted is not None and (wanted != self.offset or (durable and not self._is_durable)):
                 self._write(wanted, durable=durable)
 
     def lower(self, to: int) -> None:
@@ -69,7 +71,7 @@ class KeptWatermark:
 
     def _write(self, offset: int, *, durable: bool) -> None:
         write_atomically(self._path, _text(offset), durable=durable)
-        self.offset = offset
+        self.offset, self._is_durable = offset, durable
 
 
 def _text(offset: int) -> bytes:

@@ -102,3 +102,16 @@ def test_a_write_is_one_new_file_put_in_the_place_of_the_old(tmp_path: Path, mon
     file.want(120)
     file.keep()
     assert len(calls) == 4, "nothing is written when nothing has moved"
+
+
+def test_a_watermark_that_was_written_is_written_again_to_be_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, 120)
+    file = KeptWatermark(tmp_path, 1000)
+    synced: list[int] = []
+    monkeypatch.setattr(filesystem, "fsync", synced.append)
+    file.keep(durable=True)
+    assert len(synced) == 2, "the file and its folder"
+    file.keep(durable=True)
+    assert len(synced) == 2

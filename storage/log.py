@@ -26,6 +26,7 @@ from .config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from .descriptors import keep_reserve
 from .errors import DescriptorsExhausted, DiskFull, LogClosed, from_os_error, out_of_range
 from .files import private_folder, sync_folder
+from .kept_epochs import KeptEpochs
 from .records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from .recovery import Recovered, Recovery, replay
 from .retention import DeletedFiles, removable
@@ -50,7 +51,8 @@ class PartitionLog:
         self.created = created  # the folder did not exist, or held nothing yet
         self.log_id = checkpoints.read_log_id()
         self.recovered = state.report
-        self.epochs: EpochHistory = state.epochs
+        self._kept_epochs = KeptEpochs(checkpoints, state.epochs)
+        self.epochs: EpochHistory = state.epochs  # changed by `_kept_epochs` alone
         self.producers = state.producers
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
@@ -121,7 +123,7 @@ class PartitionLog:
             largest = max(header.max_timestamp for _, header in batches)
             return AppendInfo(*duplicate, duplicate=True, max_timestamp=largest, batches=len(batches))
         offset = self.log_end_offset
-        began = self._enter_epochs([(leader_epoch, offset)])
+        began = self._kept_epochs.enter([(leader_epoch, offset)])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
         view = memoryview(payload)
         if view.readonly:
@@ -143,7 +145,7 @@ class PartitionLog:
             return self._begin_within_a_batch(payload, first.base_offset)
         check_offsets(batches, self.log_end_offset)
         headers = [header for _, header in batches]
-        began = self._enter_epochs([(header.partition_leader_epoch, header.base_offset) for header in headers])
+        began = self._kept_epochs.enter([(header.partition_leader_epoch, header.base_offset) for header in headers])
         self._roll_if_due(len(payload), headers[-1], now_ms)
         try:
             return self._write(payload, headers, began)
@@ -153,13 +155,11 @@ class PartitionLog:
 
     def _forget_epochs_behind_end(self) -> None:
         """An append of several epochs failed: an epoch must not begin behind the end of the log."""
-        epochs = EpochHistory(self.epochs.entries)
-        if epochs.truncate_end(self.log_end_offset + 1):
-            try:
-                self._keep_epochs(epochs)
-            except RaylogError:
-                self._closed_because = "epochs of a failed append could not be taken back"
-                raise
+        try:
+            self._kept_epochs.truncate_end(self.log_end_offset + 1)
+        except RaylogError:
+            self._closed_because = "epochs of a failed append could not be taken back"
+            raise
 
     def _begin_within_a_batch(self, payload: Buffer, base_offset: int) -> AppendInfo:
         """Take the batch that holds an empty log's start: the records before that were deleted at the leader."""
@@ -175,31 +175,7 @@ class PartitionLog:
         Raises DiskFull, StorageIoError; the epoch is not known then.
         """
         self._require_open()
-        epochs = EpochHistory(self.epochs.entries)
-        if epochs.assign(epoch, start_offset):
-            self._keep_epochs(epochs)
-
-    def _keep_epochs(self, epochs: EpochHistory) -> None:
-        """Write a changed history, and know it only then: what is appended in an epoch that no file has is lost."""
-        self._checkpoints.write_epochs(epochs)
-        self.epochs.entries = epochs.entries
-
-    def _enter_epochs(self, starts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        """Make the epochs of an append durable before its bytes; those that are new."""
-        known = self.epochs.entries
-        if known and len(starts) == 1 and starts[0][0] == known[-1][0]:
-            return ()
-        began = []
-        epochs = EpochHistory(known)
-        for epoch, start in starts:
-            latest = epochs.latest
-            if epoch < latest and epochs.entries[-1][1] < start:
-                raise ValueError(f"Leader epoch {epoch} cannot append behind epoch {latest}: fetch metadata again.")
-            if epochs.assign(epoch, start):
-                began.append((epoch, start))
-        if began:
-            self._keep_epochs(epochs)
-        return tuple(began)
+        self._kept_epochs.assign(epoch, start_offset)
 
     def _write(self, payload: Buffer, headers: list[BatchHeader], began: tuple[tuple[int, int], ...]) -> AppendInfo:
         active, producers = self.segments[-1], self.producers
@@ -372,9 +348,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return
         if offset >= self.log_end_offset:
-            epochs = EpochHistory(self.epochs.entries)
-            if epochs.truncate_end(offset):
-                self._keep_epochs(epochs)
+            self._kept_epochs.truncate_end(offset)
             return
         place = reading.place_of(self.segments, offset)
         segment = self.segments[place]
@@ -386,9 +360,7 @@ class PartitionLog:
             self._generation += 1
             if self._recovery_point > end:
                 self._write_recovery_point(end)
-            epochs = EpochHistory(self.epochs.entries)
-            if epochs.truncate_end(end):
-                self._keep_epochs(epochs)
+            self._kept_epochs.truncate_end(end)
         with self._cutting():
             self._checkpoints.remove_snapshots_above(end)
             for later in reversed(self.segments[place + 1 :]):
@@ -409,8 +381,7 @@ class PartitionLog:
             self._write_recovery_point(0)
             self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
             self._checkpoints.remove_snapshots_above(-1)
-            self.epochs.truncate_end(0)
-            self._checkpoints.write_epochs(self.epochs)
+            self._kept_epochs.clear()
             for segment in reversed(self.segments):
                 segment.remove_files()
             interval = self.config.index_interval_bytes
@@ -458,10 +429,8 @@ class PartitionLog:
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
-        epochs = EpochHistory(self.epochs.entries)
-        if epochs.truncate_start(offset):
-            with suppress(RaylogError):  # a history that begins too early harms nobody
-                self._keep_epochs(epochs)
+        with suppress(RaylogError):  # a history that begins too early harms nobody
+            self._kept_epochs.truncate_start(offset)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
         """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.

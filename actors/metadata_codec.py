@@ -15,10 +15,10 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
 
 
-def encoded(records: Sequence[MetadataRecord]) -> bytes:
-    """Return the records as one batch, without offset and epoch."""
+def encoded(records: Sequence[MetadataRecord], now_ms: int | None = None) -> bytes:
+    """Return the records as one batch, without offset and epoch; ``now_ms`` is its time, None: that of the clock."""
     values: list[bytes | None] = [_encoder.encode(record.to_wire()) for record in records]
-    return encode_batch(None, values, [wall_ms()] * len(values))
+    return encode_batch(None, values, [wall_ms() if now_ms is None else now_ms] * len(values))
 
 
 def decoded(payload: bytes) -> Iterator[MetadataRecord]:

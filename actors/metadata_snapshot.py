@@ -43,12 +43,12 @@ class MetadataSnapshot:
         return len(self.batches)
 
     @classmethod
-    def of(cls, records: Sequence[MetadataRecord], end: int, epoch: int) -> Self:
-        """Encode an image's records; may run in a thread."""
+    def of(cls, records: Sequence[MetadataRecord], end: int, epoch: int, now_ms: int | None = None) -> Self:
+        """Encode an image's records, with the time of their batches; may run in a thread."""
         left = iter(records)
         parts = []
         while chunk := list(islice(left, BATCH_RECORDS)):
-            parts.append(encoded(chunk))
+            parts.append(encoded(chunk, now_ms))
         return cls(end, epoch, b"".join(parts))
 
     def image(self) -> MetadataImage:

@@ -217,7 +217,7 @@ class LocalCluster:
         """Wait until the controller believes those gone who did not come back."""
         controller = self.controller
         assert controller is not None
-        await eventually(lambda: not controller._running()._liveness.in_grace, what="the grace period ends")
+        await eventually(lambda: not controller._running().machine._liveness.in_grace, what="the grace period ends")
 
     def cut_off(self, coordinator: GroupCoordinatorServer) -> None:
         """Part a coordinator from the controller; everybody else still reaches it."""

@@ -123,7 +123,7 @@ async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCl
         assert await talk.produce("t", b"after", acks=-1) >= 1
 
         def named() -> bool:
-            found = cluster.running()._running()._description()["hanging_disks"]
+            found = cluster.running()._running().machine._description()["hanging_disks"]
             return isinstance(found, list) and [one[:2] for one in found] == [["t-0", old]]
 
         await eventually(named, what="the disk that hangs is in the description")
@@ -131,4 +131,6 @@ async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCl
         ends.set()
         log.sync = real  # type: ignore[method-assign]
     await talk.whole("t")
-    await eventually(lambda: not cluster.running()._running()._description()["hanging_disks"], what="it goes on")
+    await eventually(
+        lambda: not cluster.running()._running().machine._description()["hanging_disks"], what="it goes on"
+    )

@@ -28,7 +28,7 @@ def logs_agree(cluster: LocalCluster) -> bool:
     """Every voter's log is byte for byte the same, and nothing is on its way."""
     assert cluster.controller is not None
     store = cluster.controller._metadata
-    if store is None or store.committed_offset < store.log_end_offset:
+    if store is None or store.runner.committed_offset < store.runner.log_end_offset:
         return False
     return len({log_file(cluster, broker).read_bytes() for broker in VOTERS}) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.metadata_snapshot import SNAPSHOT, MetadataSnapshot, read_snapshot
-from raylog.actors.quorum_log import QuorumLog
+from raylog.actors.quorum_runner import QuorumRunner
 from raylog.core.errors import DataDirectoryError
 from raylog.storage.records import iter_headers
 from tests.cluster.local_cluster import LocalCluster
@@ -45,21 +45,21 @@ def tail(cluster: LocalCluster, broker: int) -> bytes:
     return b"".join(parts)
 
 
-def store(cluster: LocalCluster) -> QuorumLog:
+def store(cluster: LocalCluster) -> QuorumRunner:
     assert cluster.controller is not None
     found = cluster.controller._metadata
-    assert isinstance(found, QuorumLog)
-    return found
+    assert found is not None
+    return found.runner
 
 
 def alike(cluster: LocalCluster) -> bool:
     """Every voter has the controller's snapshot and the same log behind it, and nothing is on its way."""
     if cluster.controller is None or cluster.controller._metadata is None:
         return False
-    held, log = store(cluster)._snapshot, store(cluster)
+    held, log = store(cluster).snapshot, store(cluster)
     if held is None or log.committed_offset < log.log_end_offset:
         return False
-    wanted = (held, b"".join(payload for _, payload in log._batches))
+    wanted = (held, b"".join(payload for _, payload in log.batches))
     return all((snapshot(cluster, broker), tail(cluster, broker)) == wanted for broker in VOTERS)
 
 
@@ -80,8 +80,8 @@ async def test_a_snapshot_stands_for_the_log_on_every_voter_and_in_the_controlle
     await eventually(lambda: alike(cluster), what="every voter has the last snapshot")
     first = snapshot(cluster, 1)
     log = store(cluster)
-    assert log._batches[0][0].start >= first.end if log._batches else True
-    assert sum(len(payload) for _, payload in log._batches) < 2 * max(BETWEEN, first.size)
+    assert log.batches[0][0].start >= first.end if log.batches else True
+    assert sum(len(payload) for _, payload in log.batches) < 2 * max(BETWEEN, first.size)
     ids = {name: topic.topic_id for name, topic in cluster.running().image.topics.items()}
     for _ in range(2):
         await cluster.stop_controller()

@@ -28,7 +28,7 @@ def voters(cluster: LocalCluster) -> set[int]:
 def settled(cluster: LocalCluster, *expected: int) -> bool:
     """These brokers vote, everything is committed, and their copies are equal."""
     store = cluster.running()._metadata
-    if store is None or voters(cluster) != set(expected) or store.committed_offset < store.log_end_offset:
+    if store is None or voters(cluster) != set(expected) or store.runner.committed_offset < store.runner.log_end_offset:
         return False
     return len({log_file(cluster, broker).read_bytes() for broker in expected}) == 1
 

@@ -1,53 +1,78 @@
-"""The simulator's controller process and the control sessions of replicas: shells around the real ControllerMachine.
+"""The simulator's controller process: the shipped runner, with a metadata log and sessions that are virtual.
 
-The metadata log lies on a virtual disk whose unsynced tail may be lost; effects leave only after the sync of the
-records that they rest on. A crash may come between any two effects.
+The log lies on a virtual disk whose unsynced tail may be lost. A crash may come between any two effects.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from raylog.actors.controller_runner import ControllerRunner
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
 from raylog.core.controller.events import (
-    CloseSession,
     Effect,
     Event,
     IsrChangeReceived,
     LeaderResigned,
-    Refuse,
     ReplicaRegistrationReceived,
-    Reply,
-    SendPartitionState,
     SessionHeard,
-    SessionLost,
-    Tick,
     WriteRecords,
 )
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import BrokerRegistered, ClusterCreated, MetadataRecord, TopicCreated
-from raylog.core.errors import UnknownTopicOrPartition
+from raylog.core.errors import RaylogError
 from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
-from raylog.core.invariants import InvariantBroken
+from raylog.core.invariants import InvariantBroken, require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import ProposeIsr, ResignLeadership
 from raylog.core.replication.state import PartitionState
+from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from tests.simulation.network import Session
 from tests.simulation.pausing import Pausable
-from tests.simulation.replica import ReplicaProcess
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
+    from tests.simulation.replica_link import ReplicaLink
     from tests.simulation.simulation import Simulation
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = "t" * 32
 _TICK_US = 50_000
-_RECONNECT_MS = (5, 60)
 _IMBALANCE_CHECK_MS = 3000
-_REMOVED_PAUSE_US = 300_000
+
+
+class CheckedMachine(ControllerMachine):
+    """Checks itself at each step."""
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Take a step; records come before everything else."""
+        out = super().step(event)
+        self.validate()
+        wrong = [type(effect).__name__ for effect in out.now if not isinstance(effect, WriteRecords)]
+        require(not wrong, f"only WriteRecords may be in now, not {wrong}")
+        return out
+
+
+class Request:
+    """A request of a replica's link, or of an administrator (None)."""
+
+    is_deserted = False
+
+    def __init__(self, node: ControllerNode, link: ReplicaLink | None, number: int) -> None:
+        """``number`` is the link's."""
+        self._node, self.link, self.number = node, link, number
+
+    def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
+        """Answer."""
+        self._node.answer(self, 0, args)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error's code."""
+        self._node.answer(self, error.code if isinstance(error, RaylogError) else -1, [])
+
+
+Runner = ControllerRunner[Request]
 
 
 class ControllerNode(Pausable):
@@ -58,7 +83,7 @@ class ControllerNode(Pausable):
         super().__init__(simulation.world)
         self.simulation = simulation
         self.life = 0
-        self.machine: ControllerMachine | None = None
+        self.runner: Runner | None = None
         self.records: list[MetadataRecord] = []
         self.durable = 0
         self.public = MetadataImage()
@@ -69,9 +94,7 @@ class ControllerNode(Pausable):
         """Somebody was told that a partition's only in-sync copy is lost."""
         self._links: dict[int, ReplicaLink] = {}
         self._sessions: dict[int, Session] = {}
-        self._requests: dict[int, tuple[ReplicaLink | None, int]] = {}
         self._last_number = 0
-        self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._syncing = False
         brokers = tuple(BrokerId(broker) for broker in simulation.brokers)
         replicas = brokers[: simulation.faults.brokers]
@@ -88,7 +111,7 @@ class ControllerNode(Pausable):
     @property
     def running(self) -> bool:
         """True while a life of the controller is up."""
-        return self.machine is not None
+        return self.runner is not None
 
     @property
     def state(self) -> PartitionState | None:
@@ -99,7 +122,7 @@ class ControllerNode(Pausable):
 
     def start(self) -> None:
         """Begin a life: replay the log, take the next controller epoch."""
-        if self.machine is not None:
+        if self.runner is not None:
             return
         self.life += 1
         faults = self.simulation.faults
@@ -114,25 +137,26 @@ class ControllerNode(Pausable):
             auto_leader_rebalance=faults.elect_rate > 0,
             leader_imbalance_check_ms=_IMBALANCE_CHECK_MS,
         )
-        self.machine = ControllerMachine(image, settings=settings, now_ms=self.world.now_ms, cluster_config={})
+        kind = CheckedMachine if self.simulation.validate else ControllerMachine
+        machine = kind(image, settings=settings, now_ms=self.world.now_ms, cluster_config={})
+        self.runner = ControllerRunner(machine, self, self, on_records=lambda _: None, on_defect=lambda _: None)
         self.world.tell("controller life {} starts on {} records", self.life, len(self.records))
-        self._carry_out(self.machine.start(self.world.now_ms))
+        self._run(lambda runner: runner.start(None, {}))
         self._tick(self.life)
 
     def crash(self) -> None:
         """End the life; the tail of the log that was not synced is lost in part or whole."""
-        if self.machine is None:
+        if self.runner is None:
             return
         kept = self.world.random.randint(self.durable, len(self.records))
         self.world.tell("controller life {} crashes, {} records lost", self.life, len(self.records) - kept)
         del self.records[kept:]
-        self.machine = None
+        self.runner.end()
+        self.runner = None
         self.crash_after_effects = None
         self.paused_until_us = 0
         self.forget_inbox()
-        self._waiting.clear()
         self._syncing = False
-        self._requests.clear()
         for session in self._sessions.values():
             session.break_off()
         self._sessions.clear()
@@ -142,55 +166,99 @@ class ControllerNode(Pausable):
 
     def _asleep(self, call: Callable[..., None], *args: object) -> bool:
         """True when no life runs, or this one is paused: then it takes the call when it wakes up."""
-        return self.machine is None or self.waits(call, *args)
+        return self.runner is None or self.waits(call, *args)
 
     def _tick(self, life: int) -> None:
         if self.life == life and not self._asleep(self._tick, life):
             self.world.after(_TICK_US, self._tick, life)
-            self._step(Tick(cause="tick", now_ms=self.world.now_ms))
+            self._run(lambda runner: runner.tick())
 
-    # ------------------------------------------------------------ steps
+    # ------------------------------------------------------------ the runner's log and ports
 
-    def _step(self, event: Event) -> None:
-        machine = self.machine
-        if machine is None:
+    @property
+    def log_end_offset(self) -> int:
+        """The end of what this life has written."""
+        return len(self.records)
+
+    @property
+    def committed_offset(self) -> int:
+        """The end of what is synced."""
+        return self.durable
+
+    def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
+        """Write records; their sync takes a while."""
+        self.records.extend(records)
+        if not self._dies_here():
+            self._kick()
+
+    def offer(self, image: MetadataImage) -> None:
+        """Keep the log whole."""
+
+    def want_voters(self, voters: Sequence[int]) -> None:
+        """Keep the log where it is."""
+
+    def now_ms(self) -> int:
+        """Virtual time."""
+        return self.world.now_ms
+
+    def notify(self, session: int, method: str, args: list[object]) -> None:
+        """Send a partition state; clients read the durable image instead of metadata for brokers."""
+        if self._dies_here() or method != "partition_state":
             return
-        try:
-            out = machine.step(event)
-            if self.simulation.validate:
-                machine.validate()
-        except InvariantBroken as broken:
-            raise Violation("controller", broken.claim) from broken
-        self._carry_out(out)
+        incarnation, state = args
+        assert isinstance(incarnation, int)
+        told = PartitionState.from_wire(cast(Sequence[Any], state))
+        link = self._links.get(session)
+        if link is not None:
+            link.session_of_controller(session, link.told, incarnation, told)
+        self.simulation.maybe_late_state(incarnation, told)
 
-    def _carry_out(self, out: Outbox[Effect]) -> None:
-        life = self.life
-        for effect in out.now:
-            if not isinstance(effect, WriteRecords):
-                raise Violation("controller", f"{type(effect).__name__} is in now; only WriteRecords may be")
-            self.records.extend(effect.records)
-            if self._dies_here(life):
-                return
-        if out.after_sync:
-            self._waiting.append((len(self.records), out.after_sync))
-        self._release()
-        if self.life == life and self.machine is not None and not self._syncing and self.durable < len(self.records):
-            self._syncing = True
-            self.world.after(self.simulation.sync_us(), self._synced, life, len(self.records))
+    def close_session(self, session: int, reason: str) -> None:
+        """Break a session's connection."""
+        if self._dies_here():
+            return
+        broken = self._sessions.pop(session, None)
+        if broken is not None:
+            broken.break_off()
 
-    def _dies_here(self, life: int) -> bool:
+    def start_coordinator(self, kind: str, index: int) -> None:
+        """There are no coordinators here."""
+        self._dies_here()
+
+    def warn(self, warning: str) -> None:
+        """The operator reads it."""
+        self.warned = True
+
+    def answer(self, request: Request, code: int, result: object) -> None:
+        """Send an answer over the link's present session."""
+        if self._dies_here():
+            return
+        link = request.link
+        if link is None:
+            self.world.tell("a command is answered with error {}", code)
+        else:
+            link.session_of_controller(link.number, link.answered, request.number, code, result)
+
+    def _dies_here(self) -> bool:
+        """Count an effect, and tell whether this life has ended by now."""
         if self.crash_after_effects is not None:
             self.crash_after_effects -= 1
             if self.crash_after_effects <= 0:
                 self.simulation.crash_controller()
-        return self.life != life or self.machine is None
+        return self.runner is None
+
+    def _kick(self) -> None:
+        if self.runner is not None and not self._syncing and self.durable < len(self.records):
+            self._syncing = True
+            self.world.after(self.simulation.sync_us(), self._synced, self.life, len(self.records))
 
     def _synced(self, life: int, end: int) -> None:
         if life != self.life or self._asleep(self._synced, life, end):
             return
         self._syncing = False
         self._synced_up_to(end)
-        self._carry_out(Outbox())
+        self._run(lambda runner: runner.release())
+        self._kick()
 
     def _synced_up_to(self, end: int) -> None:
         for record in self.records[self.durable : end]:
@@ -206,50 +274,20 @@ class ControllerNode(Pausable):
                         self.simulation.placed(after)
         self.durable = max(self.durable, end)
 
-    def _release(self) -> None:
-        life = self.life
-        while self._waiting and self._waiting[0][0] <= self.durable:
-            _, effects = self._waiting.popleft()
-            for effect in effects:
-                if self._dies_here(life):
-                    return
-                self._effect(effect)
-
-    def _effect(self, effect: Effect) -> None:
-        match effect:
-            case SendPartitionState():
-                self._send_state(effect)
-            case Reply():
-                self.warned = self.warned or bool(effect.warning)
-                link, number = self._requests.pop(effect.request)
-                self._answer(link, number, 0, effect.result)
-            case Refuse():
-                link, number = self._requests.pop(effect.request)
-                self._answer(link, number, effect.error.code, [])
-            case CloseSession():
-                session = self._sessions.pop(effect.session, None)
-                if session is not None:
-                    session.break_off()
-            case _:
-                pass  # metadata for brokers: clients of the simulator read the durable image instead
-
-    def _send_state(self, effect: SendPartitionState) -> None:
-        link = self._links.get(effect.session)
-        if link is not None:
-            link.session_of_controller(effect.session, link.told, effect.incarnation, effect.state)
-        self.simulation.maybe_late_state(effect)
-
-    def _answer(self, link: ReplicaLink | None, number: int, code: int, result: object) -> None:
-        if link is None:
-            self.world.tell("a command is answered with error {}", code)
+    def _run(self, work: Callable[[Runner], None]) -> None:
+        """Have the runner do something, if a life is up."""
+        if self.runner is None:
             return
-        link.session_of_controller(link.number, link.answered, number, code, result)
+        try:
+            work(self.runner)
+        except InvariantBroken as broken:
+            raise Violation("controller", broken.claim) from broken
 
     # ------------------------------------------------------------ what sessions bring
 
     def connect(self, link: ReplicaLink) -> Session | None:
         """Accept a connection; None when the controller is down."""
-        if self.machine is None:
+        if self.runner is None:
             return None
         self._last_number += 1
         number, life = self._last_number, self.life
@@ -269,25 +307,27 @@ class ControllerNode(Pausable):
         if life == self.life and not self._asleep(self.lost, number, life):
             self._sessions.pop(number, None)
             self._links.pop(number, None)
-            self._step(SessionLost(cause="lost", now_ms=self.world.now_ms, session=number))
+            self._run(lambda runner: runner.session_lost(number, "lost"))
 
     def heard(self, number: int) -> None:
         """A heartbeat arrives."""
         if self._asleep(self.heard, number):
             return
-        self._step(SessionHeard(cause="heard", now_ms=self.world.now_ms, session=number))
+        heard = SessionHeard(cause="heard", now_ms=self.world.now_ms, session=number)
+        self._run(lambda runner: runner.feed(heard))
 
     def register(self, link: ReplicaLink, session: int, number: int, incarnation: int) -> None:
         """A replica's registration arrives."""
         if self._asleep(self.register, link, session, number, incarnation):
             return
         process = link.process
-        self._step(
-            ReplicaRegistrationReceived(
+        self._take(
+            Request(self, link, number),
+            lambda request: ReplicaRegistrationReceived(
                 cause="register",
                 now_ms=self.world.now_ms,
                 session=session,
-                request=self._request(link, number),
+                request=request,
                 topic_id=TOPIC_ID,
                 partition=PARTITION,
                 broker=BrokerId(process.broker),
@@ -296,20 +336,21 @@ class ControllerNode(Pausable):
                 port=1000 * process.broker + process.life,
                 log_lost=process.log_is_new and incarnation == NO_INCARNATION,
                 log_id=process.log.identity,
-            )
+            ),
         )
 
     def change_isr(self, link: ReplicaLink, session: int, number: int, effect: ProposeIsr, incarnation: int) -> None:
         """An ISR proposal arrives."""
         if self._asleep(self.change_isr, link, session, number, effect, incarnation):
             return
-        before = self.machine.image.partition(PARTITION) if self.machine is not None else None
-        self._step(
-            IsrChangeReceived(
+        before = self._decided()
+        self._take(
+            Request(self, link, number),
+            lambda request: IsrChangeReceived(
                 cause="isr",
                 now_ms=self.world.now_ms,
                 session=session,
-                request=self._request(link, number),
+                request=request,
                 topic_id=TOPIC_ID,
                 partition=PARTITION,
                 broker=BrokerId(link.process.broker),
@@ -318,45 +359,48 @@ class ControllerNode(Pausable):
                 partition_epoch=effect.partition_epoch,
                 isr=effect.isr,
                 drops_eligible=effect.drops_eligible,
-            )
+            ),
         )
-        after = self.machine.image.partition(PARTITION) if self.machine is not None else None
+        after = self._decided()
         if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
             self.simulation.checks.metadata.accepted(before, effect.partition_epoch)
 
     def resign(self, link: ReplicaLink, session: int, effect: ResignLeadership, incarnation: int) -> None:
         """A leader asks that another replica leads."""
-        if self._asleep(self.resign, link, session, effect, incarnation) or self.machine is None:
+        if self._asleep(self.resign, link, session, effect, incarnation):
             return
-        before = self.machine.image.partition(PARTITION)
+        before = self._decided()
         broker = BrokerId(link.process.broker)
-        self._step(
-            LeaderResigned(
+        self._take(
+            Request(self, link, 0),
+            lambda request: LeaderResigned(
                 cause="resign",
                 now_ms=self.world.now_ms,
                 session=session,
-                request=self._request(link, 0),
+                request=request,
                 topic_id=TOPIC_ID,
                 partition=PARTITION,
                 broker=broker,
                 incarnation=Incarnation(incarnation),
                 leader_epoch=effect.leader_epoch,
-            )
+            ),
         )
-        after = self.machine.image.partition(PARTITION) if self.machine is not None else None
+        after = self._decided()
         if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
             epoch, now = effect.leader_epoch, self.world.now_ms
             self.simulation.checks.resigning.resigned(broker, epoch, before, after, now)
 
     def command(self, make: Callable[[int, int], Event]) -> None:
         """An administrator's command arrives; ``make`` takes the time and the request's number."""
-        if self.machine is not None and not self._asleep(self.command, make):
-            self._step(make(self.world.now_ms, self._request(None, 0)))
+        if not self._asleep(self.command, make):
+            self._take(Request(self, None, 0), lambda number: make(self.world.now_ms, number))
 
-    def _request(self, link: ReplicaLink | None, number: int) -> int:
-        self._last_number += 1
-        self._requests[self._last_number] = (link, number)
-        return self._last_number
+    def _decided(self) -> PartitionState | None:
+        """Return the partition as this life has decided it so far."""
+        return None if self.runner is None else self.runner.machine.image.partition(PARTITION)
+
+    def _take(self, request: Request, event_for: Callable[[int], Event]) -> None:
+        self._run(lambda runner: runner.take(request, event_for))
 
 
 def _registered(broker: BrokerId) -> BrokerRegistered:
@@ -369,113 +413,3 @@ def _registered(broker: BrokerId) -> BrokerRegistered:
         port=1,
         directory_id=f"directory{broker}",
     )
-
-
-class ReplicaLink:
-    """A replica's end of its control session: registers, keeps alive, registers again when the session broke."""
-
-    def __init__(self, simulation: Simulation, process: ReplicaProcess) -> None:
-        """Belong to one life of a replica."""
-        self.simulation = simulation
-        self.world = simulation.world
-        self.process = process
-        self.number = 0
-        self._session: Session | None = None
-        self._registered = False
-        self._asked: dict[int, int] = {}
-        self._last_ask = 0
-        process.uplink = self
-
-    def connect(self) -> None:
-        """Open a session and register over it; try again soon when that fails."""
-        process, controller = self.process, self.simulation.controller
-        if not process.alive or self._session is not None:
-            return
-        session = controller.connect(self)
-        if session is None or process.paused:
-            self.world.after(self.world.between_us(*_RECONNECT_MS), self.connect)
-            return
-        self._session, self.number, self._registered = session, session.number, False
-        machine = process.machine
-        incarnation = NO_INCARNATION if machine is None else machine.incarnation
-        session.send(True, controller.register, self, session.number, self._ask(0), incarnation)
-        self._heartbeat(session)
-
-    @property
-    def registered(self) -> bool:
-        """True while a session stands over which this life has registered."""
-        return self._session is not None and not self._session.broken and self._registered
-
-    def propose(self, effect: ProposeIsr) -> None:
-        """Send an ISR proposal; without a session its outcome is unknown at once."""
-        session, machine = self._session, self.process.machine
-        if session is None or machine is None or not self._registered:
-            self.world.after(1_000, self.process.isr_answered, effect.request, 1001, None)
-            return
-        controller, ask = self.simulation.controller, self._ask(effect.request)
-        session.send(True, controller.change_isr, self, session.number, ask, effect, machine.incarnation)
-
-    def resign(self, effect: ResignLeadership) -> None:
-        """Send a resignation; the machine repeats it, so nobody waits for the answer."""
-        session, machine = self._session, self.process.machine
-        if session is not None and machine is not None and self._registered:
-            session.send(True, self.simulation.controller.resign, self, session.number, effect, machine.incarnation)
-
-    def break_off(self) -> None:
-        """The connection breaks for no reason that either end knows."""
-        if self._session is not None:
-            self._session.break_off()
-
-    def session_of_controller(self, number: int, deliver: object, *args: object) -> None:
-        """Send something from the controller over the session of that number, if it is still ours."""
-        session = self._session
-        if session is not None and session.number == number and callable(deliver):
-            session.send(False, deliver, *args)
-
-    def told(self, incarnation: int, state: PartitionState) -> None:
-        """A partition state arrives."""
-        self.process.told(incarnation, state)
-
-    def answered(self, ask: int, code: int, result: object) -> None:
-        """The controller's answer to a registration or a proposal arrives."""
-        request = self._asked.pop(ask, None)
-        if request is None:
-            return
-        if request:
-            state = PartitionState.from_wire(result[0]) if isinstance(result, list) and result else None
-            self.process.isr_answered(request, code, state)
-        elif code == 0 and isinstance(result, list):
-            self._registered = True
-            self.process.registered(result[0], PartitionState.from_wire(result[1]))
-        elif code == UnknownTopicOrPartition.code:
-            # A reassignment took it away; its broker ends it once it hears of that, or it is added again.
-            self.world.after(_REMOVED_PAUSE_US, self._leave_and_connect, self.number)
-        else:
-            self.simulation.crash(self.process.broker, f"registration refused with {code}")
-
-    def _leave_and_connect(self, number: int) -> None:
-        if self._session is not None and self._session.number == number:
-            self._session.break_off()
-
-    def lost(self, number: int) -> None:
-        """Our end sees the session broken."""
-        if self._session is None or self._session.number != number:
-            return
-        self._session, self._registered = None, False
-        asked, self._asked = self._asked, {}
-        for request in asked.values():
-            if request:
-                self.process.isr_answered(request, 1001, None)
-        self.world.after(self.world.between_us(*_RECONNECT_MS), self.connect)
-
-    def _ask(self, request: int) -> int:
-        self._last_ask += 1
-        self._asked[self._last_ask] = request
-        return self._last_ask
-
-    def _heartbeat(self, session: Session) -> None:
-        if self._session is not session or not self.process.alive:
-            return
-        if not self.process.paused:
-            session.send(True, self.simulation.controller.heard, session.number)
-        self.world.after(self.simulation.faults.session_timeout_ms * 250, self._heartbeat, session)

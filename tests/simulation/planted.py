@@ -184,8 +184,8 @@ PLANTED = (
         40,
         ("I5", "I7", "I10", "machine"),
         ControllerNode,
-        "_release",
-        sabotage.speak_at_once(ControllerNode._release),
+        "committed_offset",
+        property(lambda self: self.log_end_offset),
     ),
     Planted(
         "a lost log is ignored",

@@ -14,10 +14,14 @@ import heapq
 import random
 from collections.abc import Callable
 
+from raylog.actors.metadata_batches import Batch
+from raylog.actors.metadata_snapshot import MetadataSnapshot
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import MetadataRecord
 from raylog.core.quorum import events as ev
 from raylog.core.quorum import majority
 from tests.simulation.quorum_controller import SimController
-from tests.simulation.quorum_disk import Batch, Broken, Disk, last_members
+from tests.simulation.quorum_disk import Broken, Disk, last_members, members_in, records_of
 from tests.simulation.quorum_planted import Planted
 from tests.simulation.quorum_voter import SimVoter
 
@@ -60,7 +64,12 @@ class World:
         self.disks = {number: Disk(f"{number}.1", founder=number in self.founders) for number in self.numbers}
         self.voters: dict[int, SimVoter | None] = {number: SimVoter(self, number) for number in self.numbers}
         self.controllers: list[SimController] = []
-        self.committed: list[Batch] = []
+        self.committed: dict[int, Batch] = {}
+        """What was ever committed, by its first offset."""
+        self.image = MetadataImage()
+        """What all that is committed adds up to."""
+        self._states: dict[int, list[MetadataRecord]] = {}
+        """The image behind each committed batch, by its version."""
         self.winners: dict[int, SimController] = {}
         self.losses = 0
         self.wins = 0
@@ -68,7 +77,6 @@ class World:
         """Controllers decide nothing by themselves any more."""
         self.cut: set[int] = set()
         """Voters that no request reaches."""
-        self.decided = 0
         self.excused = False
         """More copies were lost than any majority can make up for."""
 
@@ -124,24 +132,35 @@ class World:
         disk, sender = voter.disk, self.winners[request.epoch]
         if disk.promised < request.epoch:
             raise Broken(f"{disk.identity} takes batches of epoch {request.epoch} and has promised {disk.promised}")
-        if disk.promised == request.epoch and matched > disk.start and matched > sender.start():
+        log = sender.runner
+        start = 0 if log.snapshot is None else log.snapshot.end
+        if disk.promised == request.epoch and matched > disk.start and matched > start:
             mine = next((batch for batch in reversed(disk.batches) if batch[0].end == matched), None)
-            if mine is None or mine not in sender.batches:
+            if mine is None or mine not in log.batches:
                 raise Broken(f"{disk.identity} confirms {matched} to {sender.name}, and has {mine} there")
+
+    @property
+    def decided(self) -> int:
+        """How many batches are committed."""
+        return len(self.committed)
 
     def is_committed(self, batches: list[Batch]) -> None:
         """I10."""
-        for mine, known in zip(batches, self.committed, strict=False):
-            if mine != known:
-                raise Broken(f"committed {known}, and then {mine} in its place")
-        if len(batches) > len(self.committed):
-            self.committed = list(batches)
-            self.decided = len(batches)
+        for batch in batches:
+            known = self.committed.setdefault(batch[0].start, batch)
+            if known != batch:
+                raise Broken(f"committed {known}, and then {batch} in its place")
+            if known is batch and batch[0].end > self.image.version:
+                if batch[0].start != self.image.version:
+                    raise Broken(f"{batch[0]} is committed behind {self.image.version}")
+                for record in records_of(batch[1]):
+                    self.image.apply(record)
+                self._states[self.image.version] = self.image.to_records()
 
-    def is_snapshot(self, content: tuple[Batch, ...]) -> None:
-        """I10: a voter lets go of what a snapshot stands for, so nothing in it may ever change."""
-        if list(content) != self.committed[: len(content)]:
-            raise Broken(f"a snapshot ends with {content[-1]}, which is not committed")
+    def is_snapshot(self, snapshot: MetadataSnapshot) -> None:
+        """I10: a voter lets go of what a snapshot replaces, so it has to be what is committed."""
+        if self._states.get(snapshot.end) != snapshot.image().to_records():
+            raise Broken(f"a snapshot ends at {snapshot.end}, and is not what is committed there")
 
     def holds(self, identity: str, epoch: int, end: int) -> None:
         """Note what a copy confirms to the proposer of an epoch."""
@@ -161,18 +180,19 @@ class World:
             return
         if len(set(before.items()) ^ set(members.items())) != 1:
             raise Broken(f"{before} is followed by {members}: some majorities have no voter in common")
-        if not any(batch[0].epoch == proposer.epoch for batch in self.committed):
+        if self.image.controller_epoch < proposer.epoch:
             raise Broken(f"{controller.name} changes the voters before anything of its epoch is committed")
-        if any(batch[2] and batch[0].end > proposer.committed for batch in controller.batches):
+        pending = (batch for batch in controller.runner.batches if batch[0].end > proposer.committed)
+        if any(members_in(batch) for batch in pending):
             raise Broken(f"{controller.name} enters {members} while another change is pending")
         ready = [one for one in members.values() if self.held.get((one, proposer.epoch), 0) >= proposer.committed]
         if len(ready) < majority(len(members)):
             raise Broken(f"{controller.name} enters {members}, of which only {ready} have what is committed")
 
-    def is_fenced_by_a_voter(self, controller: SimController, by: int) -> None:
+    def is_fenced_by_a_voter(self, controller: SimController, reason: str) -> None:
         """A broker that does not count cannot unseat a controller."""
-        voter = controller.proposer._voters[by]
-        if controller.members().get(by) != voter.identity:
+        by = int(reason.split()[1])
+        if controller.members().get(by) != controller.proposer._voters[by].identity:
             raise Broken(f"{controller.name} ends because of broker {by}, which does not vote")
 
     # ------------------------------------------------------------ faults
@@ -188,7 +208,7 @@ class World:
         del disk.batches[kept:]
         disk.synced = len(disk.batches)
         if self.planted.promise_forgotten:
-            disk.promised, disk.candidate = max((span.epoch for span, _, _ in disk.batches), default=0), ""
+            disk.promised, disk.candidate = max((span.epoch for span, _ in disk.batches), default=0), ""
         self.after(down_ms, lambda: self.start_voter(number))
 
     def start_voter(self, number: int) -> None:
@@ -200,12 +220,11 @@ class World:
 
     def lose_directory(self, number: int) -> bool:
         """Lose a broker's directory, if a majority of every configuration that may be in force stays intact."""
-        written = [batch for disk in self.disks.values() for batch in disk.content()]
-        written += [batch for one in self.controllers if one.alive for batch in one.batches]
-        known = len(self.committed)
-        end = self.committed[-1][0].end if known else 0
-        configurations = [dict(batch[2]) for batch in written if batch[2] and batch[0].end > end]
-        current = last_members(self.committed)
+        written = [batch for disk in self.disks.values() for batch in disk.batches]
+        written += [batch for one in self.controllers if one.alive for batch in one.runner.batches]
+        end = self.image.version
+        configurations = [members_in(batch) for batch in written if batch[0].end > end and members_in(batch)]
+        current = last_members(self.committed.values())
         if not current:
             return False
         for members in (current, *configurations):

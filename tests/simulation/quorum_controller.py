@@ -1,238 +1,177 @@
-"""One life of a simulated controller: a proposer, the log it adopted, and a stream of decisions."""
+"""One life of a simulated controller: the shipped quorum runner on a virtual network, and a stream of decisions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from raylog.actors.metadata_snapshot import MetadataSnapshot
+from raylog.actors.quorum_runner import Answered
 from raylog.actors.voter_runner import Answer
-from raylog.core.quorum import LogHistory, ProposerSettings, Span
-from raylog.core.quorum import events as ev
-from tests.simulation.quorum_disk import Batch, Members, last_members
-from tests.simulation.quorum_planted import election_of, proposer_of
+from raylog.core.controller.image import MetadataImage
+from raylog.core.controller.records import ClusterConfigured, ControllerStarted, MetadataRecord, VotersEntered
+from raylog.core.errors import DataDirectoryError, NotController
+from raylog.core.ids import ControllerEpoch
+from raylog.core.invariants import InvariantBroken
+from raylog.core.quorum import ProposerSettings
+from tests.simulation.quorum_planted import election_of, proposer_of, runner_of
+from tests.simulation.quorum_voter import Call
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import World
 
+_CALL_MS = 150
+_BATCH_BYTES = 130
+"""About what a decision takes."""
+
 
 class SimController:
-    """One life of a controller: a proposer, the log it adopted, and a stream of decisions."""
+    """One life of a controller: ports and listener of its runner."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name, self.alive = world, name, True
-        kind = proposer_of(world.planted)
-        self.proposer = kind(
+        self.proposer = proposer_of(world.planted)(
             world.founders,
             candidate=name,
             settings=ProposerSettings(retry_ms=50, heartbeat_ms=200, hopeless_ms=1_500),
             jitter_ms=world.random.randint(0, 200),
         )
         self.proposer._election = election_of(world.planted, world.founders)
+        self.runner = runner_of(world.planted)(
+            self.proposer,
+            self,
+            self,
+            snapshot_bytes=world.short * _BATCH_BYTES if world.short else 1 << 40,
+            send_bytes=world.chunk * _BATCH_BYTES,
+        )
+        self.image = MetadataImage()
         self.wanted: frozenset[int] = frozenset()
         self.began_ms = world.now_ms
         self.looks: int | None = world.random.choice([0, 50, 500])
         """When it finds out which brokers run."""
-        self.prefix: tuple[Batch, ...] = ()
-        """What the snapshot stands for that this controller holds."""
-        self.batches: list[Batch] = []
-        self.captured = 0
         self.paused_until_ms = 0
-        self.reads = 0
+        self.told = 0
+        """How far its log is known to be committed."""
         self.leads = False
         self.end_reason = ""
         self.tick()
 
     def tick(self) -> None:
-        if self.alive:
-            if self.looks is not None and self.world.now_ms >= self.began_ms + self.looks:
-                self.looks = None
-                self.feed(ev.BrokersFound(now_ms=self.world.now_ms, brokers=frozenset(self.world.numbers)))
-            self.feed(ev.Tick(now_ms=self.world.now_ms))
-            if self.leads and self.wanted != self.world.wanted:
-                self.wanted = self.world.wanted
-                self.feed(ev.VotersWanted(now_ms=self.world.now_ms, voters=self.wanted))
-            if self.leads and not self.world.quiet and self.world.random.random() < 0.3:
-                self.decide(f"{self.name} at {self.world.now_ms}")
-            if self.leads and 0 < self.world.short <= len(self.batches) and not self.captured:
-                self.captured = self.proposer.history.end
-            self.snapshot()
-            self.world.after(20, self.tick)
-
-    def snapshot(self) -> None:
-        """Let a snapshot stand for what was captured, once that is committed."""
-        end = self.captured
-        if not end or not (self.proposer.committed >= end or self.world.planted.snapshot_of_uncommitted):
+        if not self.alive:
             return
-        self.captured = 0
-        self.prefix += tuple(batch for batch in self.batches if batch[0].end <= end)
-        self.batches = [batch for batch in self.batches if batch[0].start >= end]
-        self.world.snapshots += 1
-        self.feed_now(ev.SnapshotTaken(now_ms=self.world.now_ms, end=end))
+        world, runner = self.world, self.runner
+        self.when_awake(self._turn)
+        if self.leads and not world.quiet and world.random.random() < 0.3:
+            self.decide(f"{self.name} at {world.now_ms}")
+        if self.leads:
+            runner.offer(self.image)
+        world.after(20, self.tick)
 
-    def feed(self, event: ev.ProposerEvent) -> None:
+    def _turn(self) -> None:
+        world, runner = self.world, self.runner
+        if self.looks is not None and world.now_ms >= self.began_ms + self.looks:
+            self.looks = None
+            runner.brokers_found(frozenset(world.numbers))
+        runner.tick()
+        if self.leads and self.wanted != world.wanted:
+            self.wanted = world.wanted
+            runner.want_voters(sorted(self.wanted))
+
+    def when_awake(self, work: Callable[[], None]) -> None:
+        """Do it now, or when the pause is over."""
         if not self.alive:
             return
         if self.world.now_ms < self.paused_until_ms:
-            self.world.after(self.paused_until_ms - self.world.now_ms, lambda: self.feed(event))
-            return
-        for effect in self.proposer.step(event).now:
-            self.carry_out(effect)
+            self.world.after(self.paused_until_ms - self.world.now_ms, lambda: self.when_awake(work))
+        else:
+            work()
 
-    def decide(self, text: str, members: Members | None = None) -> None:
-        start = self.proposer.history.end
-        span = Span(start, start + self.world.random.randint(1, 3), self.proposer.epoch)
-        entered = None if members is None else dict(members)
-        if members is not None:
-            self.world.enters(self, dict(members))
-        self.batches.append((span, text, members))
-        self.feed_now(ev.Appended(now_ms=self.world.now_ms, span=span, members=entered))
+    def decide(self, text: str, *more: MetadataRecord) -> None:
+        """Append a batch: a configuration that nobody else has, and ``more``."""
+        records = [*more, ClusterConfigured(config={"decision": text})]
+        records += records[-1:] * self.world.random.randint(0, 2)
+        self._append(records)
 
-    def feed_now(self, event: ev.ProposerEvent) -> None:
-        for effect in self.proposer.step(event).now:
-            self.carry_out(effect)
-
-    def start(self) -> int:
-        return self.prefix[-1][0].end if self.prefix else 0
+    def _append(self, records: Sequence[MetadataRecord]) -> None:
+        if self.proposer.phase == "leading":
+            for record in records:
+                self.image.apply(record)
+            self.runner.append(records, self.proposer.epoch)
 
     def members(self) -> dict[int, str]:
-        return last_members((*self.prefix, *self.batches))
+        return {int(number): identity for number, identity in self.image.voters.items()}
 
-    def carry_out(self, effect: ev.ProposerEffect) -> None:
-        world = self.world
-        match effect:
-            case ev.AskPromise():
-                promise = ev.PromiseRequested(request=effect.request, epoch=effect.epoch, candidate=effect.candidate)
-                self.ask(effect.voter, effect.request, promise, [])
-            case ev.SendAppend():
-                first = next((i for i, batch in enumerate(self.batches) if batch[0].start >= effect.start), None)
-                sent = [] if first is None else self.batches[first : first + world.random.randint(1, world.chunk)]
-                append = ev.AppendRequested(
-                    request=effect.request,
-                    epoch=effect.epoch,
-                    candidate=effect.candidate,
-                    start=effect.start,
-                    previous_epoch=effect.previous_epoch,
-                    spans=tuple(batch[0] for batch in sent),
-                    committed=effect.committed,
-                )
-                self.ask(effect.voter, effect.request, append, sent)
-            case ev.SendSnapshot():
-                offer = ev.SnapshotOffered(
-                    request=effect.request,
-                    epoch=effect.epoch,
-                    candidate=effect.candidate,
-                    end=effect.end,
-                    end_epoch=effect.end_epoch,
-                )
-                self.ask(effect.voter, effect.request, offer, list(self.prefix))
-            case ev.ReadHistory():
-                self.reads += 1
-                if effect.source is None:
-                    self.prefix, self.batches = (), []
-                    self.feed_now(ev.HistoryRead(now_ms=world.now_ms, source=None, members={}))
-                    return
-                read = ev.ReadRequested(request=0, epoch=effect.epoch, candidate=effect.candidate, offset=0)
-                self.read(effect.source, effect.start, effect.end, read)
-            case ev.Won():
-                world.won(effect.epoch, self, dict(effect.members))
-                self.leads = True
-                founding = tuple(sorted(effect.members.items())) or None
-                self.decide(f"{self.name} began epoch {effect.epoch}", founding)
-                self.maybe_die()
-            case ev.EnterVoters():
-                self.decide("voters", tuple(sorted(effect.members.items())))
-                self.world.changes += 1
-                self.maybe_die()
-            case ev.Committed():
-                world.is_on_a_majority(self, effect.end)
-                world.is_committed([*self.prefix, *(batch for batch in self.batches if batch[0].end <= effect.end)])
-                self.maybe_die()
-            case ev.Fenced() | ev.Hopeless():
-                if isinstance(effect, ev.Fenced):
-                    world.is_fenced_by_a_voter(self, effect.by)
-                self.alive, self.end_reason = False, type(effect).__name__
+    def die(self) -> None:
+        self.alive = False
+        self.runner.end()
 
-    def maybe_die(self) -> None:
+    def _maybe_die(self) -> None:
         """Die soon, where the world is so; what was sent is on its way, what was not is gone."""
         if self.world.random.random() < self.world.fragile:
             self.world.after(self.world.random.randint(0, 60), self.die)
 
-    def die(self) -> None:
-        self.alive = False
+    # ------------------------------------------------------------ listener
 
-    def ask(self, number: int, request: int, event: ev.VoterEvent, batches: list[Batch]) -> None:
-        world = self.world
+    def on_won(self, image: MetadataImage, epoch: int, founding: Mapping[str, str]) -> None:
+        self.image = image
+        self.world.won(epoch, self, {int(number): identity for number, identity in founding.items()})
+        self.leads = True
+        started = ControllerStarted(controller_epoch=ControllerEpoch(epoch))
+        entered = [VotersEntered(voters=founding)] if founding else []
+        self.decide(f"{self.name} began epoch {epoch}", started, *entered)
+        self._maybe_die()
 
-        def answer(answer: Answer) -> None:
-            world.send(lambda: self.answered(number, request, answer.args))
+    def on_voters(self, voters: Mapping[str, str]) -> None:
+        self.world.enters(self, {int(number): identity for number, identity in voters.items()})
+        self.decide("voters", VotersEntered(voters=voters))
+        self.world.changes += 1
+        self._maybe_die()
+
+    def on_committed(self, end: int) -> None:
+        self.world.is_on_a_majority(self, end)
+        self.world.is_committed([batch for batch in self.runner.batches if self.told < batch[0].end <= end])
+        self.told = end
+        self._maybe_die()
+
+    def on_failed(self, error: Exception) -> None:
+        if not isinstance(error, NotController | DataDirectoryError | InvariantBroken):
+            raise error  # an invariant that broke is raised by the runner itself
+        if isinstance(error, NotController):
+            self.world.is_fenced_by_a_voter(self, str(error))
+        self.alive, self.end_reason = False, str(error)
+
+    # ------------------------------------------------------------ ports
+
+    def now_ms(self) -> int:
+        return self.world.now_ms
+
+    def wall_ms(self) -> int:
+        return self.world.now_ms
+
+    def encode_snapshot(
+        self, records: Sequence[MetadataRecord], end: int, epoch: int, taken: Callable[[MetadataSnapshot], None]
+    ) -> None:
+        snapshot = MetadataSnapshot.of(records, end, epoch, self.wall_ms())
+        self.world.snapshots += 1
+        self.world.after(self.world.random.randint(0, 30), lambda: self.when_awake(lambda: taken(snapshot)))
+
+    def send_snapshot(self, voter: int, args: list[object], snapshot: MetadataSnapshot, answered: Answered) -> None:
+        self.call(voter, "voter_snapshot", args, snapshot.to_bytes(), answered)
+
+    def call(self, voter: int, method: str, args: list[object], payload: bytes, answered: Answered) -> None:
+        """Send a datagram; as on a connection, one answer at most is taken, and none after the deadline."""
+        world, open_calls = self.world, [True]
+        call = Call(method, args, memoryview(payload))
+
+        def finish(answer: Answer | None) -> None:
+            if open_calls:
+                open_calls.clear()
+                self.when_awake(lambda: answered(answer))
 
         def deliver() -> None:
-            voter = world.voters[number]
-            if voter is not None and number not in world.cut:
-                voter.receive(event, batches, answer)
+            target = world.voters[voter]
+            if target is not None and voter not in world.cut:
+                target.receive(call, lambda answer: world.send(lambda: finish(answer)))
 
         world.send(deliver)
-        world.after(150, lambda: self.feed(ev.VoterSilent(now_ms=world.now_ms, voter=number, request=request)))
-
-    def read(self, source: int, start: int, end: int, event: ev.ReadRequested) -> None:
-        world = self.world
-        self.reads += 1
-        number = self.reads
-
-        def answer(answer: Answer) -> None:
-            allowed, promised, _, first = answer.args
-            assert isinstance(promised, int)
-            voter = world.voters[source]
-            assert voter is not None
-            held = [batch for batch in voter.disk.content() if batch[0].end <= end]
-            same = allowed and first == start
-            world.send(lambda: finish(held if same else None, promised))
-
-        def finish(held: list[Batch] | None, promised: int) -> None:
-            if number != self.reads or not self.alive or self.leads:
-                return
-            self.reads += 1
-            if held is None:
-                self.feed(ev.HistoryUnreadable(now_ms=world.now_ms, source=source, promised=promised))
-            else:
-                self.prefix = tuple(batch for batch in held if batch[0].end <= start)
-                self.batches = held[len(self.prefix) :]
-                known = last_members(self.batches if world.planted.snapshot_without_members else held)
-                self.feed(ev.HistoryRead(now_ms=world.now_ms, source=source, members=known))
-
-        def deliver() -> None:
-            voter = world.voters[source]
-            if voter is not None:
-                voter.receive(event, [], answer)
-
-        world.send(deliver)
-        world.after(200, lambda: finish(None, 0))
-
-    def answered(self, number: int, request: int, args: list[Any]) -> None:
-        now_ms = self.world.now_ms
-        if isinstance(args[0], bool):
-            granted, promised, identity, epochs, start, end, _, founder = args
-            self.feed(
-                ev.PromiseAnswered(
-                    now_ms=now_ms,
-                    voter=number,
-                    request=request,
-                    granted=granted,
-                    promised=promised,
-                    identity=identity,
-                    history=LogHistory(epochs, end, start),
-                    founder=founder,
-                )
-            )
-        else:
-            promised, identity, matched, epochs, end, start = args
-            self.feed(
-                ev.AppendAnswered(
-                    now_ms=now_ms,
-                    voter=number,
-                    request=request,
-                    promised=promised,
-                    identity=identity,
-                    matched=matched,
-                    history=LogHistory(epochs, end, start),
-                )
-            )
+        world.after(_CALL_MS, lambda: finish(None))

@@ -1,25 +1,54 @@
-"""What a voter of the simulated metadata quorum has on disk."""
+"""What a voter of the simulated metadata quorum has on disk, in the bytes that a real one has there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from raylog.core.quorum import Found, LogHistory, Span, put_together
-
-Members = tuple[tuple[int, str], ...]
-Batch = tuple[Span, str, Members | None]
-"""One batch: its span, what it says, and the configuration that counts from then on, if it has one."""
-Snapshot = tuple[int, int, tuple[Batch, ...]]
-"""Its end, the epoch of its last record, and what it stands for."""
+from raylog.actors.metadata_batches import Batch, split
+from raylog.actors.metadata_codec import decoded
+from raylog.actors.metadata_snapshot import MetadataSnapshot
+from raylog.core.controller.records import MetadataRecord, VotersEntered
+from raylog.core.quorum import Found, LogHistory, put_together
 
 
 class Broken(AssertionError):
     """A check failed."""
 
 
-def last_members(batches: tuple[Batch, ...] | list[Batch]) -> dict[int, str]:
+@lru_cache(maxsize=4096)
+def records_of(payload: bytes) -> tuple[MetadataRecord, ...]:
+    """Return the records of a batch."""
+    return tuple(decoded(payload))
+
+
+@lru_cache(maxsize=1024)
+def batches_of(payload: bytes) -> tuple[Batch, ...]:
+    """Return the batches of a message."""
+    return tuple(split(payload))
+
+
+@lru_cache(maxsize=1024)
+def snapshot_of(data: bytes) -> MetadataSnapshot:
+    """Return a snapshot from its wire form."""
+    return MetadataSnapshot.from_bytes(data)
+
+
+def members_in(batch: Batch) -> dict[int, str]:
+    """Return the configuration that a batch enters; empty where it enters none."""
+    entered = [record for record in records_of(batch[1]) if isinstance(record, VotersEntered)]
+    return {int(number): identity for number, identity in entered[-1].voters.items()} if entered else {}
+
+
+def last_members(batches: Iterable[Batch], snapshot: MetadataSnapshot | None = None) -> dict[int, str]:
     """Return the configuration in force behind these batches; empty where there is none."""
-    return dict(next((members for _, _, members in reversed(batches) if members), ()))
+    for batch in reversed(list(batches)):
+        members = members_in(batch)
+        if members:
+            return members
+    voters = {} if snapshot is None else snapshot.image().voters
+    return {int(number): identity for number, identity in voters.items()}
 
 
 @dataclass
@@ -35,14 +64,14 @@ class Disk:
     founder: bool = False
     """Chosen by the start that creates the cluster. A directory that was lost is no founder's any more."""
     start: int = 0
-    snapshot: Snapshot | None = None
-    unsaved: Snapshot | None = None
+    snapshot: MetadataSnapshot | None = None
+    unsaved: MetadataSnapshot | None = None
     """A snapshot that was not brought to disk (a planted bug)."""
 
     def log(self) -> LogHistory:
         """What the log alone says."""
         history = LogHistory(end=self.start, start=self.start)
-        history.append([span for span, _, _ in self.batches])
+        history.append([span for span, _ in self.batches])
         return history
 
     def end(self) -> int:
@@ -74,12 +103,17 @@ class Disk:
         if self.unsaved is not None:
             self.snapshot, self.unsaved = self.unsaved, None
 
-    def found(self) -> Found:
-        snapshot = self.unsaved or self.snapshot
-        return put_together(self.log(), None if snapshot is None else snapshot[:2])
+    def present_snapshot(self) -> MetadataSnapshot | None:
+        """Return what the voter takes for its snapshot."""
+        return self.unsaved or self.snapshot
 
-    def content(self) -> tuple[Batch, ...]:
-        """All batches, those in the snapshot in front."""
-        snapshot = self.unsaved or self.snapshot
-        before = () if snapshot is None else snapshot[2]
-        return (*before, *self.batches)
+    def found(self) -> Found:
+        snapshot = self.present_snapshot()
+        return put_together(self.log(), None if snapshot is None else (snapshot.end, snapshot.epoch))
+
+    def has_log(self) -> bool:
+        return bool(self.batches) or self.present_snapshot() is not None
+
+    def members(self) -> dict[int, str]:
+        """Return the last configuration that this copy knows."""
+        return last_members(self.batches, self.present_snapshot())

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raylog.actors.metadata_snapshot import MetadataSnapshot
+from raylog.actors.quorum_runner import QuorumRunner, _Reading
+from raylog.core.controller.records import VotersEntered
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.core.outbox import Outbox
 from raylog.core.quorum import Proposer, VoterMachine, majority
@@ -41,6 +44,7 @@ class Planted:
     own_end_confirmed: bool = False
     earlier_promises_count: bool = False
     append_promises_nothing: bool = False
+    late_read_replaces: bool = False
 
 
 class CountingProposer(Proposer):
@@ -248,6 +252,43 @@ def election_of(planted: Planted, founders: tuple[int, ...]) -> Election:
     if planted.earlier_promises_count:
         return StaleElection(founders)
     return Election(founders)
+
+
+class EagerRunner(QuorumRunner):
+    """Lets a snapshot replace what is not committed."""
+
+    def _may_use(self, taken: MetadataSnapshot) -> bool:
+        return self.proposer.phase == "leading"
+
+
+class ForgetfulRunner(QuorumRunner):
+    """Reads a snapshot without the configuration in it."""
+
+    def _finish_reading(self, reading: _Reading) -> None:
+        whole = reading.snapshot
+        if whole is not None:
+            records = [one for one in whole.image().to_records() if not isinstance(one, VotersEntered)]
+            reading.snapshot = MetadataSnapshot.of(records, whole.end, whole.epoch, 0)
+        super()._finish_reading(reading)
+
+
+class LateRunner(QuorumRunner):
+    """Goes on reading a log after it leads with another, and holds what it has read."""
+
+    def _won(self, effect: ev.Won) -> None:
+        reading = self._reading
+        super()._won(effect)
+        self._reading = reading
+
+
+def runner_of(planted: Planted) -> type[QuorumRunner]:
+    """Return the runner with the part that is wrong."""
+    kinds: dict[str, type[QuorumRunner]] = {
+        "snapshot_of_uncommitted": EagerRunner,
+        "snapshot_without_members": ForgetfulRunner,
+        "late_read_replaces": LateRunner,
+    }
+    return next((kind for name, kind in kinds.items() if getattr(planted, name)), QuorumRunner)
 
 
 def voter_of(planted: Planted) -> type[VoterMachine]:

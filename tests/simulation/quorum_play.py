@@ -8,7 +8,7 @@ from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import majority
 from tests.simulation.quorum import World
 from tests.simulation.quorum_controller import SimController
-from tests.simulation.quorum_disk import Broken, last_members
+from tests.simulation.quorum_disk import Broken
 from tests.simulation.quorum_planted import Planted
 
 
@@ -70,13 +70,13 @@ def play_figure_8(planted: Planted | None = None) -> World:
     world.cut = {2, 3}
     first.decide("X")
     world.run_until(lambda: ends()[0] > common)
-    first.alive = False
+    first.die()
     world.run(50)  # what is on its way meets the cut
     world.cut = {1}
     second = begin()
     world.cut = {1, 3}
     world.run_until(lambda: ends()[1] > common)
-    second.alive = False
+    second.die()
     world.run(50)
     world.cut = {2}
     third = begin()
@@ -85,7 +85,7 @@ def play_figure_8(planted: Planted | None = None) -> World:
     world.run_until(lambda: third.proposer._voters[1].matched > common)
     world.cut = {1, 2, 3}
     world.run(100)
-    third.alive = False
+    third.die()
     world.cut = {1}
     fourth = begin()
     world.run_until(lambda: fourth.proposer.committed > common)
@@ -116,19 +116,21 @@ def play_torn(torn_at: type, planted: Planted | None = None) -> World:
     world.run(300)
     world.cut = {2, 3}
     decide(first, 20, 1)
-    first.alive = False
+    first.die()
     world.run(50)
     world.cut = {1}
     second = begin()
     decide(second, 2, 2)
     world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
-    second.captured = second.proposer.history.end
+    second.runner.snapshot_bytes = 0
     world.run_until(lambda: world.disks[2].start == world.disks[3].start == second.proposer.history.start > 0)
+    second.runner.snapshot_bytes = 1 << 40
     decide(second, 2, 2)
     world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
     world.torn, world.cut = 1.0, set()
     world.run_until(lambda: world.voters[1] is None)
-    second.alive, world.torn, world.cut = False, 0.0, {3}
+    second.die()
+    world.torn, world.cut = 0.0, {3}
     third = begin()
     world.run_until(lambda: third.proposer.committed == third.proposer.history.end)
     return world
@@ -145,7 +147,7 @@ def _fault(world: World, draw: random.Random, storms: float) -> None:
     elif kind < 0.6 and alive:
         draw.choice(alive).paused_until_ms = world.now_ms + draw.choice([100, 1_000, 4_000])
     elif kind < 0.72 and alive:
-        draw.choice(alive).alive = False
+        draw.choice(alive).die()
     elif kind < 0.9:
         count = draw.choice([1, 2, 3, 3, 3, 4, 5])
         world.wanted = frozenset(draw.sample(world.numbers, min(count, len(world.numbers))))
@@ -161,7 +163,7 @@ def _heal(world: World) -> None:
     for number in world.numbers:
         world.start_voter(number)
     for controller in world.controllers:
-        controller.alive = False
+        controller.die()
     world.run(4_000)  # what is late arrives, and may fence only the dead
     if _is_lost(world):
         world.excused = True
@@ -173,7 +175,7 @@ def _heal(world: World) -> None:
     world.run(10_000)
     for _ in range(4):  # one that meets a promise to a dead candidate ends, or cannot add that broker, and Ray goes on
         if not last.alive or set(last.proposer.members) != world.wanted:
-            last.alive = False
+            last.die()
             last = world.start_controller()
             world.run(10_000)
     if not last.leads or not last.alive or world.decided <= before:
@@ -183,13 +185,13 @@ def _heal(world: World) -> None:
     world.quiet = True
     world.run(2_000)
     voting = [world.disks[number] for number in world.wanted]
-    if len({(disk.start, disk.content()) for disk in voting}) > 1:
+    if len({(disk.start, disk.end(), tuple(disk.batches)) for disk in voting}) > 1:
         raise Broken("the voters' logs are not equal after all was healed and nothing is decided any more")
 
 
 def _is_lost(world: World) -> bool:
     """Tell whether the best log names voters of which a majority has lost its copies: nothing may go on then."""
     best = max(world.disks.values(), key=lambda disk: disk.found().history.rank)
-    members = last_members(best.content())
+    members = best.members()
     intact = [number for number, identity in members.items() if world.disks[number].identity == identity]
     return bool(members) and len(intact) < majority(len(members))

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
-from raylog.actors.voter_runner import Answer, Order, VoterRunner
+from raylog.actors.voter import order_of
+from raylog.actors.voter_runner import Answer, VoterRunner
 from raylog.core.quorum import LogHistory, put_together
 from raylog.core.quorum import events as ev
-from tests.simulation.quorum_disk import Batch, Broken
+from raylog.rpc import Request
+from tests.simulation.quorum_disk import Broken, batches_of, snapshot_of
 from tests.simulation.quorum_planted import voter_of
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import World
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request on its way to a voter."""
+
+    method: str
+    args: list[object]
+    payload: memoryview
 
 
 class SimVoter:
@@ -38,26 +49,27 @@ class SimVoter:
         """Finish what a crash interrupted."""
         disk = self.disk
         found, snapshot = disk.found(), disk.snapshot
-        if self.world.planted.open_without_epoch and snapshot is not None and disk.log().end >= snapshot[0]:
-            disk.batches = [batch for batch in disk.batches if batch[0].start >= snapshot[0]]
-            disk.start, disk.synced = snapshot[0], len(disk.batches)
-            return put_together(disk.log(), snapshot[:2]).history
+        if self.world.planted.open_without_epoch and snapshot is not None and disk.log().end >= snapshot.end:
+            disk.start_at(snapshot.end)
+            return put_together(disk.log(), (snapshot.end, snapshot.epoch)).history
         if found.restart_at is not None:
             disk.batches, disk.start, disk.synced = [], found.restart_at, 0
         elif found.drop_before is not None:
             disk.drop(found.drop_before)
         return found.history
 
-    def receive(self, event: ev.VoterEvent, batches: Any, answer: Callable[[Answer], None]) -> None:
+    def receive(self, call: Call, answer: Callable[[Answer], None]) -> None:
         """Take a request that arrived."""
         self._last += 1
-        self._asked[self._last] = (event, answer)
-        self._runner.take(Order(replace(event, request=self._last), batches))
+        order = order_of(cast(Request, call), self._last)
+        self._asked[self._last] = (order.event, answer)
+        self._runner.take(order)
         if self._runner.is_over:
             return
-        held, known = self.disk.found().history, self.machine.history
-        if (held.epochs, self.disk.start) != (known.epochs, known.start):
-            raise Broken(f"voter {self.number} has {held} on disk and takes it for {known}")
+        disk, known = self.disk, self.machine.history
+        epoch = disk.batches[-1][0].epoch if disk.batches else known.epoch_before(disk.start)
+        if (disk.start, disk.end(), epoch) != (known.start, known.end, known.epoch_before(known.end)):
+            raise Broken(f"voter {self.number} has {disk.found()} on disk and takes it for {known}")
 
     def crash(self) -> None:
         """End this life."""
@@ -116,15 +128,15 @@ class VirtualFiles:
         self._disk.truncate(to)
         self._is_torn(ev.TruncateLog)
 
-    def append(self, payload: Any, first: int) -> None:
-        self._disk.batches.extend(payload[first:])
+    def append(self, payload: memoryview, first: int) -> None:
+        self._disk.batches.extend(batches_of(bytes(payload))[first:])
         if self._world.planted.answer_before_sync:
             self.kick()
         self._is_torn(ev.AppendSpans)
 
-    def save_snapshot(self, payload: Any, effect: ev.SaveSnapshot) -> None:
-        snapshot: tuple[int, int, tuple[Batch, ...]] = (effect.end, effect.epoch, tuple(payload))
-        self._world.is_snapshot(snapshot[2])
+    def save_snapshot(self, payload: memoryview, effect: ev.SaveSnapshot) -> None:
+        snapshot = snapshot_of(bytes(payload))
+        self._world.is_snapshot(snapshot)
         if self._world.planted.dropped_before_durable:
             self._disk.unsaved = snapshot
             self.kick()
@@ -152,11 +164,15 @@ class VirtualFiles:
         self._disk.sync(is_lying=is_lying)
         self._end_founding()
 
-    def read(self, offset: int, end: int) -> Any:
-        return ()
+    def read(self, offset: int, end: int) -> bytes:
+        if offset < self._disk.start:
+            snapshot = self._disk.present_snapshot()
+            return b"" if snapshot is None else snapshot.to_bytes()
+        held = [payload for span, payload in self._disk.batches if offset <= span.start and span.end <= end]
+        return b"".join(held[: self._world.chunk])
 
     def _end_founding(self) -> None:
-        if self._disk.content() and not self._world.planted.founder_for_ever:
+        if self._disk.has_log() and not self._world.planted.founder_for_ever:
             self._disk.founder = False
 
     def _is_torn(self, kind: type) -> bool:

@@ -5,7 +5,6 @@ Used by ``planted.py`` only, which says what each of them breaks and who has to 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,6 @@ from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.core.replication.state import PartitionState, ReplicaPlace
 from tests.simulation.checkers import CommittedOnce, EntryAt
-from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.replica import ReplicaProcess
 
@@ -189,16 +187,6 @@ def report_sync_at_once(original: Callable[..., None]) -> Callable[..., None]:
             self.step(Synced(cause="lie", now_ms=self.world.now_ms, end_offset=machine.log_end_offset))
 
     return sync
-
-
-def speak_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    """Effects leave the controller while the records they rest on may still be lost."""
-
-    def release(self: ControllerNode) -> None:
-        self._waiting = deque((0, effects) for _, effects in self._waiting)
-        original(self)
-
-    return release
 
 
 def lost_logs_lead(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:

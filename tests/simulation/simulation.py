@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.controller.events import SendPartitionState
 from raylog.core.ids import NO_LEADER
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.core.replication.state import PartitionState
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Administrator, Consumer, Producer
-from tests.simulation.controller import ControllerNode, ReplicaLink
+from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.hosts import Hosts
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.profiles import Faults
 from tests.simulation.replica import ReplicaProcess
+from tests.simulation.replica_link import ReplicaLink
 from tests.simulation.requests import DeleteRequest, ProduceRequest
 from tests.simulation.survivor import leave_one
 from tests.simulation.world import Violation, World
@@ -302,16 +302,16 @@ class Simulation:
         if process is not None and process.alive:
             process.fetch(sender, effect)  # type: ignore[arg-type]  # only SendFetch effects are sent here
 
-    def maybe_late_state(self, effect: SendPartitionState) -> None:
+    def maybe_late_state(self, incarnation: int, state: PartitionState) -> None:
         """A copy of a partition state may reach the replica late, and then perhaps its next life."""
         if not self.healed and self.world.chance(self.faults.late_states):
-            broker = next(place.broker for place in effect.state.places if place.incarnation == effect.incarnation)
-            self.world.after(self.world.between_us(1, 1500), self._late_state, broker, effect)
+            broker = next(place.broker for place in state.places if place.incarnation == incarnation)
+            self.world.after(self.world.between_us(1, 1500), self._late_state, broker, incarnation, state)
 
-    def _late_state(self, broker: int, effect: SendPartitionState) -> None:
+    def _late_state(self, broker: int, incarnation: int, state: PartitionState) -> None:
         process = self.processes.get(broker)
         if process is not None and process.alive:
-            process.told(effect.incarnation, effect.state)
+            process.told(incarnation, state)
 
     def sync_us(self) -> int:
         """Draw how long a sync takes."""

@@ -334,9 +334,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             self._handler(request)
+        except RaylogError as refusal:
+            request.fail(refusal)
         except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
-            if self._handler is not refuse_requests:
-                logger.exception("The handler of %s, called by %s, raised an error.", method, self.peer)
+            logger.exception("The handler of %s, called by %s, raised an error.", method, self.peer)
             request.fail(error)
 
     def _work_off_backlog(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from raylog.core.errors import (
     ConnectionFailed,
     FencedLeaderEpoch,
+    NotLeaderOrFollower,
     RaylogError,
     RequestTimedOut,
     UnknownServerError,
@@ -139,6 +140,18 @@ async def test_an_exception_of_the_handler_spoils_one_call_and_is_logged(caplog:
             await connection.call("raise", timeout_s=5)
         assert any(entry.exc_info and entry.exc_info[0] is HandlerBug for entry in caplog.records)
         assert (await connection.call("echo", ["on"], timeout_s=5)).args == ["on"]
+        await leave(connection)
+
+
+async def test_a_refusal_that_a_handler_raises_is_answered_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def handler(request: Request) -> None:
+        raise NotLeaderOrFollower("The replica is starting.")
+
+    async with serving(handler) as place:
+        connection = await place.connect()
+        with pytest.raises(NotLeaderOrFollower, match="starting"):
+            await connection.call("fetch", timeout_s=5)
+        assert not caplog.records
         await leave(connection)
 
 

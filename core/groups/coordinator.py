@@ -391,10 +391,10 @@ class CoordinatorMachine:
     def validate(self) -> None:
         """Check every group and every cross-reference; raises InvariantBroken with the last steps."""
         for name, group in self._groups.items():
-            require(group.name == name, f"group {name!r} is filed under its name", self.story)
-            require(not group.blank or self._offsets.has(name), f"group {name!r} is more than a name", self.story)
+            if group.name != name or (group.blank and not self._offsets.has(name)):
+                require(False, f"group {name!r} is filed under its name, and more than that", self.story)
             group.validate()
         for name in self._offsets.groups():
-            require(name in self._groups, f"group {name!r} has offsets, so it exists", self.story)
+            require(name in self._groups, "a group that has offsets exists", self.story)
         parked = self.parked_requests()
         require(len(parked) == len(set(parked)), "a request is parked once", self.story)

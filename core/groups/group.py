@@ -296,29 +296,24 @@ class Group:
     def validate(self) -> None:
         """Check every rule between the fields; raises InvariantBroken."""
         name, state = self.name, self.state
-        require(state is not GroupState.DEAD, f"dead group {name!r} is dropped")
+        require(state is not GroupState.DEAD, "a dead group is dropped")
+        instances = 0
+        # Most groups are looked at after each step of a simulation: claims are put into words only when they are false.
         for member_id, member in self.members.items():
-            require(member.member_id == member_id, f"member {member_id!r} is filed under its id")
-            require(member_id not in self.pending, f"member {member_id!r} is not pending as well")
-            require(
-                member.join_request is None or state is GroupState.PREPARING_REBALANCE,
-                f"joins are parked only while group {name!r} prepares",
-            )
-            require(
-                member.sync_request is None or state is GroupState.COMPLETING_REBALANCE,
-                f"syncs are parked only while group {name!r} completes",
-            )
+            if member.member_id != member_id or member_id in self.pending:
+                require(False, f"member {member_id!r} is filed under its id, and not pending as well")
+            if member.join_request is not None and state is not GroupState.PREPARING_REBALANCE:
+                require(False, f"joins are parked only while group {name!r} prepares")
+            if member.sync_request is not None and state is not GroupState.COMPLETING_REBALANCE:
+                require(False, f"syncs are parked only while group {name!r} completes")
             if member.instance_id is not None:
+                instances += 1
                 require(self.static.get(member.instance_id) == member_id, "a static member is known by its instance")
-        require(
-            sorted(self.static.values())
-            == sorted(member.member_id for member in self.members.values() if member.instance_id is not None),
-            f"every instance of group {name!r} is a member",
-        )
+        require(len(self.static) == instances, "every instance of a group is a member")
         require((self.join_deadline_ms is not None) == (state is GroupState.PREPARING_REBALANCE), "joins end in time")
         if state is GroupState.EMPTY:
-            require(not self.members, f"empty group {name!r} has no members")
-            require(self.image is None or not self.image.members, f"empty group {name!r} is written as empty")
+            require(not self.members, "an empty group has no members")
+            require(self.image is None or not self.image.members, "an empty group is written as empty")
         if state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             image = self.image
             require(image is not None and image.state is state, f"the state of group {name!r} is written")

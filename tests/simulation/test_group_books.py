@@ -19,11 +19,13 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.states import GroupState
 from raylog.core.ids import TopicPartition
-from tests.simulation.groups.books import Claim, GroupBooks
+from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
 from tests.simulation.groups.topic import Row, Sender
 from tests.simulation.world import Violation
 
 LIFE = 1
+KEY = OffsetKey("g", "t", "orders", 0)
+RETENTION_MS = 1_000
 
 
 def anomaly() -> pytest.RaisesExc[Violation]:
@@ -46,8 +48,8 @@ def member(member_id: str, *partitions: int, instance: str | None = None) -> Mem
 class History:
     """A log of one group, written record by record."""
 
-    def __init__(self) -> None:
-        self.books = GroupBooks()
+    def __init__(self, partitions: int = 0) -> None:
+        self.books = GroupBooks(partitions, RETENTION_MS)
         self.now_ms = 0
         self._end = count()
         self.books.loaded(LIFE, 0)
@@ -67,7 +69,7 @@ class History:
                 protocol="range",
                 leader=members[0].member_id if members else "",
                 state=state,
-                changed_ms=self.now_ms,
+                changed_ms=WALL_AHEAD_MS + self.now_ms,
                 members=members,
             )
         )
@@ -75,7 +77,11 @@ class History:
     def commit(self, member_id: str, generation: int, offset: int, *, process: int = 1, back: bool = False) -> None:
         self.write(
             OffsetCommitted(
-                key=OffsetKey("g", "t", "orders", 0), offset=offset, leader_epoch=-1, metadata="", committed_ms=0
+                key=KEY,
+                offset=offset,
+                leader_epoch=-1,
+                metadata="",
+                committed_ms=WALL_AHEAD_MS + self.now_ms,
             ),
             sender=Sender(process, member_id, generation, back),
         )
@@ -268,6 +274,58 @@ def test_a_member_id_that_is_given_twice(history: History) -> None:
 def test_offsets_and_groups_do_not_vanish(history: History) -> None:
     history.commit("a", 1, 4)
     with anomaly():
-        history.write(OffsetDeleted(key=OffsetKey("g", "t", "orders", 0)))
+        history.write(OffsetDeleted(key=KEY))
     with anomaly():
         history.write(GroupDeleted(group="g"))
+
+
+def test_an_offset_is_forgotten_when_its_group_was_empty_for_its_retention(history: History) -> None:
+    history.commit("a", 1, 4)
+    history.books.asked_to_leave("g", "a")
+    history.books.asked_to_leave("g", "b")
+    history.generation(2)
+    history.now_ms += RETENTION_MS - 1
+    with anomaly():
+        history.write(OffsetDeleted(key=KEY))
+    history.now_ms += 1
+    assert history.books.overdue(history.now_ms) == []
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0)]
+    history.write(OffsetDeleted(key=KEY))
+    history.write(GroupDeleted(group="g"))
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == []
+    history.books.offsets_answered("g", 9, [["t", "orders", 0, -1, -1, ""]])
+    with anomaly():
+        history.books.offsets_answered("g", 9, [["t", "orders", 0, 4, -1, ""]])
+
+
+def test_a_deleted_group_keeps_no_offset() -> None:
+    found = History()
+    found.commit("", -1, 4)
+    with anomaly():
+        found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
+    found.write(OffsetDeleted(key=KEY), sender=Sender(0, "", -1, False))
+    found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
+
+
+def test_a_generation_that_leaves_a_partition_unread() -> None:
+    found = History(partitions=2)
+    found.generation(1, member("a"), stable=False)
+    with anomaly():
+        found.generation(1, member("a", 0))
+
+
+def test_records_with_the_time_of_another_clock(history: History) -> None:
+    history.now_ms += 1
+    committed = OffsetCommitted(key=KEY, offset=1, leader_epoch=-1, metadata="", committed_ms=history.now_ms)
+    with anomaly():
+        history.write(committed, sender=Sender(1, "a", 1, False))
+
+
+def test_a_member_is_told_of_a_generation_before_it_is_stored(history: History) -> None:
+    history.books.generation_answered("g", 1, is_stable=True)
+    with anomaly():
+        history.books.generation_answered("g", 2, is_stable=False)
+    history.generation(2, member("a"), member("b"), stable=False)
+    history.books.generation_answered("g", 2, is_stable=False)
+    with anomaly():
+        history.books.generation_answered("g", 2, is_stable=True)

@@ -26,9 +26,16 @@ from tests.simulation.groups.topic import Row, Sender
 from tests.simulation.world import Violation
 
 RULE = "I15"
+WALL_AHEAD_MS = 1_700_000_000_000
+"""How far the time of day is ahead of the virtual clock."""
 
 Place = tuple[str, int]
 """Group and partition."""
+
+
+_NOBODY = Sender(0, "", -1, asked_back=True)
+EXPIRY_MS = 2_500
+"""Within so long after its retention an offset is forgotten, while a coordinator runs."""
 
 
 class Claim(NamedTuple):
@@ -42,23 +49,32 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True)
 class _Offset:
-    """The commits of one partition as the log has them: (offset in the log, committed offset, who)."""
+    """The commits of one partition as the log has them: (offset in the log, committed offset or -1 = deleted, who)."""
 
     commits: list[tuple[int, int, Sender]] = field(default_factory=list)
     processed: int = 0
     """Everything below was read by some member."""
+    stored_ms: int = 0
+    """When the last commit was decided."""
 
 
 class GroupBooks:
     """Everything that I15 is about."""
 
-    def __init__(self) -> None:
-        """Begin with an empty log and no member."""
+    def __init__(self, partitions: int = 0, retention_ms: int = 0) -> None:
+        """Begin with an empty log and no member.
+
+        Each generation assigns all of ``partitions``; an offset without members is forgotten after ``retention_ms``.
+        """
+        self._partitions = partitions
+        self._retention_ms = retention_ms
+        self.deletions = 0
         self.images: dict[str, GroupChanged] = {}
         self.generations = 0
         self.commits = 0
         self.acknowledged = 0
         self._begun_ms: dict[str, int] = {}
+        self._emptied_ms: dict[str, int] = {}
         self._stable_ms: dict[str, int] = {}
         self._synced: set[tuple[str, str, int]] = set()
         self._claims: dict[int, Claim] = {}
@@ -70,6 +86,8 @@ class GroupBooks:
         self._loaded_ms: dict[int, int] = {}
         self._gone: set[tuple[str, str]] = set()
         self._told: dict[int, int] = {}
+        self._deleted: dict[str, int] = {}
+        """The last generation of groups that were deleted."""
         self._given: dict[str, int] = {}
 
     # ------------------------------------------------------------ the log
@@ -85,9 +103,46 @@ class GroupBooks:
             case OffsetCommitted() as commit:
                 self._committed(offset, commit, row)
             case OffsetDeleted(key=key):
-                raise Violation(RULE, f"the offset of {key} is forgotten, and nobody asked for it")
+                self._offset_deleted(offset, (key.group, key.partition), row)
             case GroupDeleted(group=group):
-                raise Violation(RULE, f"group {group!r} is deleted, and nobody asked for it")
+                self._group_deleted(group, row)
+
+    def _offset_deleted(self, offset: int, place: Place, row: Row) -> None:
+        books = self._offsets.get(place)
+        if books is None or not books.commits:
+            raise Violation(RULE, f"the offset of {place} is deleted, and there is none")
+        self._is_empty(place[0], "an offset is deleted")
+        if row.sender is None:
+            since_ms = max(books.stored_ms, self._emptied_ms.get(place[0], 0))
+            if row.decided_ms - since_ms < self._retention_ms:
+                raise Violation(RULE, f"the offset of {place} is forgotten after {row.decided_ms - since_ms} ms")
+        books.commits.append((offset, -1, row.sender or _NOBODY))
+        self._last.pop(place, None)
+        self.deletions += 1
+
+    def _group_deleted(self, group: str, row: Row) -> None:
+        self._is_empty(group, "it is deleted")
+        left = [place for place in self._offsets if place[0] == group and self.committed(*place) >= 0]
+        if left:
+            raise Violation(RULE, f"group {group!r} is deleted, and the offsets of {left} are left")
+        gone = self.images.pop(group, None)
+        # The next generation of that name is the first one, and answers of former ones may still be under way.
+        self._deleted[group] = gone.generation if gone is not None else 0
+
+    def _is_empty(self, group: str, what: str) -> None:
+        image = self.images.get(group)
+        if image is not None and image.state is not GroupState.EMPTY:
+            raise Violation(RULE, f"{what} while group {group!r} is {image.state.value}")
+
+    def overdue(self, now_ms: int) -> list[Place]:
+        """Return the offsets that should have been forgotten for a while."""
+        return [
+            place
+            for place, books in self._offsets.items()
+            if self.committed(*place) >= 0
+            and (place[0] not in self.images or self.images[place[0]].state is GroupState.EMPTY)
+            and now_ms - max(books.stored_ms, self._emptied_ms.get(place[0], 0)) > self._retention_ms + EXPIRY_MS
+        ]
 
     def _group_changed(self, image: GroupChanged, row: Row) -> None:
         before = self.images.get(image.group)
@@ -108,6 +163,12 @@ class GroupBooks:
                         f"and to {member.member_id}",
                     )
                 owners[partition] = member.member_id
+        if image.state is GroupState.STABLE and len(owners) < self._partitions:
+            raise Violation(RULE, f"generation {image.generation} leaves partitions without an owner: {owners}")
+        if image != before and image.changed_ms != row.decided_ms + WALL_AHEAD_MS:
+            raise Violation(RULE, f"generation {image.generation} is dated {image.changed_ms}")
+        if image != before and image.state is GroupState.EMPTY:
+            self._emptied_ms[image.group] = row.decided_ms
         if before is None or image.generation > before.generation:
             self.generations += 1
             self._begun_ms[image.group] = row.decided_ms
@@ -127,22 +188,26 @@ class GroupBooks:
         A round waits for everybody who lives, up to the rebalance timeout: so each gives its partitions back before
         others get them. Whoever does not ask for its assignment has as long as that too.
         """
-        now_ms, group = row.decided_ms, image.group
         stay = {member.member_id for member in image.members}
         instances = {member.instance_id for member in image.members if member.instance_id is not None}
         for member in before.members:
-            if member.member_id in stay or member.instance_id in instances or (group, member.member_id) in self._gone:
+            if member.member_id in stay or member.instance_id in instances:
                 continue
-            synced = (group, member.member_id, before.generation) in self._synced
-            since_ms = self._stable_ms[group] if synced else self._begun_ms[group]
-            since_ms = max(since_ms, self._loaded_ms.get(row.life, 0))
-            heard_ms = self._heard_ms.get((row.life, group, member.member_id), self._loaded_ms.get(row.life, 0))
-            if now_ms - heard_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms:
-                raise Violation(
-                    RULE,
-                    f"member {member.member_id} was heard {now_ms - heard_ms} ms ago and did not leave, "
-                    f"and generation {image.generation} is made without it",
-                )
+            why = self.why_alive(row.life, before, member, row.decided_ms)
+            if why is not None:
+                raise Violation(RULE, f"{why}, and generation {image.generation} is made without it")
+
+    def why_alive(self, life: int, image: GroupChanged, member: MemberRecord, now_ms: int) -> str | None:
+        """Return why a member of the last generation still has to be one, or None when it need not."""
+        group, member_id = image.group, member.member_id
+        synced = (group, member_id, image.generation) in self._synced
+        loaded_ms = self._loaded_ms.get(life, 0)
+        since_ms = max((self._stable_ms if synced else self._begun_ms).get(group, now_ms), loaded_ms)
+        heard_ms = self._heard_ms.get((life, group, member_id), loaded_ms)
+        is_heard = now_ms - heard_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms
+        if not is_heard or (group, member_id) in self._gone:
+            return None
+        return f"member {member_id} was heard {now_ms - heard_ms} ms ago and did not leave"
 
     def _committed(self, offset: int, commit: OffsetCommitted, row: Row) -> None:
         sender, group = row.sender, commit.key.group
@@ -150,6 +215,8 @@ class GroupBooks:
         if sender is None and self._last.get(place) == commit:
             return  # what holds is written again, as it is
         self._last[place] = commit
+        if commit.committed_ms != row.decided_ms + WALL_AHEAD_MS:
+            raise Violation(RULE, f"{commit} is dated wrong")
         if sender is None:
             raise Violation(RULE, f"{commit} is stored, and nobody sent it")
         image = self.images.get(group)
@@ -175,6 +242,7 @@ class GroupBooks:
                     f"{commit.offset}, and no client asked for that",
                 )
         books.commits.append((offset, commit.offset, sender))
+        books.stored_ms = row.decided_ms
 
     # ------------------------------------------------------------ what coordinators do
 
@@ -213,6 +281,10 @@ class GroupBooks:
         """A coordinator got a member's goodbye."""
         self._gone.add((group, member_id))
 
+    def is_gone(self, group: str, member_id: str) -> bool:
+        """Return whether a member has said goodbye."""
+        return (group, member_id) in self._gone
+
     def gave_id(self, member_id: str, process: int) -> None:
         """A coordinator gave a new id to a process."""
         known = self._given.setdefault(member_id, process)
@@ -224,6 +296,14 @@ class GroupBooks:
         if self._stored_rows[life, request] < offsets:
             raise Violation(RULE, "a commit was acknowledged before it was stored")
         self.acknowledged += 1
+
+    def generation_answered(self, group: str, generation: int, *, is_stable: bool) -> None:
+        """A coordinator tells a member of a generation, or of its assignment in it."""
+        image = self.images.get(group)
+        is_there = image is not None and (not is_stable or image.state is GroupState.STABLE)
+        written = (image.generation, is_there) if image is not None else (0, False)
+        if written < (generation, True) and generation > self._deleted.get(group, 0):
+            raise Violation(RULE, f"a member is told of generation {generation} before it is stored")
 
     def offsets_answered(self, group: str, log_end_then: int, rows: Iterable[Sequence[object]]) -> None:
         """The coordinator told somebody the group's offsets; ``log_end_then``: where the log ended at the question."""
@@ -244,7 +324,7 @@ class GroupBooks:
 
     def joined(self, process: int, generation: int) -> None:
         """A member process was told of its generation."""
-        if generation < self._told.get(process, 0):
+        if generation < self._told.get(process, 0) and not self._deleted:
             raise Violation(RULE, f"a member of generation {self._told[process]} was told of generation {generation}")
         self._told[process] = generation
 

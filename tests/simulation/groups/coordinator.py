@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner, fence_row
-from raylog.core.decision import Reply
+from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import CoordinatorLoadInProgress, RaylogError, UnknownMemberId
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -20,6 +20,8 @@ from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.sizes import row_bytes
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
+from tests.simulation.groups.answers import Answers
+from tests.simulation.groups.books import WALL_AHEAD_MS
 from tests.simulation.groups.topic import Row, Sender
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 _TICK_US = 50_000
 _RELOAD_US = 200_000
 _ROWS_PER_MS = 20
+_ANSWER_MS = 3_000
+"""What a request may wait for besides its round: for the log's leader, and for the rows before its own."""
+RETENTION_CHECK_MS = 400
 
 MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 
@@ -37,7 +42,7 @@ MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 class Asked:
     """One request that a life of the coordinator has taken in, as its runner sees it."""
 
-    __slots__ = ("_life", "args", "at_end", "came_ms", "method", "number", "request", "wire")
+    __slots__ = ("_is_answered", "_life", "args", "at_end", "came_ms", "method", "number", "request", "wire")
 
     def __init__(self, life: Coordinator, wire: Wire, number: int, method: str, args: Any) -> None:
         """``number`` is the one that the wire knows it by."""
@@ -51,6 +56,7 @@ class Asked:
         """Where the log ended when the request came."""
         self.request = 0
         """The runner's number."""
+        self._is_answered = False
 
     @property
     def member_id(self) -> str:
@@ -61,7 +67,7 @@ class Asked:
     @property
     def group(self) -> str:
         """The group that is meant."""
-        return str(self.args[0])
+        return str(self.args[0]) if self.args else ""
 
     @property
     def is_deserted(self) -> bool:
@@ -70,11 +76,17 @@ class Asked:
 
     def reply(self, args: object = None, payload: object = b"") -> None:
         """Answer, unless the process dies before that."""
-        self._life.answer(self, args, None)
+        self._answer(args, None)
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error, unless the process dies before that."""
-        self._life.answer(self, None, cast(RaylogError, error))
+        self._answer(None, cast(RaylogError, error))
+
+    def _answer(self, result: object, error: RaylogError | None) -> None:
+        if self._is_answered:
+            raise Violation("I15", f"{self.method} of {self.member_id!r} is answered twice")
+        self._is_answered = True
+        self._life.answer(self, result, error)
 
 
 class _WatchedMachine(CoordinatorMachine):
@@ -89,7 +101,8 @@ class _WatchedMachine(CoordinatorMachine):
         life.began(event)
         try:
             out = super().step(event)
-            if life.simulation.validate:
+            # What a tick breaks without any effect is still broken at the next event.
+            if life.simulation.validate and (out.now or out.after_sync or not isinstance(event, ev.Tick)):
                 self.validate()
         except InvariantBroken as broken:
             raise Violation("machine", broken.claim) from broken
@@ -118,6 +131,7 @@ class Coordinator:
         self._requests: dict[int, Asked] = {}
         """What this load has taken in and not answered, by the runner's numbers."""
         self._coming: Asked | None = None
+        self._answers = Answers(simulation.books, 0, 0)
         self._event: ev.Event | None = None
         self._last_member = 0
         self._is_writing = False
@@ -203,11 +217,15 @@ class Coordinator:
             rewrite_floor_bytes=faults.rewrite_floor_bytes,
             rewrite_chunk_bytes=faults.rewrite_chunk_bytes,
             trim_retry_ms=1_000,
+            offsets_retention_ms=faults.retention_ms,
+            offsets_retention_check_ms=RETENTION_CHECK_MS,
         )
         self._requests = {}
+        self._answers = answers = Answers(self.simulation.books, self._number, self.world.now_ms)
         self.runner = runner = _Runner(_WatchedMachine(self, settings), self)
         for row in rows:
             runner.replay(row.key, row.value)
+            answers.row(row.key, row.value, replayed=True)
         self.simulation.books.loaded(self._number, self.world.now_ms)
         self.world.tell("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, runner.rows_replayed)
         runner.serve()
@@ -240,7 +258,17 @@ class Coordinator:
         if not self._asleep(self._tick):
             self.world.after(_TICK_US, self._tick)
             if self.runner is not None:
+                self._nothing_is_overdue()
                 self.runner.tick()
+
+    def _nothing_is_overdue(self) -> None:
+        """Each request is answered in time as long as its coordinator runs and its connection stands."""
+        awake_ms, now_ms, faults = self.paused_until_us // 1000, self.world.now_ms, self.simulation.faults
+        for asked in self._requests.values():
+            waits = asked.method in ("join_group", "sync_group")
+            limit_ms = _ANSWER_MS + (faults.rebalance_timeout_ms + faults.initial_rebalance_delay_ms if waits else 0)
+            if now_ms - max(asked.came_ms, awake_ms) > limit_ms and not asked.is_deserted:
+                raise Violation("L2", f"{asked.method} of {asked.member_id!r} is not answered in {limit_ms} ms")
 
     # ------------------------------------------------------------ what its machine does
 
@@ -258,17 +286,38 @@ class Coordinator:
         if asked is not None:
             asked.request = request
             self._requests[request] = asked
+            self._answers.received(asked)
+        elif isinstance(event, ev.RequestDropped) and (gone := self._requests.pop(request, None)) is not None:
+            self._answers.settled(gone)
         self.world.note(self.life, request)
 
     def decided(self, out: Outbox[ev.Effect]) -> None:
-        """The machine takes what it answers well for a sign of life, when it decides to, not when the answer goes."""
-        for effect in out.after_sync:
-            if isinstance(effect, Reply):
+        """The machine has taken an event: look at its answers as they are decided, not when they go."""
+        if not (out.now or out.after_sync):
+            return
+        answers, now_ms = self._answers, self.world.now_ms
+        effects = [*out.now, *out.after_sync]
+        for effect in effects:
+            if isinstance(effect, ev.AppendRecords):
+                for key, value in effect.records:
+                    answers.row(key, value, replayed=False)
+            elif isinstance(effect, (Reply, Refuse)):
+                answers.settled(self._requests[effect.request])
+        for effect in effects:
+            if isinstance(effect, Refuse):
+                answers.refused(self._requests[effect.request], effect.error, now_ms)
+            elif isinstance(effect, Reply):
                 asked = self._requests[effect.request]
-                member_id = str(effect.result[3]) if asked.method == "join_group" else asked.member_id  # type: ignore[index]
-                self.simulation.books.heard(self._number, asked.group, member_id, self.world.now_ms)
-                if asked.method == "sync_group":
-                    self.simulation.books.synced(asked.group, member_id, cast(int, asked.args[1]))
+                answers.replied(asked, effect.result, now_ms)
+                self._heard(asked, effect.result)
+
+    def _heard(self, asked: Asked, result: Any) -> None:
+        """The machine takes what it answers well for a sign of life."""
+        if asked.method in MEMBER_CALLS:
+            member_id = str(result[3]) if asked.method == "join_group" else asked.member_id
+            self.simulation.books.heard(self._number, asked.group, member_id, self.world.now_ms)
+            if asked.method == "sync_group":
+                self.simulation.books.synced(asked.group, member_id, asked.args[1])
 
     def answer(self, asked: Asked, result: object, error: RaylogError | None) -> None:
         """Send an answer, unless this life ends before it; the books look at it."""
@@ -280,7 +329,11 @@ class Coordinator:
         if isinstance(error, UnknownMemberId) and instance is not None and asked.method != "leave_group":
             books.taken_for_a_stranger(self._number, asked.group, asked.member_id, instance, self.world.now_ms)
         if error is None and asked.method == "offset_commit":
-            books.commit_answered(self._number, asked.request, len(cast("list[object]", asked.args[3])))
+            books.commit_answered(self._number, asked.request, len(asked.args[3]))
+        if error is None and asked.method in ("join_group", "sync_group"):
+            is_join = asked.method == "join_group"
+            generation = cast("list[int]", result)[0] if is_join else asked.args[1]
+            books.generation_answered(asked.group, generation, is_stable=not is_join)
         if error is None and asked.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:
             # A superseded coordinator may tell old offsets for the moment until it notices; Kafka's can too.
             books.offsets_answered(asked.group, asked.at_end, cast("list[list[object]]", result))
@@ -296,12 +349,12 @@ class Coordinator:
     # ------------------------------------------------------------ the runner's ports
 
     def now_ms(self) -> int:
-        """Return the virtual time."""
-        return self.world.now_ms
+        """Return the time of this host's clock, which began when the host did."""
+        return self.world.now_ms + 7_919 * self.life
 
     def wall_ms(self) -> int:
-        """Return the virtual time: its day began with the run."""
-        return self.world.now_ms
+        """Return the time of day."""
+        return self.world.now_ms + WALL_AHEAD_MS
 
     def log_extent(self) -> ev.LogExtent:
         """Return how far the log is known to be stored."""
@@ -310,7 +363,7 @@ class Coordinator:
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         """Return a row with what an observer knows about it, and its size."""
         asked = self._asked
-        sender = _sender(asked) if asked is not None and asked.method == "offset_commit" else None
+        sender = _sender(asked) if asked is not None and asked.method in ("offset_commit", "delete_group") else None
         request = 0 if asked is None else asked.request
         size = row_bytes(key, value)
         return Row(key, value, self.world.now_ms, self._number, request, sender, size), size
@@ -350,7 +403,6 @@ class Coordinator:
 
 
 def _sender(asked: Asked) -> Sender:
-    generation = asked.args[1]
-    assert isinstance(generation, int)
+    generation = asked.args[1] if asked.method == "offset_commit" else -1
     member = asked.wire.member
     return Sender(member.process, asked.member_id, generation, asked.number in member.asked_back)

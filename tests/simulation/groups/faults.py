@@ -8,6 +8,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+LATE_MS = 1500
+"""How much later a message may arrive when its connection has broken."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFaults:
@@ -58,6 +61,17 @@ class GroupFaults:
     append_ms: float = 5
     append_timeout: float = 0
     """Share of appends whose outcome the coordinator does not learn."""
+    append_fails: float = 0
+    """Share of appends that are refused: nothing is stored, and the coordinator loads its groups again."""
+    outage_rate: float = 0
+    """The leader of the offsets topic changes; what was being appended is kept, or truncated and sent again."""
+    outage_ms: float = 300
+    retention_ms: int = 10**9
+    """How long offsets of a group without members are kept."""
+    ledger_rate: float = 0
+    """Groups without members: somebody commits, asks for, or deletes their offsets."""
+    lull: bool = False
+    """In the middle no fault strikes for a while; what has struck before ends by itself."""
     batch_bytes_max: int = 1_000_000
     """Most bytes of rows that the log takes at once, if there are several."""
     rewrite_floor_bytes: int = 3_000
@@ -67,6 +81,16 @@ class GroupFaults:
     """Share of deletions that are not answered; half of them happen nevertheless."""
     compact: float = 0.05
     """How often an append is followed by compaction of the log."""
+
+    @property
+    def settles_ms(self) -> int:
+        """Within so long a group that nothing disturbs has all its partitions read.
+
+        Until then what was sent before has arrived, also joins of processes that are gone, the sessions of those have
+        ended, and a round has waited for them.
+        """
+        rounds_ms = self.session_timeout_ms + self.rebalance_timeout_ms + self.initial_rebalance_delay_ms
+        return LATE_MS + rounds_ms + 1_000
 
 
 def draw(seed: int) -> GroupFaults:
@@ -109,4 +133,10 @@ def draw(seed: int) -> GroupFaults:
         rewrite_floor_bytes=source.choice((500, 3_000, 20_000)),
         rewrite_chunk_bytes=source.choice((1, 150, 100_000)),
         compact=source.choice((0.0, 0.05)),
+        append_fails=sometimes(0.01),
+        outage_rate=sometimes(0.5),
+        outage_ms=source.choice((50, 1500)),
+        retention_ms=source.choice((1_000, 3_000, 10**9)),
+        ledger_rate=sometimes(4.0),
+        lull=source.random() < 0.4,
     )

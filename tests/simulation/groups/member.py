@@ -354,10 +354,29 @@ class Member:
 
 
 class Outsider(Member):
-    """An administrator who sets a group's offsets back; only an empty group lets it."""
+    """An administrator: sets a group's offsets back, which only an empty group lets it, and keeps groups as ledgers."""
+
+    last_offset = 0
 
     def reset(self, to: dict[int, int]) -> None:
         """Commit in nobody's name."""
         rows: list[object] = [[TOPIC_ID, TOPIC, partition, offset, -1, ""] for partition, offset in to.items()]
         self.asked_back.add(self._last_number + 1)
         self._call(Call.COMMIT.value, [self.group, -1, "", rows], REQUEST_MS, lambda _, __: None)
+
+    def keep(self, group: str) -> None:
+        """Commit, ask for, describe or delete offsets of a group; what it is answered, the books look at."""
+        places = [[TOPIC_ID, TOPIC, partition] for partition in range(self.simulation.faults.partitions)]
+        requests: tuple[tuple[int, str, list[object]], ...] = (
+            (4, "offset_commit", [group, -1, "", [[*place, self._next_offset(), -1, ""] for place in places]]),
+            (3, "offset_fetch", [group, places]),
+            (1, "describe_group", [group]),
+            (1, "list_groups", []),
+            (1, "delete_group", [group]),
+        )
+        _, method, args = self.world.random.choices(requests, [weight for weight, _, _ in requests])[0]
+        self._call(method, args, REQUEST_MS, lambda _, __: None)
+
+    def _next_offset(self) -> int:
+        self.last_offset += 1
+        return self.last_offset

@@ -17,7 +17,11 @@ from tests.simulation.world import Violation, World
 GROUP = "readers"
 _EFFECTS_UNTIL_CRASH_MAX = 5
 _WIRES_KEPT = 200
+_WATCH_US = 100_000
+_LEDGERS = ("ledger-0", "ledger-1", "ledger-2")
+"""Groups without members."""
 _LATE_US = 2_500_000
+_LULL_MS = 3_000
 _SLACK_BYTES = 5_000
 """What may come while a round is under way."""
 
@@ -35,7 +39,7 @@ class GroupSimulation:
         self.world = World(seed)
         self.healed = False
         self.machine_steps = 0
-        self.books = GroupBooks()
+        self.books = GroupBooks(faults.partitions, faults.retention_ms)
         self.wires: list[Wire] = []
         self.cut_until_us: dict[int, int] = {}
         self.topic = OffsetsTopic(self)
@@ -46,6 +50,10 @@ class GroupSimulation:
         """When each registration happened: a client may be told of an older one for a while."""
         self._processes = 0
         self._outsider = Outsider(self, -1, 0, group=GROUP, client_id="admin", instance=None)
+        self._lull_until_us = 0
+        self._talk_since_us: int | None = None
+        """Since when members and coordinator can talk, in a calm."""
+        self._unowned_since_us = dict.fromkeys(range(faults.partitions), 0)
         self._static = [self.world.chance(faults.static_share) for _ in range(faults.slots)]
 
     @property
@@ -63,6 +71,11 @@ class GroupSimulation:
         """Commits in the log."""
         return self.books.commits
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing new goes wrong at the moment."""
+        return self.healed or self.world.now_us < self._lull_until_us
+
     # ------------------------------------------------------------ the run
 
     def run(self) -> None:
@@ -72,7 +85,16 @@ class GroupSimulation:
         for slot in range(self.faults.slots):
             world.after(world.between_us(1, 400), self.start_member, slot)
         self._begin_troubles()
-        world.run_until(world.now_us + int(self.faults.chaos_s * 1e6))
+        self._watch()
+        chaos_us = int(self.faults.chaos_s * 1e6)
+        if self.faults.lull:
+            world.run_until(world.now_us + chaos_us // 2)
+            self._lull_until_us = world.now_us + (self.faults.settles_ms + _LULL_MS) * 1000
+            world.tell("a lull begins")
+            world.run_until(self._lull_until_us)
+            world.tell("the lull is over")
+            chaos_us //= 2
+        world.run_until(world.now_us + chaos_us)
         self._heal()
         deadline_us = world.now_us + int(self.faults.converge_s * 1e6)
         # What is still under way from the time of trouble comes first: answers, and joins of processes that are gone.
@@ -113,7 +135,37 @@ class GroupSimulation:
         least = max(self.faults.rewrite_floor_bytes, GroupSettings().rewrite_factor * self.topic.live_bytes)
         if self.topic.size_bytes > 3 * least + _SLACK_BYTES:
             return f"the log is {self.topic.size_bytes} bytes long, of which {self.topic.live_bytes} hold"
+        overdue = self.books.overdue(self.world.now_ms)
+        if overdue:
+            return f"the offsets of {overdue} are not forgotten"
         return None
+
+    def _watch(self) -> None:
+        """A partition has no owner for ``settles_ms`` at most, once members and coordinator can talk."""
+        now_us = self.world.now_us
+        if not self.healed:
+            self.world.after(_WATCH_US, self._watch)
+        if not (self.is_calm and self._can_talk()):
+            self._talk_since_us = None
+            return
+        if self._talk_since_us is None:
+            self._talk_since_us = now_us
+            self._unowned_since_us = dict.fromkeys(self._unowned_since_us, now_us)
+        owners = self.books.owners(GROUP)
+        for partition, since_us in self._unowned_since_us.items():
+            if partition in owners:
+                self._unowned_since_us[partition] = now_us
+            elif now_us - since_us > self.faults.settles_ms * 1000:
+                raise Violation("L2", f"partition {partition} has had no owner for {self.faults.settles_ms} ms")
+
+    def _can_talk(self) -> bool:
+        coordinator, now_us = self.current, self.world.now_us
+        if coordinator is None or coordinator.runner is None or coordinator.paused_until_us > now_us:
+            return False
+        return len(self.members) == self.faults.slots and all(
+            member.alive and member.paused_until_us <= now_us and self.cut_until_us.get(slot, 0) <= now_us
+            for slot, member in self.members.items()
+        )
 
     def _heal(self) -> None:
         self.world.tell("heal")
@@ -167,7 +219,7 @@ class GroupSimulation:
     def ended(self, coordinator: Coordinator) -> None:
         """A life is over: another one begins, unless one has begun already."""
         if self._registered and self._registered[-1][1] is coordinator:
-            down_ms = 50 if self.healed else self.faults.coordinator_down_ms
+            down_ms = 50 if self.is_calm else self.faults.coordinator_down_ms
             self.world.after(self.world.between_us(0.2 * down_ms, 2 * down_ms), self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
@@ -176,7 +228,7 @@ class GroupSimulation:
 
     def find_coordinator(self) -> Coordinator | None:
         """What a client is told when it asks some broker, which may know an older registration only."""
-        horizon = self.world.now_us - (0 if self.healed else self.world.between_us(0, 300))
+        horizon = self.world.now_us - (0 if self.is_calm else self.world.between_us(0, 300))
         for when, coordinator in reversed(self._registered):
             if when <= horizon:
                 return coordinator
@@ -203,7 +255,7 @@ class GroupSimulation:
         """Draw how long a message takes."""
         world, faults = self.world, self.faults
         delay = 100 + int(world.random.random() * 1000 * faults.delay_ms)
-        if not self.healed and world.chance(faults.delay_tail):
+        if not self.is_calm and world.chance(faults.delay_tail):
             delay += world.between_us(0, faults.delay_tail_ms)
         return delay
 
@@ -223,6 +275,8 @@ class GroupSimulation:
             (faults.coordinator_crash_rate, self._crash_coordinator),
             (faults.coordinator_move_rate, self._move_coordinator),
             (faults.coordinator_pause_rate, self._pause_coordinator),
+            (faults.outage_rate, self.topic.change_leader),
+            (faults.ledger_rate, self._keep_ledgers),
             # Processes end by themselves too, for instance when they are fenced.
             (5.0, self._fill_slots),
         )
@@ -235,7 +289,9 @@ class GroupSimulation:
 
     def _strike(self, rate: float, strike: Callable[[], None]) -> None:
         if not self.healed:
-            strike()
+            # A lull is no time without work: processes that ended begin again, and groups without members are used.
+            if not self.is_calm or strike in (self._fill_slots, self._keep_ledgers):
+                strike()
             self.wires = [wire for wire in self.wires if not wire.broken][-_WIRES_KEPT:]
             self._next(rate, strike)
 
@@ -294,6 +350,9 @@ class GroupSimulation:
         committed = self.books.committed(GROUP, partition)
         if committed > 0:
             self._outsider.reset({partition: self.world.random.randint(0, committed)})
+
+    def _keep_ledgers(self) -> None:
+        self._outsider.keep(self.world.random.choice(_LEDGERS))
 
     def _crash_coordinator(self) -> None:
         coordinator = self.current

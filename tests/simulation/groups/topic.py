@@ -1,7 +1,8 @@
 """The virtual partition of the offsets topic: a fenced, durable log that several lives of a coordinator write to.
 
-It stands for a replicated partition whose own faults the partition world plays out: what it has said to be stored stays
-so. What a coordinator sees of it may come late, or never.
+It stands for a replicated partition: what it has acknowledged stays stored. An append may fail, or its answer be lost
+though it is stored; when the leader changes, what was under way survives or is truncated, and its sender, which repeats
+it until its time is up, gets one answer for one append. Rows of an epoch that is fenced are refused at each try.
 """
 
 from __future__ import annotations
@@ -41,6 +42,22 @@ class Row(NamedTuple):
     """Bound of the bytes that it takes."""
 
 
+class _Append:
+    """One append, through all its tries."""
+
+    __slots__ = ("deadline_us", "done", "end", "epoch", "rows", "tries")
+
+    def __init__(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None], deadline_us: int) -> None:
+        self.epoch = epoch
+        self.rows = rows
+        self.done: Callable[[str, int], None] | None = done
+        """None = its sender has given up."""
+        self.deadline_us = deadline_us
+        self.end: int | None = None
+        """Where the log ended behind it; None = not stored."""
+        self.tries = 0
+
+
 class OffsetsTopic:
     """One partition, fenced by producer epochs."""
 
@@ -51,43 +68,92 @@ class OffsetsTopic:
         self.end = 0
         self.epoch = -1
         self.start = 0
+        self._down_until_us = 0
+        """No leader before that."""
+        self._under_way: list[_Append] = []
         self._rows: list[tuple[int, Row]] = []
         self._holds: dict[str, Row] = {}
         """The last row of each key, as every row that was ever stored has it; without tombstones."""
 
     def append(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None]) -> None:
-        """Append after a while; ``done`` gets "ok" and the end, "fenced", or "timeout" with the outcome unknown."""
+        """Append after a while; ``done`` gets "ok" and the end, or why not: "fenced", "failed", or "timeout".
+
+        What became of an append that has timed out is unknown.
+        """
         size = sum(row.size for row in rows)
         if len(rows) > 1 and size > self.simulation.faults.batch_bytes_max:
             # In life every batch with these rows is refused, so the coordinator loads all its groups again for ever.
             raise Violation(
                 "B1", f"a batch of {size} bytes is appended, the log takes {self.simulation.faults.batch_bytes_max}"
             )
-        world, faults = self.world, self.simulation.faults
+        world, faults, calm = self.world, self.simulation.faults, self.simulation.is_calm
+        append = _Append(epoch, rows, done, world.now_us + APPEND_TIMEOUT_MS * 1000)
         delay = world.between_us(0.2, faults.append_ms)
-        if not self.simulation.healed and world.chance(faults.append_timeout):
+        if not calm and world.chance(faults.append_timeout):
             if world.chance(0.7):
-                world.after(world.between_us(1, 2 * APPEND_TIMEOUT_MS), self._store, epoch, rows, None)
-            world.after(APPEND_TIMEOUT_MS * 1000, done, "timeout", 0)
-            return
-        world.after(delay, self._store, epoch, rows, done)
+                world.after(world.between_us(1, 2 * APPEND_TIMEOUT_MS), self._store, append)
+            self._give_up_in_time(append)
+        elif not calm and world.chance(faults.append_fails):
+            world.after(delay, done, "failed", 0)
+        else:
+            self._under_way.append(append)
+            if self._down_until_us > world.now_us:
+                delay += self._down_until_us - world.now_us
+                self._give_up_in_time(append)
+            world.after(delay, self._try, append, 0)
 
-    def _store(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None] | None) -> None:
-        if self._is_fenced(epoch):
-            if done is not None:
-                self.world.after(self.world.between_us(0.1, 2), done, "fenced", 0)
+    def change_leader(self) -> None:
+        """Elect another leader after a while; appends that are under way are in its log, or were truncated."""
+        world = self.world
+        outage_us = world.between_us(5, self.simulation.faults.outage_ms)
+        self._down_until_us = max(self._down_until_us, world.now_us + outage_us)
+        world.tell("the offsets topic has no leader for {} us", outage_us)
+        for append in self._under_way:
+            if append.end is None and world.chance(0.5):
+                self._store(append)
+            append.tries += 1
+            again_us = self._down_until_us + world.between_us(0.2, 30)
+            world.at(again_us, self._try, append, append.tries)
+            self._give_up_in_time(append)
+
+    def _give_up_in_time(self, append: _Append) -> None:
+        self.world.at(max(self.world.now_us, append.deadline_us), self._give_up, append)
+
+    def _give_up(self, append: _Append) -> None:
+        done, append.done = append.done, None
+        if append in self._under_way:
+            self._under_way.remove(append)
+            if self.world.chance(0.5):
+                append.tries += 1  # the last try did not reach the leader
+        if done is not None:
+            done("timeout", 0)
+
+    def _try(self, append: _Append, tries: int) -> None:
+        """The leader gets an append, or a repeated one that it has stored already."""
+        if append.tries != tries:
             return
-        self.epoch = max(self.epoch, epoch)
-        for row in rows:
+        if append in self._under_way:
+            self._under_way.remove(append)
+        if append.end is None:
+            self._store(append)
+        done, append.done = append.done, None
+        if done is not None:
+            how, late = ("ok", append.end) if append.end is not None else ("fenced", 0)
+            self.world.after(self.world.between_us(0.1, 2), done, how, late)
+
+    def _store(self, append: _Append) -> None:
+        if self._is_fenced(append.epoch):
+            return
+        self.epoch = max(self.epoch, append.epoch)
+        for row in append.rows:
             self._rows.append((self.end, row))
             self.end += 1
             _keep_last(self._holds, row)
             self.simulation.books.stored(self.end - 1, row)
-        self.world.note(epoch, self.end)
+        append.end = self.end
+        self.world.note(append.epoch, self.end)
         if self.world.chance(self.simulation.faults.compact):
             self._compact()
-        if done is not None:
-            self.world.after(self.world.between_us(0.1, 2), done, "ok", self.end)
 
     def _is_fenced(self, epoch: int) -> bool:
         return epoch < self.epoch
@@ -99,7 +165,7 @@ class OffsetsTopic:
     def trim(self, before: int, done: Callable[[], None]) -> None:
         """Delete the rows below an offset after a while; ``done`` is not called for a deletion whose answer is lost."""
         world, faults = self.world, self.simulation.faults
-        lost = not self.simulation.healed and world.chance(faults.trim_lost)
+        lost = not self.simulation.is_calm and world.chance(faults.trim_lost)
         if not lost or world.chance(0.5):
             world.after(world.between_us(0.5, 20 * faults.append_ms), self._trim, before, None if lost else done)
 

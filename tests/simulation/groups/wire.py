@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raylog.core.errors import RaylogError
+from tests.simulation.groups.faults import LATE_MS
 
 if TYPE_CHECKING:
     from tests.simulation.groups.coordinator import Coordinator
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 Answer = Callable[[object, RaylogError | None], None]
 """Takes the result, or the error."""
 _ARRIVES_ALL_THE_SAME = 0.7
-_LATE_MS = 1500
 
 
 class Wire:
@@ -44,8 +44,8 @@ class Wire:
         self._under_way[number] = (method, args)
         world, simulation = self.simulation.world, self.simulation
         self._send(0, self._arrive, number)
-        if method != "offset_commit" and not simulation.healed and world.chance(simulation.faults.duplicate):
-            world.after(world.between_us(0, _LATE_MS), self._arrive_again, number, method, args)
+        if method != "offset_commit" and not simulation.is_calm and world.chance(simulation.faults.duplicate):
+            world.after(world.between_us(0, LATE_MS), self._arrive_again, number, method, args)
 
     def forget(self, number: int) -> None:
         """The client waits no more."""
@@ -64,7 +64,7 @@ class Wire:
         world = self.simulation.world
         for number, (method, args) in self._under_way.items():
             if world.chance(_ARRIVES_ALL_THE_SAME):
-                world.after(world.between_us(0, _LATE_MS), self._arrive_again, number, method, args)
+                world.after(world.between_us(0, LATE_MS), self._arrive_again, number, method, args)
         self._under_way.clear()
         world.after(world.between_us(0.5, 50), self._lost)
 

@@ -296,16 +296,20 @@ class Leader:
         # The simulator asks after every step: messages with numbers are put together only when they are needed.
         if state.leader != self._me or self._me not in state.isr:
             require(False, f"leader {self._me} holds a state led by {state.leader} with ISR {state.isr}")
-        require(self.followers.keys() == set(state.replicas) - {self._me}, "followers are not the other replicas")
-        require(set(state.isr).issubset(self.isr.maximal), "the committed ISR is not part of the maximal ISR")
-        require(self.epoch_start <= log.end, "this epoch begins beyond the log end")
+        if len(self.followers) != len(state.replicas) - 1 or self._me in self.followers:
+            require(False, "followers are not the other replicas")
+        if not set(state.isr).issubset(self.isr.maximal):
+            require(False, "the committed ISR is not part of the maximal ISR")
+        if self.epoch_start > log.end:
+            require(False, "this epoch begins beyond the log end")
         if self._exposed is not None and not self.epoch_start <= self._exposed == log.high_watermark:
             require(False, f"exposed high watermark {self._exposed}, epoch start {self.epoch_start}")
         for broker, progress in self.followers.items():
             end = progress.durable_end
             if end is not None and end > log.end:
                 require(False, f"follower {broker} at {end} is ahead of us")
-        require(self._answerable <= log.high_watermark, "requests are answered beyond the high watermark")
+        if self._answerable > log.high_watermark:
+            require(False, "requests are answered beyond the high watermark")
         self.produces.validate(log.durable_end, self._answerable)
 
     # ------------------------------------------------------------ inside

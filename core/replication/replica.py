@@ -178,12 +178,12 @@ class ReplicaMachine:
         """Raise InvariantBroken unless everything this machine holds agrees with everything else."""
         try:
             self._log.validate()
-            require(self._leader is None or self._follower is None, "leader and follower at once")
             if self._leader is not None:
                 self._leader.validate()
-            if self._follower is not None:
+                require(self._follower is None and self.state is not None, "leader and follower at once, or no state")
+            elif self._follower is not None:
                 self._follower.validate()
-            require(self.role == "idle" or self.state is not None, "a role without the controller's word")
+                require(self.state is not None, "a role without the controller's word")
         except InvariantBroken as broken:
             raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from raylog.core.ids import NO_LEADER
 from raylog.core.replication.events import Event, RoleChanged, SendFetch, StateReceived
+from raylog.core.replication.replica import ReplicaMachine
 from raylog.core.replication.state import PartitionState
 from tests.simulation.checkers import (
     AckedIsKept,
@@ -60,23 +61,17 @@ class Checks:
 
     # ------------------------------------------------------------ after every step of a replica
 
-    def stepped(self, process: ReplicaProcess, event: Event, before: int) -> None:
+    def stepped(self, process: ReplicaProcess, machine: ReplicaMachine, event: Event, before: int) -> None:
         """A machine took a step; its effects have not been carried out yet."""
-        machine = process.machine
-        if machine is None:
-            return
         after = machine.high_watermark
         if machine.role == "leader":
             self.earned.leads(machine.leader_epoch, process.log.end)
         if after != before:
-            self._watermark_moved(process, before, after)
+            self._watermark_moved(process, machine, before, after)
         if isinstance(event, StateReceived) and machine.state is not None:
             self.metadata.applied(process.broker, machine.leader_epoch, machine.state.partition_epoch)
 
-    def _watermark_moved(self, process: ReplicaProcess, before: int, after: int) -> None:
-        machine = process.machine
-        if machine is None:
-            return
+    def _watermark_moved(self, process: ReplicaProcess, machine: ReplicaMachine, before: int, after: int) -> None:
         self.monotone.holds(process.broker, machine.incarnation, machine.leader_epoch, after)
         who = f"broker {process.broker} ({machine.role} in epoch {machine.leader_epoch})"
         # A log that starts anew takes its new start for committed; what it held before is about to be thrown away.

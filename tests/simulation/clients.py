@@ -76,7 +76,7 @@ class Producer(Client):
             sequence=self.sent - 1 if self.producer != NO_PRODUCER_ID else -1,
             acks=self.acks,
             leader_epoch=self.leader_epoch if self.world.chance(0.5) else -1,
-            deadline_ms=self.world.now_ms + _REQUEST_TIMEOUT_MS,
+            timeout_ms=_REQUEST_TIMEOUT_MS,
             answer=lambda code, offset: self._answered(attempt, code, offset),
         )
         simulation = self.simulation

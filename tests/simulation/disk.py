@@ -7,12 +7,11 @@ storage engine's business and is tested there. The producer state is the storage
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.core.ids import LeaderEpoch, Offset
-from raylog.core.replication.log import LogSummary
 from raylog.storage.producer_state import Duplicate, ProducerState
 from raylog.storage.records import BatchHeader
 
@@ -75,7 +74,7 @@ class VirtualLog:
         self.writes_through = False
         self.truncations = 0
         """A sync that began before the last truncation reports nothing."""
-        self._epochs = EpochHistory()
+        self.epochs = EpochHistory()
         self._assigned: set[int] = set()
         self.producers = ProducerState()
 
@@ -105,17 +104,10 @@ class VirtualLog:
         before = self.entry(offset - 1)
         return None if before is None else before.chain
 
-    def summary(self) -> LogSummary:
-        """Return what recovery finds. Recovery syncs what it keeps."""
+    def recover(self) -> None:
+        """Do what opening does: what is kept is synced."""
         self.durable_end = self.end
         self.kept_watermark = min(self.kept_watermark, self.end)
-        return LogSummary(
-            log_start_offset=Offset(self.start),
-            log_end_offset=Offset(self.end),
-            durable_end_offset=Offset(self.end),
-            epochs=tuple(self._epochs.entries),
-            high_watermark=Offset(self.kept_watermark),
-        )
 
     def keep_watermark(self, watermark: int) -> None:
         """Write the high watermark down."""
@@ -127,7 +119,7 @@ class VirtualLog:
 
     def assign_epoch(self, epoch: int, start: int) -> None:
         """Write an epoch into the checkpoint, durably."""
-        self._epochs.assign(LeaderEpoch(epoch), Offset(start))
+        self.epochs.assign(LeaderEpoch(epoch), Offset(start))
         self._assigned.add(epoch)
 
     def append(self, entries: Iterable[Entry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
@@ -135,16 +127,16 @@ class VirtualLog:
         begun: list[tuple[LeaderEpoch, Offset]] = []
         for entry in entries:
             epoch, offset = LeaderEpoch(entry.epoch), Offset(self.end)
-            if epoch > self._epochs.latest:
+            if epoch > self.epochs.latest:
                 begun.append((epoch, offset))
-                self._epochs.assign(epoch, offset)
+                self.epochs.assign(epoch, offset)
             self.producers.apply(header_of(offset, entry))
             self.entries.append(entry)
         if self.writes_through:
             self.durable_end = self.end
         return tuple(begun)
 
-    def read(self, offset: int, upper: int, limit: int) -> Sequence[Entry]:
+    def read(self, offset: int, upper: int, limit: int) -> list[Entry]:
         """Return at most ``limit`` entries from ``offset`` on, below ``upper``."""
         first = offset - self.start
         return self.entries[first : min(upper - self.start, first + limit)]
@@ -153,7 +145,7 @@ class VirtualLog:
         """Cut from ``to`` on; durable, and so is what is left."""
         self.kept_watermark = min(self.kept_watermark, to)
         del self.entries[to - self.start :]
-        self._epochs.truncate_end(Offset(to))
+        self.epochs.truncate_end(Offset(to))
         self.durable_end = self.end
         self.truncations += 1
         self._rebuild_producers()
@@ -163,7 +155,7 @@ class VirtualLog:
         self.start = self.durable_end = start
         self.kept_watermark = min(self.kept_watermark, start)
         self.entries.clear()
-        self._epochs.truncate_end(0)
+        self.epochs.truncate_end(0)
         self.truncations += 1
         self.producers.clear()
 
@@ -171,7 +163,7 @@ class VirtualLog:
         """Drop the entries below ``start``. The producer state keeps what they said, as its snapshots do."""
         del self.entries[: start - self.start]
         self.start = start
-        self._epochs.truncate_start(Offset(start))
+        self.epochs.truncate_start(Offset(start))
 
     def crash(self, draw: random.Random, survives: float) -> int:
         """Lose the unsynced tail, or some of it; returns how many entries are gone."""
@@ -190,10 +182,10 @@ class VirtualLog:
         """Recovery keeps an epoch that begins at the end only if the checkpoint, not a lost record, told of it."""
         kept = [
             (epoch, start)
-            for epoch, start in self._epochs.entries
+            for epoch, start in self.epochs.entries
             if start < end or (start == end and epoch in self._assigned)
         ]
-        self._epochs = EpochHistory(kept)
+        self.epochs = EpochHistory(kept)
 
     def _rebuild_producers(self) -> None:
         """Replay what is left. Producers whose entries retention dropped keep their old state, as in a snapshot."""

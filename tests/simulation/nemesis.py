@@ -89,7 +89,7 @@ class Nemesis:
         if pending or self.world.chance(0.3):
             self.simulation.crash(broker, "at once")
         else:
-            process.crash_after_effects = self.world.random.randint(1, _EFFECTS_UNTIL_CRASH_MAX)
+            process.crash_after(self.world.random.randint(1, _EFFECTS_UNTIL_CRASH_MAX))
 
     def _crash_controller(self) -> None:
         controller = self.simulation.controller

@@ -5,6 +5,7 @@ A checker that has never fired, or a profile that finds none of these, proves no
 
 from __future__ import annotations
 
+from raylog.actors.replica_runner import ReplicaRunner
 from raylog.core.controller import election, isr_changes, liveness, registrations
 from raylog.core.replication import leader as leader_module
 from raylog.core.replication import watermark as watermark_module
@@ -81,7 +82,7 @@ PLANTED = (
     ),
     Planted(
         "the controller changes the ISR without compare-and-set",
-        "disk",
+        "controller",
         40,
         ("I10", "I7"),
         isr_changes.IsrChanges,
@@ -91,7 +92,7 @@ PLANTED = (
     Planted(
         "a follower joins the ISR below the start of the epoch",
         "eligible",
-        20,
+        150,
         ("I7",),
         leader_module,
         "may_join",
@@ -174,9 +175,9 @@ PLANTED = (
         "reboot",
         20,
         ("I1", "I4", "I7"),
-        ReplicaProcess,
-        "_sync",
-        sabotage.report_sync_at_once(ReplicaProcess._sync),
+        ReplicaRunner,
+        "synced",
+        sabotage.report_what_is_written,
     ),
     Planted(
         "the controller speaks before its log is synced",

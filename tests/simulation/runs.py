@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raylog.core.invariants import InvariantBroken
-from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
 from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
@@ -37,14 +36,13 @@ def run_seed(
     seed: int,
     profile: str,
     *,
-    machine_class: type[ReplicaMachine] = ReplicaMachine,
     faults: Faults | None = None,
     validate: bool = True,
 ) -> Result:
     """Run one seed of a profile to its end or to the first violation.
 
     Without ``validate`` the machines do not check themselves at each step, and the checkers outside are on their own.
-    ``machine_class`` and ``faults`` (in place of those the seed draws) are for partitions only.
+    ``faults``, in place of those the seed draws, are for partitions only.
     """
     if profile == VOTERS:
         return _run_voters(seed)
@@ -56,7 +54,7 @@ def run_seed(
         simulation = GroupSimulation(seed, group_faults.draw(seed), validate=validate)
     else:
         options = faults or draw_faults(profile, seed)
-        simulation = Simulation(seed, options, machine_class=machine_class, validate=validate)
+        simulation = Simulation(seed, options, validate=validate)
     violation: Violation | None = None
     with _collector_at_rest():
         try:

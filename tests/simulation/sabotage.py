@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from raylog.actors.replica_runner import ReplicaRunner
 from raylog.core.controller import isr_changes
 from raylog.core.controller.election import Standing
 from raylog.core.controller.events import IsrChangeReceived
@@ -177,16 +178,10 @@ def forget_producers(original: Callable[..., None]) -> Callable[..., None]:
     return assign
 
 
-def report_sync_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    """The shell says that the disk has what was just handed to it."""
-
-    def sync(self: ReplicaProcess) -> None:
-        original(self)
-        machine = self.machine
-        if machine is not None and machine.durable_end_offset < machine.log_end_offset:
-            self.step(Synced(cause="lie", now_ms=self.world.now_ms, end_offset=machine.log_end_offset))
-
-    return sync
+def report_what_is_written(self: ReplicaRunner) -> None:
+    """The shell reports that the disk has what was handed to it."""
+    end = Offset(self.log.log_end_offset)
+    self.feed(Synced(cause="lie", now_ms=self._now_ms(), end_offset=end))
 
 
 def lost_logs_lead(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:

@@ -142,7 +142,7 @@ def a_divergence_comes_twice(simulation: Simulation) -> None:
     cut_off: list[int] = []
 
     def twice(source: int, target: int, deliver: Any, *args: Any) -> bool:
-        if getattr(deliver, "__func__", None) is ReplicaProcess._fetch_answered and args[0](0).diverging is not None:
+        if getattr(deliver, "__func__", None) is ReplicaProcess.fetch_answered and args[1][3] is not None:
             world.after(800_000, deliver, *args)
         return send(source, target, deliver, *args)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylog.core.ids import NO_LEADER
-from raylog.core.replication.replica import ReplicaMachine
+from raylog.core.replication.events import SendFetch
 from raylog.core.replication.state import PartitionState
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Administrator, Consumer, Producer
@@ -35,12 +35,10 @@ class Simulation:
         seed: int,
         faults: Faults,
         *,
-        machine_class: type[ReplicaMachine] = ReplicaMachine,
         validate: bool = True,
     ) -> None:
         """Set up everything; :meth:`run` carries it through. ``validate``: each machine checks itself at each step."""
         self.faults = faults
-        self.machine_class = machine_class
         self.validate = validate
         self.world = World(seed)
         self.network = Network(self.world, faults)
@@ -112,7 +110,7 @@ class Simulation:
             if process is None or not process.alive:
                 self.start_replica(broker)
             else:
-                process.crash_after_effects = None
+                process.crash_after(None)
                 process.wake()
 
     def _converge(self) -> None:
@@ -295,12 +293,11 @@ class Simulation:
         if process is not None and process.alive:
             process.delete_records(request)
 
-    def deliver_fetch(self, sender: ReplicaProcess, effect: object) -> None:
-        """A fetch reaches whoever runs on the leader's broker now."""
-        leader = getattr(effect, "leader", 0)
-        process = self.processes.get(leader)
+    def deliver_fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
+        """A fetch reaches the process that runs on the leader's broker now."""
+        process = self.processes.get(fetch.leader)
         if process is not None and process.alive:
-            process.fetch(sender, effect)  # type: ignore[arg-type]  # only SendFetch effects are sent here
+            process.fetch(sender, fetch)
 
     def maybe_late_state(self, incarnation: int, state: PartitionState) -> None:
         """A copy of a partition state may reach the replica late, and then perhaps its next life."""

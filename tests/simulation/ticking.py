@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import Effect, Event, ProposeIsr, ResignLeadership, Tick
@@ -11,10 +13,10 @@ LOOKED_FOR = (ProposeIsr, ResignLeadership)
 """What members that lag and disks that go on failing lead to: no tick is due for them, each looks for them."""
 
 
-def checked_step(machine: ReplicaMachine, event: Event) -> Outbox[Effect]:
-    """Step the machine. Raises InvariantBroken by its own rules, or when a tick does something early."""
+def checked_step(machine: ReplicaMachine, step: Callable[[Event], Outbox[Effect]], event: Event) -> Outbox[Effect]:
+    """Have the machine take its step. Raises InvariantBroken by its own rules, or when a tick does something early."""
     is_early = isinstance(event, Tick) and machine.next_due_ms(event.now_ms, event.now_ms + 1) > event.now_ms
-    out = machine.step(event)
+    out = step(event)
     if is_early:
         done = [one for one in (*out.now, *out.after_sync) if not isinstance(one, LOOKED_FOR)]
         require(not done, f"a tick had something to do before it was due: {done}")

@@ -9,23 +9,31 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from raylog.client.ray_session import own_ray_options, running_ray_address
+from raylog.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
 from raylog.core.config import ClusterConfig, validate_cluster_config
-from raylog.core.errors import DataDirectoryError, NoClusterFound, StartFailed
+from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.kept import NODE_FOLDER, embedded_folders, kept
 from raylog.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.one_broker import resume_brokers, start_broker, stop_broker
+from raylog.placement import (
+    LOOPBACK,
+    BrokerPlacement,
+    broker_placements,
+    check_directories,
+    nodes_that_offer,
+    this_node,
+)
 from raylog.ray_note import leave_note
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.serving import Serving
 from raylog.stated import check_hosts, plaintext_is_allowed
 from raylog.stopping import actor_names, stop_actors
-from raylog.survey import adopt, check_metadata, join_nodes
+from raylog.survey import adopt, join_nodes
 from raylog.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
 
 if TYPE_CHECKING:
@@ -35,22 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POLL_S: Final = 0.05
-CALL_TIMEOUT_S: Final = 15.0
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
-LOOPBACK: Final = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class _Seat:
-    """Where one broker will run. ``broker`` None: on a node of its own, with the id that its directory has or gets."""
-
-    broker: int | None
-    node_id: str
-    host: str
-    folder: Path
 
 
 class Cluster:
@@ -68,7 +63,7 @@ class Cluster:
 
         Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds.
         """
-        return _status(CALL_TIMEOUT_S)
+        return cluster_status(CALL_TIMEOUT_S)
 
     def bootstrap(self) -> str:
         """Return ``host:port[,host:port...]`` of the brokers, for clients without Ray (with :meth:`secret`)."""
@@ -99,7 +94,7 @@ class Cluster:
         """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
         import ray
 
-        info = ray.get(_controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
+        info = ray.get(controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
         secret: bytes = info["secret"]
         return secret.hex()
 
@@ -131,7 +126,7 @@ class Cluster:
 
         Raises :class:`InvalidRequest` for an unknown broker, :class:`StartFailed` when it does not serve in time.
         """
-        start_broker(self.status, _controller(), broker, timeout_s=timeout_s)
+        start_broker(self.status, controller(), broker, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         """Return the cluster itself."""
@@ -185,17 +180,16 @@ def start(
     deadline = time.monotonic() + timeout_s
     ran_before = True
     try:
-        seats = _seats(root, brokers)
-        check_hosts([seat.host for seat in seats], allow_plaintext)
-        ran_before = _check_directories(root, seats)
-        is_known = _join(root, seats, join, deadline, ran_before)
-        seats = _seats(root, brokers)  # with those that --join waited for: they have the secrets
-        _wait_until_made(_make_actors(root, seats, settings, is_known, allow_plaintext), deadline)
-        stopped = [one["broker"] for one in _status(max(0.1, deadline - time.monotonic()))["brokers"] if one["stopped"]]
-        resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
-        _wait_until_serving(seats, deadline, timeout_s)
+        placements = broker_placements(root, brokers)
+        check_hosts([placement.host for placement in placements], allow_plaintext)
+        ran_before = check_directories(root, placements)
+        is_known = _join(root, placements, join, deadline, ran_before)
+        placements = broker_placements(root, brokers)  # with those that --join waited for: they have the secrets
+        _wait_until_made(_make_actors(root, placements, settings, is_known, allow_plaintext), deadline)
+        _resume_stopped(deadline)
+        _wait_until_serving(placements, deadline, timeout_s)
         leave_note(root)
-        keep_voters(root, _status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
+        keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
     except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
         if not ran_before:
             stop_actors(STOP_TIMEOUT_S)
@@ -206,9 +200,16 @@ def start(
     return Cluster(owns_ray=owns_ray, ignored_config=ignored)
 
 
+def _resume_stopped(deadline: float) -> None:
+    """Bring back the brokers that were stopped on purpose in an earlier life of the cluster."""
+    brokers = cluster_status(max(0.1, deadline - time.monotonic()))["brokers"]
+    stopped = [broker["broker"] for broker in brokers if broker["stopped"]]
+    resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
+
+
 def _ignored(settings: Mapping[str, str], deadline: float) -> dict[str, str]:
     """Return, and say, what a running cluster was not given."""
-    running: dict[str, str] = _status(max(0.1, deadline - time.monotonic()))["config"]
+    running: dict[str, str] = cluster_status(max(0.1, deadline - time.monotonic()))["config"]
     ignored = ignored_settings(settings, running)
     if ignored:
         logger.warning("%s", what_was_ignored(ignored, running))
@@ -222,59 +223,61 @@ def _shut_ray_down() -> None:
     wait_for_ended()
 
 
-def _join(root: Path, seats: list[_Seat], join: bool, deadline: float, ran_before: bool) -> bool:
+def _join(root: Path, placements: list[BrokerPlacement], join: bool, deadline: float, ran_before: bool) -> bool:
     """Return whether the cluster exists already. A directory that does not know it is given its identity."""
     import ray
 
     if ran_before:
-        info = ray.get(_controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
+        info = ray.get(controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
         adopt(root, cluster_id=info["cluster_id"])
-        adopt_secrets(root, ray.get(_controller().secrets.remote(), timeout=CALL_TIMEOUT_S))
+        adopt_secrets(root, ray.get(controller().secrets.remote(), timeout=CALL_TIMEOUT_S))
     if ran_before or kept_voters(root):
         return True
-    if seats[0].broker is not None:
+    if placements[0].broker is not None:
         if join:
             raise StartFailed("--join needs Ray nodes that offer the resource 'raylog'; none is there.")
         return any(log for folder in embedded_folders(root) for log in folder.glob("metadata/*/*.log"))
     return join_nodes(
-        root, lambda: [(one.node_id, one.host, one.folder) for one in _seats(root, None)], deadline if join else None
+        root,
+        lambda: [(found.node_id, found.host, found.folder) for found in broker_placements(root, None)],
+        deadline if join else None,
     )
 
 
 def _make_actors(
-    root: Path, seats: list[_Seat], settings: Mapping[str, str], is_known: bool, allow_plaintext: bool
+    root: Path, placements: list[BrokerPlacement], settings: Mapping[str, str], is_known: bool, allow_plaintext: bool
 ) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by what they are."""
     from raylog.actors import ray_actors, ray_support
     from raylog.actors.specs import BrokerSpec, ControllerSpec
 
-    embedded = [seat for seat in seats if seat.broker is not None]
+    embedded = [placement for placement in placements if placement.broker is not None]
     if not embedded:
-        gather(root, [seat.node_id for seat in seats], _this_node())
+        gather(root, [placement.node_id for placement in placements], this_node())
     kept(root, "secret")
     secret = own_secrets(root)
     cluster_id = kept(root, "cluster-id")
 
-    def spec_of(seat: _Seat) -> BrokerSpec:
+    def spec_of(placement: BrokerPlacement) -> BrokerSpec:
         return BrokerSpec(
-            broker=seat.broker,
-            folder=seat.folder,
+            broker=placement.broker,
+            folder=placement.folder,
             secret=secret,
             cluster_id=cluster_id[:32],
-            node_id=seat.node_id,
-            host=seat.host,
+            node_id=placement.node_id,
+            host=placement.host,
             allow_plaintext=allow_plaintext,
         )
 
     if not embedded:
-        provide(secret, [seat.node_id for seat in seats], _this_node())
+        provide(secret, [placement.node_id for placement in placements], this_node())
     voters = kept_voters(root)
     if not is_known:
         most = ClusterConfig.from_dict(settings).metadata_voters_max
         if embedded:
-            voters = found_embedded([seat.folder for seat in embedded], most)
+            voters = found_embedded([placement.folder for placement in embedded], most)
         else:
-            voters = found_on_nodes([ray_actors.make_broker(spec_of(seat)) for seat in seats], most)
+            voters = found_on_nodes([ray_actors.make_broker(spec_of(placement)) for placement in placements], most)
         keep_voters(root, voters)
     made = {}
     made["the controller"] = ray_actors.make_controller(
@@ -288,10 +291,10 @@ def _make_actors(
             node_folder=None if embedded else root / NODE_FOLDER,
             allow_plaintext=allow_plaintext,
         ),
-        node_id=_this_node(),
+        node_id=this_node(),
     )
-    for seat in embedded:
-        made[f"broker {seat.broker}"] = ray_actors.make_broker(spec_of(seat))
+    for placement in embedded:
+        made[f"broker {placement.broker}"] = ray_actors.make_broker(spec_of(placement))
     return made
 
 
@@ -313,53 +316,6 @@ def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
                 time.sleep(POLL_S)
 
 
-def _check_directories(root: Path, seats: list[_Seat]) -> bool:
-    """Raise before anything is started when the directories are in use, another cluster's, or without their metadata.
-
-    Returns whether the cluster of this directory runs already.
-    """
-    from raylog.core.errors import RaylogError
-    from raylog.storage.directory import META, DataDirectory
-
-    running = _controller_folder()
-    if running == str(root):
-        return True
-    if running is not None:
-        raise StartFailed(
-            f"A Raylog cluster with its data in {running} runs in this Ray cluster already; use raylog.connect(), or "
-            "stop it first."
-        )
-    if seats[0].broker is not None:
-        check_metadata(root)
-    known = root / "cluster-id"
-    cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
-    for seat in seats:
-        # A folder without this file may be an empty disk that is mounted there: the broker will make it its own.
-        if seat.node_id == _this_node() and (seat.folder / META).exists():
-            try:
-                DataDirectory.open(seat.folder, cluster_id=cluster_id, broker_id=seat.broker).close()
-            except RaylogError as error:
-                raise DataDirectoryError(str(error)) from None
-    return False
-
-
-def _controller_folder() -> str | None:
-    """Return the data directory of the cluster that runs in this Ray cluster, None when none runs."""
-    import ray
-
-    deadline = time.monotonic() + CALL_TIMEOUT_S
-    while True:
-        try:
-            folder: str = ray.get(_controller().folder.remote(), timeout=max(0.1, deadline - time.monotonic()))
-            return folder
-        except ray.exceptions.ActorUnavailableError:  # it is being restarted
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(POLL_S)
-        except (NoClusterFound, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            return None
-
-
 def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:
     """Return a handle to the cluster that runs in the Ray cluster at ``address`` (default: this session's, or "auto").
 
@@ -375,7 +331,7 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
             ray.init(address=wanted, log_to_driver=False)
         except (ConnectionError, ValueError) as error:
             raise NoClusterFound(f"No Ray cluster answers at {wanted}: {error}") from None
-    _status(timeout_s)
+    cluster_status(timeout_s)
     return Cluster(owns_ray=False)
 
 
@@ -399,85 +355,19 @@ def _ensure_ray(address: str | None) -> bool:
     return True
 
 
-def _nodes_that_offer() -> set[str | int]:
-    import ray
-
-    from raylog.actors.node_watch import offering
-
-    return {node.node_id for node in offering(ray.nodes())}  # type: ignore[no-untyped-call]
-
-
-def _this_node() -> str:
-    import ray
-
-    node_id: str = ray.get_runtime_context().get_node_id()
-    return node_id
-
-
-def _seats(root: Path, brokers: int | None) -> list[_Seat]:
-    import ray
-
-    from raylog.actors.naming import broker_folder
-    from raylog.actors.node_watch import offering
-
-    nodes = offering(ray.nodes())  # type: ignore[no-untyped-call]
-    if nodes:
-        if brokers is not None and brokers != len(nodes):
-            raise StartFailed(
-                f"brokers={brokers}, but {len(nodes)} nodes offer the resource 'raylog', and each gets one broker; "
-                "leave the argument out."
-            )
-        return [_Seat(broker=None, node_id=node.node_id, host=node.host, folder=root / NODE_FOLDER) for node in nodes]
-    known = len(embedded_folders(root))
-    count = brokers if brokers is not None else max(known, 1)
-    if count < known:
-        raise StartFailed(
-            f"{root} holds the data of {known} brokers; start it with brokers={known}, or leave the argument out."
-        )
-    here = _this_node()
-    return [
-        _Seat(broker=number, node_id=here, host=LOOPBACK, folder=broker_folder(root, number))
-        for number in range(1, count + 1)
-    ]
-
-
-def _controller() -> Any:
-    import ray
-
-    from raylog.actors.naming import CONTROLLER, NAMESPACE
-
-    try:
-        return ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-    except ValueError:
-        raise NoClusterFound from None
-
-
-def _status(timeout_s: float) -> dict[str, Any]:
-    import ray
-
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            found: dict[str, Any] = ray.get(
-                _controller().status.remote(), timeout=max(0.1, deadline - time.monotonic())
-            )
-            return found
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-            if time.monotonic() >= deadline:
-                raise NoClusterFound(
-                    f"The controller did not answer within {timeout_s:.0f} s ({type(error).__name__}); it is being "
-                    "restarted, or the cluster is gone: see `raylog status`."
-                ) from None
-            time.sleep(POLL_S)
-
-
-def _wait_until_serving(seats: list[_Seat], deadline: float, timeout_s: float) -> None:
-    embedded = seats[0].broker is not None
-    waiting = Serving({seat.broker if seat.broker is not None else seat.node_id: seat.host for seat in seats}, embedded)
+def _wait_until_serving(placements: list[BrokerPlacement], deadline: float, timeout_s: float) -> None:
+    embedded = placements[0].broker is not None
+    waiting = Serving(
+        {
+            placement.broker if placement.broker is not None else placement.node_id: placement.host
+            for placement in placements
+        },
+        embedded,
+    )
 
     def serving() -> bool:
-        status = _status(max(0.1, deadline - time.monotonic()))
-        return waiting.look(status, time.monotonic(), _nodes_that_offer)
+        status = cluster_status(max(0.1, deadline - time.monotonic()))
+        return waiting.look(status, time.monotonic(), nodes_that_offer)
 
     try:
         _wait_for(serving, deadline, "")

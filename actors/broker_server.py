@@ -8,30 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from raylog.actors import permissions
-from raylog.actors.arguments import Check, arguments, each, optional, text
 from raylog.actors.controller_link import ControllerLink, FindController
-from raylog.actors.controller_requests import (
-    ALTER_REASSIGNMENTS,
-    ALTER_TOPIC_CONFIG,
-    CREATE_PARTITIONS,
-    CREATE_TOPIC,
-    DELETE_TOPIC,
-    ELECT_LEADERS,
-    RAISE_FEATURE_LEVEL,
-    RESUME_BROKER,
-    STOP_BROKER,
-)
 from raylog.actors.metadata_answers import coordinator_index, metadata_answer
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.specs import BrokerSpec
 from raylog.actors.supervisor import ReplicaSupervisor, ReplicaWorkshop
 from raylog.actors.transport import client_secret, listen
-from raylog.actors.voter import VOTER_METHODS
 from raylog.actors.voter_files import make_founder
 from raylog.actors.voter_host import VoterHost
 from raylog.actors.voters_note import VotersNote
@@ -43,7 +29,6 @@ from raylog.core.errors import (
     AuthenticationFailed,
     ConnectionFailed,
     CoordinatorNotAvailable,
-    InvalidRequest,
     NotController,
     RaylogError,
     RequestTimedOut,
@@ -51,6 +36,26 @@ from raylog.core.errors import (
 )
 from raylog.core.features import SUPPORTED
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
+from raylog.protocol.admin import DESCRIBE_CLUSTER, DescribeClusterRequest
+from raylog.protocol.broker import (
+    BROKER,
+    BrokerMetricsRequest,
+    FindCoordinatorReply,
+    FindCoordinatorRequest,
+    InitProducerIdReply,
+    InitProducerIdRequest,
+    MetadataRequest,
+)
+from raylog.protocol.controller import (
+    ALLOCATE_PRODUCER_IDS,
+    ENSURE_COORDINATOR,
+    REGISTER_BROKER,
+    AllocateProducerIdsRequest,
+    EnsureCoordinatorRequest,
+    RegisterBrokerRequest,
+)
+from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
+from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request, TooManyPendingCalls
 from raylog.storage.directory import DataDirectory
 
@@ -88,7 +93,7 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = listen(self._on_request, spec, permissions.BROKER)
+        self._server = listen(self._on_request, spec, permissions(BROKER))
         self.endpoint: tuple[str, int] = ("", 0)
         self._workshop = workshop
         self._supervisor: ReplicaSupervisor | None = None
@@ -209,24 +214,25 @@ class BrokerServer:
     async def _enter(self, directory: DataDirectory, connection: Connection) -> None:
         host, port = self.endpoint
         reply = await connection.call(
-            "register_broker",
-            [
-                NO_LEADER if directory.broker_id is None else directory.broker_id,
-                self._incarnation,
-                self.spec.node_id,
-                host,
-                port,
-                directory.directory_id,
-                directory.cluster_id,
-                *SUPPORTED,
-            ],
+            REGISTER_BROKER.name,
+            RegisterBrokerRequest(
+                broker=NO_LEADER if directory.broker_id is None else directory.broker_id,
+                incarnation=self._incarnation,
+                node_id=self.spec.node_id,
+                host=host,
+                port=port,
+                directory_id=directory.directory_id,
+                cluster_id=directory.cluster_id,
+                lowest_level=SUPPORTED.lowest,
+                highest_level=SUPPORTED.highest,
+            ),
             timeout_s=REGISTER_TIMEOUT_S,
         )
-        incarnation, _, _, version, snapshot, broker = reply.args[:6]
+        registered = REGISTER_BROKER.read_reply(reply.args)
         self._refusal = ""
-        directory.assign_broker(broker)
-        self._incarnation = incarnation
-        image = MetadataImage.restore(version, [record_from_wire(row) for row in snapshot])
+        directory.assign_broker(registered.broker)
+        self._incarnation = registered.incarnation
+        image = MetadataImage.restore(registered.version, [record_from_wire(row) for row in registered.snapshot])
         self.image = image
         self.metrics.begin(image)
         self._updated.set()
@@ -236,15 +242,13 @@ class BrokerServer:
         self._registered.set()
         self._settled.set()
         if self._supervisor is None:
-            self._supervisor = ReplicaSupervisor(self.spec, broker, self._workshop, self._newest_image)
+            self._supervisor = ReplicaSupervisor(self.spec, registered.broker, self._workshop, self._newest_image)
             self._supervisor.start()
         self._supervisor.reconcile(image)
 
     def _on_controller_message(self, request: Request) -> None:
-        if request.method != "metadata_update":
-            request.fail(InvalidRequest(f"A broker knows no message {request.method!r} from the controller."))
-            return
-        from_version, rows = request.args[:2]
+        update: MetadataUpdate = BROKER_SESSION.read_request(request.method, request.args)
+        from_version, rows = update.from_version, update.records
         if from_version + len(rows) <= self.image.version:
             return
         if from_version != self.image.version:
@@ -263,8 +267,8 @@ class BrokerServer:
     async def _newest_image(self) -> MetadataImage:
         """Return metadata as new as the controller's now, or newer; raises RaylogError, TimeoutError."""
         async with asyncio.timeout(FORWARD_TIMEOUT_S):
-            reply = await self._link.call("describe_cluster", [], timeout_s=FORWARD_TIMEOUT_S)
-            version = int(reply.args["version"])
+            reply = await self._link.call(DESCRIBE_CLUSTER.name, DescribeClusterRequest(), timeout_s=FORWARD_TIMEOUT_S)
+            version = DESCRIBE_CLUSTER.read_reply(reply.args).version
             while self.image.version < version:
                 self._updated.clear()
                 await self._updated.wait()
@@ -273,25 +277,21 @@ class BrokerServer:
     # ------------------------------------------------------------ clients
 
     def _on_request(self, request: Request) -> None:
-        if request.method in VOTER_METHODS:
-            self._voter.on_request(request)
-            return
-        checks = _ARGUMENTS.get(request.method)
-        if checks is None:
-            raise InvalidRequest(f"A broker knows no method {request.method!r}.")
-        args = arguments(request, *checks)
-        if request.method == "metadata":
-            self._answer_metadata(request, *args)
-        elif request.method == "init_producer_id":
-            self._spawn(self._init_producer_id(request), request)
-        elif request.method == "find_coordinator":
-            self._find_coordinator(request, *args)
-        elif request.method == "broker_metrics":
-            self._spawn(self._answer_metrics(request), request)
-        else:
-            self._spawn(self._forward(request), request)
+        match args := BROKER.read_request(request.method, request.args):
+            case MetadataRequest():
+                self._answer_metadata(request, args.topics)
+            case InitProducerIdRequest():
+                self._spawn(self._init_producer_id(request), request)
+            case FindCoordinatorRequest():
+                self._find_coordinator(request, args.key_type, args.key)
+            case BrokerMetricsRequest():
+                self._spawn(self._answer_metrics(request), request)
+            case _ if BROKER.methods[request.method].forwarded:
+                self._spawn(self._forward(request), request)
+            case _:
+                self._voter.on_request(request, args)
 
-    def _answer_metadata(self, request: Request, names: list[str] | None) -> None:
+    def _answer_metadata(self, request: Request, names: Sequence[str] | None) -> None:
         if not self._registered.is_set():
             request.fail(NotController("This broker is still waiting for the controller; try again."))
             return
@@ -303,22 +303,28 @@ class BrokerServer:
     async def _init_producer_id(self, request: Request) -> None:
         async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
             if not self._producer_ids:
-                reply = await self._link.call("allocate_producer_ids", [PRODUCER_ID_BLOCK], timeout_s=FORWARD_TIMEOUT_S)
-                first, count = reply.args[:2]
-                self._producer_ids = list(range(first + count - 1, first - 1, -1))
-            request.reply([self._producer_ids.pop(), 0])
+                reply = await self._link.call(
+                    ALLOCATE_PRODUCER_IDS.name,
+                    AllocateProducerIdsRequest(PRODUCER_ID_BLOCK),
+                    timeout_s=FORWARD_TIMEOUT_S,
+                )
+                block = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
+                self._producer_ids = list(range(block.first + block.count - 1, block.first - 1, -1))
+            request.reply(InitProducerIdReply(self._producer_ids.pop(), 0))
 
     def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
         topic_behind(kind)  # before the look into the metadata: an earlier release may have entered other kinds
         index = coordinator_index(self.image, key)
         found = self.image.coordinators.get((kind, index))
         if found is not None and found.port:
-            request.reply([index, found.host, found.port])
+            request.reply(FindCoordinatorReply(index, found.host, found.port))
         else:
             self._spawn(self._ensure_coordinator(request, kind, index), request)
 
     async def _ensure_coordinator(self, request: Request, kind: str, index: int) -> None:
-        await self._link.call("ensure_coordinator", [kind, index], timeout_s=FORWARD_TIMEOUT_S)
+        await self._link.call(
+            ENSURE_COORDINATOR.name, EnsureCoordinatorRequest(kind, index), timeout_s=FORWARD_TIMEOUT_S
+        )
         request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
 
     async def _forward(self, request: Request) -> None:
@@ -344,23 +350,3 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
 
 _UNANSWERED: Final = (ConnectionFailed, RequestTimedOut, AuthenticationFailed, TooManyPendingCalls)
 """What this broker raises itself where the controller cannot be asked."""
-
-
-_ARGUMENTS: Final[Mapping[str, tuple[Check, ...]]] = {
-    "metadata": (optional(each(text)),),
-    "init_producer_id": (),
-    "find_coordinator": (text, text),
-    "broker_metrics": (),
-    "create_topic": CREATE_TOPIC,
-    "delete_topic": DELETE_TOPIC,
-    "alter_topic_config": ALTER_TOPIC_CONFIG,
-    "create_partitions": CREATE_PARTITIONS,
-    "alter_partition_reassignments": ALTER_REASSIGNMENTS,
-    "list_partition_reassignments": (),
-    "elect_leaders": ELECT_LEADERS,
-    "stop_broker": STOP_BROKER,
-    "resume_broker": RESUME_BROKER,
-    "describe_cluster": (),
-    "raise_feature_level": RAISE_FEATURE_LEVEL,
-}
-"""What each method takes; those from ``create_topic`` on go on to the controller."""

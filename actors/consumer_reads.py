@@ -19,6 +19,18 @@ from raylog.actors.tail_reader import TailReader
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
 from raylog.core.replication.replica import ReplicaMachine
+from raylog.protocol.message import NONE
+from raylog.protocol.replica import (
+    FetchNearReply,
+    FetchNearRequest,
+    FetchReply,
+    FetchRequest,
+    ListOffsetsReply,
+    ListOffsetsRequest,
+    NearSlice,
+    OffsetForLeaderEpochReply,
+    OffsetForLeaderEpochRequest,
+)
 from raylog.rpc import Request, machine_number
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -64,30 +76,17 @@ class ConsumerReads:
         self.waiting: list[ParkedFetch] = []
         """The fetches that are parked."""
 
-    def fetch(
-        self,
-        request: Request,
-        leader_epoch: int,
-        offset: int,
-        max_bytes: int,
-        min_bytes: int,
-        max_wait_ms: int,
-        _isolation: int,
-        machine: int | None = None,
-    ) -> None:
-        """Answer a consumer's fetch at once when there is something to read, else park it.
-
-        ``machine`` is the number of the consumer's machine if it would rather read the files itself.
-        """
-        leading = self._leading(request, leader_epoch)
+    def fetch(self, request: Request, args: FetchRequest | FetchNearRequest) -> None:
+        """Answer a consumer's fetch at once when there is something to read, else park it."""
+        leading = self._leading(request, args.current_leader_epoch)
         if leading is None:
             return
-        max_bytes = min(max_bytes, FETCH_BYTES_MAX)
-        deadline_ms = monotonic_ms() + max_wait_ms
-        is_near = machine is not None and machine == machine_number()
-        least = min(min_bytes, max_bytes)
-        waiting = ParkedFetch(request, offset, max_bytes, least, deadline_ms, is_near, monotonic_ns())
-        if not self._try(leading, waiting, expired=max_wait_ms <= 0):
+        max_bytes = min(args.max_bytes, FETCH_BYTES_MAX)
+        deadline_ms = monotonic_ms() + args.max_wait_ms
+        is_near = type(args) is FetchNearRequest and args.machine == machine_number()
+        least = min(args.min_bytes, max_bytes)
+        waiting = ParkedFetch(request, args.fetch_offset, max_bytes, least, deadline_ms, is_near, monotonic_ns())
+        if not self._try(leading, waiting, expired=args.max_wait_ms <= 0):
             self.waiting.append(waiting)
 
     def wake(self) -> None:
@@ -117,30 +116,30 @@ class ConsumerReads:
         for one in parked:
             one.request.fail(NotLeaderOrFollower())
 
-    def list_offsets(self, request: Request) -> None:
+    def list_offsets(self, request: Request, args: ListOffsetsRequest) -> None:
         """Answer where a timestamp, the start, the end or the newest record is."""
-        leader_epoch, timestamp = request.args[2:4]
-        machine = self._leading(request, leader_epoch)
+        timestamp = args.timestamp
+        machine = self._leading(request, args.current_leader_epoch)
         if machine is None:
             return
         epoch = machine.leader_epoch
         if timestamp == EARLIEST:
-            request.reply([self._log.log_start_offset, -1, epoch])
+            request.reply(ListOffsetsReply(self._log.log_start_offset, NONE, epoch))
             return
         upper = machine.exposed_high_watermark
         if upper is None:
             request.fail(OffsetNotAvailable())
         elif timestamp == LATEST:
-            request.reply([upper, -1, epoch])
+            request.reply(ListOffsetsReply(upper, NONE, epoch))
         else:
             self._answer_time(request, timestamp, upper, epoch)
 
-    def end_of_epoch(self, request: Request) -> None:
+    def end_of_epoch(self, request: Request, args: OffsetForLeaderEpochRequest) -> None:
         """Answer where the records of a leader epoch end here: a consumer compares that with what it has read."""
-        leader_epoch, epoch = request.args[2:4]
-        machine = self._leading(request, leader_epoch)
+        machine = self._leading(request, args.current_leader_epoch)
         if machine is not None:
-            request.reply([*machine.end_of_epoch(LeaderEpoch(epoch)), self._log.log_start_offset])
+            epoch, end = machine.end_of_epoch(LeaderEpoch(args.leader_epoch))
+            request.reply(OffsetForLeaderEpochReply(epoch, end, self._log.log_start_offset))
 
     def _answer_time(self, request: Request, timestamp: int, upper: int, epoch: int) -> None:
         try:
@@ -151,7 +150,8 @@ class ConsumerReads:
         except RaylogError as error:
             request.fail(error)
             return
-        request.reply([-1, -1, epoch] if found is None else [found[0], found[1], epoch])
+        offset, found_ms = (NONE, NONE) if found is None else found
+        request.reply(ListOffsetsReply(offset, found_ms, epoch))
 
     def _leading(self, request: Request, leader_epoch: int) -> ReplicaMachine | None:
         machine = self._machine()
@@ -173,7 +173,7 @@ class ConsumerReads:
             upper = Offset(min(upper, waiting.offset))
         records: Records = b""
         found_bytes = 0
-        places: list[list[str | int]] = []
+        places: list[NearSlice] = []
         try:
             # A reader at the end takes one append after the other: nothing is looked up in the log for those.
             if waiting.is_near and not self._tail.is_small(waiting.offset, NEAR_BYTES_MIN):
@@ -191,11 +191,12 @@ class ConsumerReads:
         counters.bytes_out += found_bytes
         counters.fetch.observe_ns(monotonic_ns() - waiting.began_ns)
         mark = -1 if exposed is None else exposed
-        answer = [mark, mark, self._log.log_start_offset]
-        waiting.request.reply([*answer, places] if waiting.is_near else answer, records)
+        start = self._log.log_start_offset
+        reply = FetchNearReply(mark, mark, start, places) if waiting.is_near else FetchReply(mark, mark, start)
+        waiting.request.reply(reply, records)
         return True
 
-    def _places(self, offset: int, upper: int) -> tuple[list[list[str | int]], int]:
+    def _places(self, offset: int, upper: int) -> tuple[list[NearSlice], int]:
         """Where the batches from an offset on lie, and how many bytes they are; nowhere if they are few."""
         if upper <= offset <= self._log.log_end_offset:
             return [], 0
@@ -203,7 +204,7 @@ class ConsumerReads:
         size = sum(one.length for one in found)
         if size < NEAR_BYTES_MIN:
             return [], 0
-        return [[os.path.abspath(path), *numbers] for path, *numbers in found], size
+        return [NearSlice(os.path.abspath(path), *numbers) for path, *numbers in found], size
 
     def _read(self, waiting: ParkedFetch, upper: int) -> Records:
         if upper < waiting.offset <= self._log.log_end_offset:

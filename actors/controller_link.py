@@ -14,6 +14,7 @@ from typing import Final
 
 from raylog.actors.transport import dial
 from raylog.core.errors import NotController, RaylogError, StaleBrokerEpoch
+from raylog.protocol.controller import SESSION_HEARTBEAT, SessionHeartbeatRequest
 from raylog.rpc import Connection, Handler, Reply, Request, Secret
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class ControllerLink:
         handler: Handler,
         heartbeat_s: float,
         on_superseded: Callable[[str], None],
-        report: Callable[[], list[object]] = list,
+        report: Callable[[], SessionHeartbeatRequest] = SessionHeartbeatRequest,
     ) -> None:
         """``register`` speaks first on every new connection; ``handler`` gets what the controller sends afterwards.
 
@@ -163,7 +164,7 @@ class ControllerLink:
 
         try:
             while not closed.is_set():
-                beat = connection.call_nowait("heartbeat", self._report(), timeout_s=ANSWER_TIMEOUT_S)
+                beat = connection.call_nowait(SESSION_HEARTBEAT.name, self._report(), timeout_s=ANSWER_TIMEOUT_S)
                 beat.add_done_callback(answered)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation

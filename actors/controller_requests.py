@@ -2,253 +2,246 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from raylog.actors.arguments import Check, arguments, each, flag, later, optional, row, table, text, whole
 from raylog.core.controller import events as ev
-from raylog.core.errors import InvalidRequest
-from raylog.core.features import FIRST_LEVEL, LevelRange
+from raylog.core.features import LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
-from raylog.rpc import Request
+from raylog.protocol import admin, controller
+from raylog.protocol.message import Message
 
 
-def event_for(request: Request, session: int, number: int, now_ms: int) -> ev.Event:
-    """Return the event for a request on ``session``; ``number`` is what the machine will answer to.
+class Arrival(NamedTuple):
+    """When and where a request came, and the number that the machine answers to."""
 
-    Raises :class:`InvalidRequest` for a method that the controller does not know and for arguments of the wrong shape.
-    """
-    known = _METHODS.get(request.method)
-    if known is None:
-        raise InvalidRequest(f"The controller knows no method {request.method!r}.")
-    build, *checks = known
-    event: ev.Event = build(session, number, now_ms, arguments(request, *checks))
-    return event
+    session: int
+    request: int
+    now_ms: int
 
 
-def heartbeat_event(request: Request, session: int, now_ms: int) -> ev.SessionHeard:
-    """Return the event for a sign of life, which nobody answers but the shell; it may report a disk that hangs."""
-    [hanging_ms] = arguments(request, later(whole, 0)) if request.args else [0]
-    return ev.SessionHeard(cause="heartbeat", now_ms=now_ms, session=session, disk_hanging_ms=hanging_ms)
+def event_for(args: Message, session: int, number: int, now_ms: int) -> ev.Event:
+    """Return the event for a request on ``session``; ``number`` is what the machine answers to."""
+    return BUILDERS[type(args)](args, Arrival(session, number, now_ms))
 
 
-def _register_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    broker, incarnation, node_id, host, port, directory_id, cluster_id, lowest, highest = args
+def heartbeat_event(args: controller.SessionHeartbeatRequest, session: int, now_ms: int) -> ev.SessionHeard:
+    """Return the event for a sign of life, which the shell answers; it may report a disk that hangs."""
+    return ev.SessionHeard(cause="heartbeat", now_ms=now_ms, session=session, disk_hanging_ms=args.disk_hanging_ms)
+
+
+def _register_broker(args: controller.RegisterBrokerRequest, at: Arrival) -> ev.Event:
     return ev.BrokerRegistrationReceived(
         cause="register_broker",
-        now_ms=now_ms,
-        session=session,
-        request=number,
-        broker=BrokerId(broker),
-        incarnation=Incarnation(incarnation),
-        node_id=node_id,
-        host=host,
-        port=port,
-        directory_id=directory_id,
-        cluster_id=cluster_id,
-        levels=LevelRange(lowest, highest),
+        now_ms=at.now_ms,
+        session=at.session,
+        request=at.request,
+        broker=BrokerId(args.broker),
+        incarnation=Incarnation(args.incarnation),
+        node_id=args.node_id,
+        host=args.host,
+        port=args.port,
+        directory_id=args.directory_id,
+        cluster_id=args.cluster_id,
+        levels=LevelRange(args.lowest_level, args.highest_level),
     )
 
 
-def _register_replica(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, host, port, log_lost, log_id, unsynced_lost = args
+def _register_replica(args: controller.RegisterReplicaRequest, at: Arrival) -> ev.Event:
     return ev.ReplicaRegistrationReceived(
         cause="register_replica",
-        now_ms=now_ms,
-        session=session,
-        request=number,
-        topic_id=topic_id,
-        partition=TopicPartition(topic, partition),
-        broker=BrokerId(broker),
-        incarnation=Incarnation(incarnation),
-        host=host,
-        port=port,
-        log_lost=log_lost,
-        log_id=log_id,
-        unsynced_lost=unsynced_lost,
+        now_ms=at.now_ms,
+        session=at.session,
+        request=at.request,
+        topic_id=args.topic_id,
+        partition=TopicPartition(args.topic, args.partition),
+        broker=BrokerId(args.broker),
+        incarnation=Incarnation(args.incarnation),
+        host=args.host,
+        port=args.port,
+        log_lost=args.log_lost,
+        log_id=args.log_id,
+        unsynced_lost=args.unsynced_lost,
     )
 
 
-def _register_coordinator(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    kind, index, epoch, host, port = args
+def _register_coordinator(args: controller.RegisterCoordinatorRequest, at: Arrival) -> ev.Event:
     return ev.CoordinatorRegistrationReceived(
         cause="register_coordinator",
-        now_ms=now_ms,
-        session=session,
-        request=number,
-        kind=kind,
-        index=index,
-        epoch=epoch,
-        host=host,
-        port=port,
+        now_ms=at.now_ms,
+        session=at.session,
+        request=at.request,
+        kind=args.kind,
+        index=args.index,
+        epoch=args.epoch,
+        host=args.host,
+        port=args.port,
     )
 
 
-def _alter_partition(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, leader_epoch, partition_epoch, isr, drops_eligible = args
+def _alter_partition(args: controller.AlterPartitionRequest, at: Arrival) -> ev.Event:
     return ev.IsrChangeReceived(
         cause="alter_partition",
-        now_ms=now_ms,
-        session=session,
-        request=number,
-        topic_id=topic_id,
-        partition=TopicPartition(topic, partition),
-        broker=BrokerId(broker),
-        incarnation=Incarnation(incarnation),
-        leader_epoch=LeaderEpoch(leader_epoch),
-        partition_epoch=PartitionEpoch(partition_epoch),
-        isr=tuple((BrokerId(member), Incarnation(life)) for member, life in isr),
-        drops_eligible=drops_eligible,
+        now_ms=at.now_ms,
+        session=at.session,
+        request=at.request,
+        topic_id=args.topic_id,
+        partition=TopicPartition(args.topic, args.partition),
+        broker=BrokerId(args.broker),
+        incarnation=Incarnation(args.incarnation),
+        leader_epoch=LeaderEpoch(args.leader_epoch),
+        partition_epoch=PartitionEpoch(args.partition_epoch),
+        isr=tuple((BrokerId(member.broker), Incarnation(member.incarnation)) for member in args.isr),
+        drops_eligible=args.drops_eligible,
     )
 
 
-def _resign_leader(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic_id, topic, partition, broker, incarnation, leader_epoch = args
+def _resign_leader(args: controller.ResignLeaderRequest, at: Arrival) -> ev.Event:
     return ev.LeaderResigned(
         cause="resign_leader",
-        now_ms=now_ms,
-        session=session,
-        request=number,
-        topic_id=topic_id,
-        partition=TopicPartition(topic, partition),
-        broker=BrokerId(broker),
-        incarnation=Incarnation(incarnation),
-        leader_epoch=LeaderEpoch(leader_epoch),
+        now_ms=at.now_ms,
+        session=at.session,
+        request=at.request,
+        topic_id=args.topic_id,
+        partition=TopicPartition(args.topic, args.partition),
+        broker=BrokerId(args.broker),
+        incarnation=Incarnation(args.incarnation),
+        leader_epoch=LeaderEpoch(args.leader_epoch),
     )
 
 
-def _create_topic(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic, partitions, replication_factor, assignment, config, validate_only, _ = args
+def _create_topic(args: admin.CreateTopicRequest, at: Arrival) -> ev.Event:
     return ev.CreateTopicReceived(
         cause="create_topic",
-        now_ms=now_ms,
-        request=number,
-        topic=topic,
-        partitions=partitions,
-        replication_factor=replication_factor,
-        assignment=assignment,
-        config=config,
-        validate_only=validate_only,
+        now_ms=at.now_ms,
+        request=at.request,
+        topic=args.topic,
+        partitions=args.num_partitions,
+        replication_factor=args.replication_factor,
+        assignment=_assignment(args.assignments),
+        config=args.configs,
+        validate_only=args.validate_only,
     )
 
 
-def _delete_topic(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.DeleteTopicReceived(cause="delete_topic", now_ms=now_ms, request=number, topic=args[0])
+def _delete_topic(args: admin.DeleteTopicRequest, at: Arrival) -> ev.Event:
+    return ev.DeleteTopicReceived(cause="delete_topic", now_ms=at.now_ms, request=at.request, topic=args.topic)
 
 
-def _alter_topic_config(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic, changed, deleted = args
+def _alter_topic_config(args: admin.AlterTopicConfigRequest, at: Arrival) -> ev.Event:
     return ev.AlterTopicConfigReceived(
-        cause="alter_topic_config", now_ms=now_ms, request=number, topic=topic, set=changed, delete=deleted
+        cause="alter_topic_config",
+        now_ms=at.now_ms,
+        request=at.request,
+        topic=args.topic,
+        set=args.set,
+        delete=args.delete,
     )
 
 
-def _create_partitions(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    topic, total, assignment = args
+def _create_partitions(args: admin.CreatePartitionsRequest, at: Arrival) -> ev.Event:
     return ev.CreatePartitionsReceived(
-        cause="create_partitions", now_ms=now_ms, request=number, topic=topic, total=total, assignment=assignment
+        cause="create_partitions",
+        now_ms=at.now_ms,
+        request=at.request,
+        topic=args.topic,
+        total=args.count,
+        assignment=_assignment(args.assignments),
     )
 
 
-def _alter_reassignments(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    changes, throttle = args
+def _alter_reassignments(args: admin.AlterPartitionReassignmentsRequest, at: Arrival) -> ev.Event:
     return ev.AlterReassignmentsReceived(
         cause="alter_partition_reassignments",
-        now_ms=now_ms,
-        request=number,
-        changes=[(topic, partition, brokers) for topic, partition, brokers in changes],
-        throttle=throttle,
+        now_ms=at.now_ms,
+        request=at.request,
+        changes=[
+            (change.topic, change.partition, None if change.replicas is None else _brokers(change.replicas))
+            for change in args.changes
+        ],
+        throttle=args.throttle,
     )
 
 
-def _list_reassignments(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.ListReassignmentsReceived(cause="list_partition_reassignments", now_ms=now_ms, request=number)
+def _list_reassignments(args: admin.ListPartitionReassignmentsRequest, at: Arrival) -> ev.Event:
+    return ev.ListReassignmentsReceived(cause="list_partition_reassignments", now_ms=at.now_ms, request=at.request)
 
 
-def _elect_leaders(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    partitions, unclean = args
-    named = None if partitions is None else [TopicPartition(topic, partition) for topic, partition in partitions]
+def _elect_leaders(args: admin.ElectLeadersRequest, at: Arrival) -> ev.Event:
+    named = args.partitions
     return ev.ElectLeadersReceived(
-        cause="elect_leaders", now_ms=now_ms, request=number, partitions=named, unclean=unclean
+        cause="elect_leaders",
+        now_ms=at.now_ms,
+        request=at.request,
+        partitions=None if named is None else [TopicPartition(each.topic, each.partition) for each in named],
+        unclean=args.unclean,
     )
 
 
-def _stop_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    broker, force = args
+def _stop_broker(args: admin.StopBrokerRequest, at: Arrival) -> ev.Event:
     return ev.StopBrokerReceived(
-        cause="stop_broker", now_ms=now_ms, request=number, broker=BrokerId(broker), force=force
+        cause="stop_broker",
+        now_ms=at.now_ms,
+        request=at.request,
+        broker=BrokerId(args.broker),
+        force=args.force,
     )
 
 
-def _resume_broker(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.ResumeBrokerReceived(cause="resume_broker", now_ms=now_ms, request=number, broker=BrokerId(args[0]))
+def _resume_broker(args: admin.ResumeBrokerRequest, at: Arrival) -> ev.Event:
+    return ev.ResumeBrokerReceived(
+        cause="resume_broker", now_ms=at.now_ms, request=at.request, broker=BrokerId(args.broker)
+    )
 
 
-def _raise_feature_level(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.RaiseFeatureLevelReceived(cause="raise_feature_level", now_ms=now_ms, request=number, level=args[0])
+def _raise_feature_level(args: admin.RaiseFeatureLevelRequest, at: Arrival) -> ev.Event:
+    return ev.RaiseFeatureLevelReceived(
+        cause="raise_feature_level", now_ms=at.now_ms, request=at.request, level=args.level
+    )
 
 
-def _allocate_producer_ids(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.ProducerIdsRequested(cause="allocate_producer_ids", now_ms=now_ms, request=number, count=args[0])
+def _allocate_producer_ids(args: controller.AllocateProducerIdsRequest, at: Arrival) -> ev.Event:
+    return ev.ProducerIdsRequested(
+        cause="allocate_producer_ids", now_ms=at.now_ms, request=at.request, count=args.count
+    )
 
 
-def _ensure_coordinator(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    kind, index = args
-    return ev.CoordinatorRequested(cause="ensure_coordinator", now_ms=now_ms, request=number, kind=kind, index=index)
+def _ensure_coordinator(args: controller.EnsureCoordinatorRequest, at: Arrival) -> ev.Event:
+    return ev.CoordinatorRequested(
+        cause="ensure_coordinator", now_ms=at.now_ms, request=at.request, kind=args.kind, index=args.index
+    )
 
 
-def _describe_cluster(session: int, number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.DescribeClusterReceived(cause="describe_cluster", now_ms=now_ms, request=number)
+def _describe_cluster(args: admin.DescribeClusterRequest, at: Arrival) -> ev.Event:
+    return ev.DescribeClusterReceived(cause="describe_cluster", now_ms=at.now_ms, request=at.request)
 
 
-def _setting(value: object) -> bool:
-    """Accept a value that a configuration key may have; whether it is legal is the controller's to say."""
-    return isinstance(value, (str, int, float, bool))
+def _brokers(numbers: Sequence[int]) -> list[BrokerId]:
+    return [BrokerId(number) for number in numbers]
 
 
-CREATE_TOPIC: Final[tuple[Check, ...]] = (
-    text,
-    whole,
-    whole,
-    optional(each(each(whole))),
-    table(_setting),
-    flag,
-    whole,
-)
-DELETE_TOPIC: Final[tuple[Check, ...]] = (text,)
-ALTER_TOPIC_CONFIG: Final[tuple[Check, ...]] = (text, table(_setting), each(text))
-CREATE_PARTITIONS: Final[tuple[Check, ...]] = (text, whole, optional(each(each(whole))))
-ALTER_REASSIGNMENTS: Final[tuple[Check, ...]] = (each(row(text, whole, optional(each(whole)))), optional(whole))
-ELECT_LEADERS: Final[tuple[Check, ...]] = (optional(each(row(text, whole))), flag)
-STOP_BROKER: Final[tuple[Check, ...]] = (whole, flag)
-RESUME_BROKER: Final[tuple[Check, ...]] = (whole,)
-RAISE_FEATURE_LEVEL: Final[tuple[Check, ...]] = (whole,)
-_LEVEL: Final = later(whole, FIRST_LEVEL)
-REGISTER_BROKER: Final[tuple[Check, ...]] = (whole, whole, text, text, whole, text, text, _LEVEL, _LEVEL)
+def _assignment(rows: Sequence[Sequence[int]] | None) -> list[list[BrokerId]] | None:
+    return None if rows is None else [_brokers(row) for row in rows]
 
-_METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "register_broker": (_register_broker, *REGISTER_BROKER),
-    "register_replica": (_register_replica, text, text, whole, whole, whole, text, whole, flag, text, flag),
-    "register_coordinator": (_register_coordinator, text, whole, whole, text, whole),
-    "alter_partition": (
-        _alter_partition,
-        *(text, text, whole, whole, whole, whole, whole),
-        each(row(whole, whole)),
-        later(flag, False),
-    ),
-    "resign_leader": (_resign_leader, text, text, whole, whole, whole, whole),
-    "create_topic": (_create_topic, *CREATE_TOPIC),
-    "delete_topic": (_delete_topic, *DELETE_TOPIC),
-    "alter_topic_config": (_alter_topic_config, *ALTER_TOPIC_CONFIG),
-    "create_partitions": (_create_partitions, *CREATE_PARTITIONS),
-    "alter_partition_reassignments": (_alter_reassignments, *ALTER_REASSIGNMENTS),
-    "list_partition_reassignments": (_list_reassignments,),
-    "elect_leaders": (_elect_leaders, *ELECT_LEADERS),
-    "stop_broker": (_stop_broker, *STOP_BROKER),
-    "resume_broker": (_resume_broker, *RESUME_BROKER),
-    "raise_feature_level": (_raise_feature_level, *RAISE_FEATURE_LEVEL),
-    "allocate_producer_ids": (_allocate_producer_ids, whole),
-    "ensure_coordinator": (_ensure_coordinator, text, whole),
-    "describe_cluster": (_describe_cluster,),
+
+BUILDERS: Final[Mapping[type[Message], Callable[[Any, Arrival], ev.Event]]] = {
+    controller.RegisterBrokerRequest: _register_broker,
+    controller.RegisterReplicaRequest: _register_replica,
+    controller.RegisterCoordinatorRequest: _register_coordinator,
+    controller.AlterPartitionRequest: _alter_partition,
+    controller.ResignLeaderRequest: _resign_leader,
+    controller.AllocateProducerIdsRequest: _allocate_producer_ids,
+    controller.EnsureCoordinatorRequest: _ensure_coordinator,
+    admin.CreateTopicRequest: _create_topic,
+    admin.DeleteTopicRequest: _delete_topic,
+    admin.AlterTopicConfigRequest: _alter_topic_config,
+    admin.CreatePartitionsRequest: _create_partitions,
+    admin.AlterPartitionReassignmentsRequest: _alter_reassignments,
+    admin.ListPartitionReassignmentsRequest: _list_reassignments,
+    admin.ElectLeadersRequest: _elect_leaders,
+    admin.StopBrokerRequest: _stop_broker,
+    admin.ResumeBrokerRequest: _resume_broker,
+    admin.RaiseFeatureLevelRequest: _raise_feature_level,
+    admin.DescribeClusterRequest: _describe_cluster,
 }
-"""How each method becomes an event, and what its arguments are."""
+"""How each request becomes an event; the shell answers the others itself."""

@@ -16,6 +16,15 @@ from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import MetadataRecord
 from raylog.core.ids import ControllerEpoch
+from raylog.protocol.message import Message
+from raylog.protocol.notifications import (
+    METADATA_UPDATE,
+    PARTITION_STATE,
+    STOP_REPLICA,
+    MetadataUpdate,
+    PartitionStateUpdate,
+    StopReplica,
+)
 
 
 class ControllerLog(Protocol):
@@ -45,7 +54,7 @@ class ControllerPorts(Protocol):
     def now_ms(self) -> int:
         """Return a monotonic time."""
 
-    def notify(self, session: int, method: str, args: list[object]) -> None:
+    def notify(self, session: int, method: str, args: Message) -> None:
         """Send a notification over a session; nothing happens when it is closed."""
 
     def close_session(self, session: int, reason: str) -> None:
@@ -85,7 +94,9 @@ class ControllerRunner(Generic[RequestT]):
                 ctl.Warn: lambda effect: ports.warn(effect.warning),
                 ctl.PublishMetadata: self._publish,
                 ctl.SendPartitionState: self._send_state,
-                ctl.StopReplica: lambda effect: ports.notify(effect.session, "stop_replica", [effect.reason]),
+                ctl.StopReplica: lambda effect: ports.notify(
+                    effect.session, STOP_REPLICA.name, StopReplica(effect.reason)
+                ),
                 ctl.CloseSession: lambda effect: ports.close_session(effect.session, effect.reason),
                 ctl.StartCoordinator: lambda effect: ports.start_coordinator(effect.kind, effect.index),
                 ctl.WantVoters: lambda effect: log.want_voters(effect.voters),
@@ -160,12 +171,13 @@ class ControllerRunner(Generic[RequestT]):
             request.fail(effect.error)
 
     def _publish(self, effect: ctl.PublishMetadata) -> None:
-        wire: list[object] = [effect.from_version, [record.to_wire() for record in effect.records]]
+        update = MetadataUpdate(effect.from_version, [record.to_wire() for record in effect.records])
         for session in effect.sessions:
-            self._ports.notify(session, "metadata_update", wire)
+            self._ports.notify(session, METADATA_UPDATE.name, update)
 
     def _send_state(self, effect: ctl.SendPartitionState) -> None:
-        self._ports.notify(effect.session, "partition_state", [effect.incarnation, effect.state.to_wire()])
+        state = PartitionStateUpdate(effect.incarnation, effect.state.to_wire())
+        self._ports.notify(effect.session, PARTITION_STATE.name, state)
 
 
 class _Committed:

@@ -13,8 +13,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from raylog.actors import permissions
-from raylog.actors.arguments import arguments, each, optional, text
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_requests import event_for, heartbeat_event
 from raylog.actors.controller_runner import ControllerRunner
@@ -33,6 +31,10 @@ from raylog.core.controller.sessions import BrokerMember
 from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.families import controller_families
+from raylog.protocol.broker import MetadataRequest
+from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest, SessionHeartbeatRequest
+from raylog.protocol.message import Empty, Message
+from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request, RequestConnection
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ class ControllerServer:
         self._changes = PartitionChanges()
         self._tick_task: asyncio.Task[None] | None = None
         self._probe = GraceProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
-        self._server = listen(self._on_request, spec, permissions.CONTROLLER, on_connect=self._on_connect)
+        self._server = listen(self._on_request, spec, permissions(CONTROLLER), on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 
     # ------------------------------------------------------------ life
@@ -197,17 +199,16 @@ class ControllerServer:
         if session is None:
             return
         runner = self._running()
-        if request.method == "heartbeat":
-            runner.feed(heartbeat_event(request, session, monotonic_ms()))
-            request.reply()
-            return
-        if request.method == "controller_metrics":
-            request.reply(self._metrics(runner.machine))
-            return
-        if request.method == "metadata":
-            request.reply(metadata_answer(runner.machine.image, arguments(request, optional(each(text)))[0]))
-            return
-        runner.take(request, lambda number: event_for(request, session, number, monotonic_ms()))
+        match args := CONTROLLER.read_request(request.method, request.args):
+            case SessionHeartbeatRequest():
+                runner.feed(heartbeat_event(args, session, monotonic_ms()))
+                request.reply(Empty())
+            case ControllerMetricsRequest():
+                request.reply(self._metrics(runner.machine))
+            case MetadataRequest():
+                request.reply(metadata_answer(runner.machine.image, args.topics))
+            case _:
+                runner.take(request, lambda number: event_for(args, session, number, monotonic_ms()))
 
     def _metrics(self, machine: ControllerMachine) -> list[object]:
         usage, changes = usage_of(self._server), self._changes
@@ -254,7 +255,7 @@ class ControllerServer:
         """Return a monotonic time."""
         return monotonic_ms()
 
-    def notify(self, session: int, method: str, args: list[object]) -> None:
+    def notify(self, session: int, method: str, args: Message) -> None:
         """Send a notification over a session that is open."""
         connection = self._connections.get(session)
         if connection is not None and not connection.is_closed:

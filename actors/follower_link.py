@@ -11,6 +11,7 @@ from raylog.actors.transport import dial
 from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut
 from raylog.core.ids import NO_EPOCH
 from raylog.core.replication.events import SendFetch
+from raylog.protocol.replica import REPLICA_FETCH, ReplicaFetchRequest
 from raylog.rpc import Connection, Reply, Secret
 
 CONNECT_TIMEOUT_S: Final = 1.0
@@ -89,8 +90,8 @@ class FollowerLink:
     def _ask(self, connection: Connection, fetch: SendFetch) -> None:
         """Send the fetch on a standing connection. No task: this is on the way of every replicated record."""
         connection.call_then(
-            "replica_fetch",
-            [
+            REPLICA_FETCH.name,
+            ReplicaFetchRequest(
                 self._topic_id,
                 self._partition,
                 fetch.leader_epoch,
@@ -102,7 +103,7 @@ class FollowerLink:
                 MAX_WAIT_MS,
                 fetch.log_start_offset,
                 int(fetch.disk_failing),
-            ],
+            ),
             timeout_s=self._fetch_timeout_s,
             then=partial(self._answered, fetch),
         )

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from raylog.actors import permissions
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
@@ -34,6 +33,9 @@ from raylog.core.errors import (
 )
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import LogExtent
+from raylog.protocol.controller import REGISTER_COORDINATOR, RegisterCoordinatorRequest
+from raylog.protocol.groups import COORDINATOR_METRICS, GROUP_COORDINATOR
+from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request
 
 logger = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class GroupCoordinatorServer:
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._trimming: asyncio.Task[None] | None = None
-        self._server = listen(self._on_request, spec, permissions.COORDINATOR)
+        self._server = listen(self._on_request, spec, permissions(GROUP_COORDINATOR))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
@@ -109,12 +111,13 @@ class GroupCoordinatorServer:
     async def _register(self, connection: Connection) -> None:
         host, port = self.endpoint
         reply = await connection.call(
-            "register_coordinator",
-            [self.spec.kind, self.spec.index, self._epoch, host, port],
+            REGISTER_COORDINATOR.name,
+            RegisterCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch, host, port),
             timeout_s=REGISTER_TIMEOUT_S,
         )
-        self._epoch, producer_id, producer_epoch = reply.args[:3]
-        self._identity = Identity(producer_id, producer_epoch)
+        registered = REGISTER_COORDINATOR.read_reply(reply.args)
+        self._epoch = registered.epoch
+        self._identity = Identity(registered.producer_id, registered.producer_epoch)
         self._registered.set()
 
     async def _live(self) -> None:
@@ -169,7 +172,7 @@ class GroupCoordinatorServer:
     # ------------------------------------------------------------ events in
 
     def _on_request(self, request: Request) -> None:
-        if request.method == "coordinator_metrics":
+        if request.method == COORDINATOR_METRICS.name:
             request.reply(self._metrics())
         elif self._runner is None:
             request.fail(CoordinatorLoadInProgress())

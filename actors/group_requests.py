@@ -1,15 +1,14 @@
-"""Requests on the wire turned into events of the group coordinator's machine. Used by its shell; keeps no state."""
+"""Requests on the wire turned into events of the group coordinator's machine. Used by its runner; keeps no state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
-from raylog.actors.arguments import arguments, each, later, octets, optional, row, text, whole
 from raylog.actors.request_table import Answerable
-from raylog.core.errors import InvalidRequest
 from raylog.core.groups import events as ev
-from raylog.rpc import Request
+from raylog.protocol import groups
+from raylog.protocol.message import Message
 
 
 class GroupRequest(Answerable, Protocol):
@@ -22,121 +21,118 @@ class GroupRequest(Answerable, Protocol):
 def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     """Return the event for a request; ``number`` is what the machine will answer to.
 
-    Raises :class:`InvalidRequest` for a method that a coordinator does not know and for arguments of the wrong shape.
+    Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
     """
-    known = _METHODS.get(request.method)
-    if known is None:
-        raise InvalidRequest(f"A group coordinator knows no method {request.method!r}.")
-    build, *checks = known
-    event: ev.Event = build(number, now_ms, arguments(cast(Request, request), *checks))
-    return event
+    args = groups.GROUP_COORDINATOR.read_request(request.method, request.args)
+    return BUILDERS[type(args)](args, number, now_ms)
 
 
-def _join(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, member, instance, client, session_ms, rebalance_ms, kind, protocols = args
+def _join(args: groups.JoinGroupRequest, number: int, now_ms: int) -> ev.Event:
     return ev.JoinReceived(
         cause="join_group",
         now_ms=now_ms,
         request=number,
-        group=group,
-        member_id=member,
-        instance_id=instance,
-        client_id=client,
-        session_timeout_ms=session_ms,
-        rebalance_timeout_ms=rebalance_ms,
-        protocol_type=kind,
-        protocols=[(name, bytes(metadata)) for name, metadata in protocols],
+        group=args.group_id,
+        member_id=args.member_id,
+        instance_id=args.group_instance_id,
+        client_id=args.client_id,
+        session_timeout_ms=args.session_timeout_ms,
+        rebalance_timeout_ms=args.rebalance_timeout_ms,
+        protocol_type=args.protocol_type,
+        protocols=[(protocol.name, protocol.metadata) for protocol in args.protocols],
     )
 
 
-def _sync(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, generation, member, instance, assignments = args
+def _sync(args: groups.SyncGroupRequest, number: int, now_ms: int) -> ev.Event:
     return ev.SyncReceived(
         cause="sync_group",
         now_ms=now_ms,
         request=number,
-        group=group,
-        generation=generation,
-        member_id=member,
-        instance_id=instance,
-        assignments={one: bytes(assignment) for one, assignment in assignments},
+        group=args.group_id,
+        generation=args.generation_id,
+        member_id=args.member_id,
+        instance_id=args.group_instance_id,
+        assignments={row.member_id: row.assignment for row in args.assignments},
     )
 
 
-def _heartbeat(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, generation, member, instance = args
+def _heartbeat(args: groups.HeartbeatRequest, number: int, now_ms: int) -> ev.Event:
     return ev.HeartbeatReceived(
         cause="heartbeat",
         now_ms=now_ms,
         request=number,
-        group=group,
-        generation=generation,
-        member_id=member,
-        instance_id=instance,
+        group=args.group_id,
+        generation=args.generation_id,
+        member_id=args.member_id,
+        instance_id=args.group_instance_id,
     )
 
 
-def _leave(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, members = args
+def _leave(args: groups.LeaveGroupRequest, number: int, now_ms: int) -> ev.Event:
     return ev.LeaveReceived(
         cause="leave_group",
         now_ms=now_ms,
         request=number,
-        group=group,
-        members=[(member, instance) for member, instance in members],
+        group=args.group_id,
+        members=[(member.member_id, member.group_instance_id) for member in args.members],
     )
 
 
-def _offset_commit(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, generation, member, offsets, instance = args
+def _offset_commit(args: groups.OffsetCommitRequest, number: int, now_ms: int) -> ev.Event:
     return ev.OffsetCommitReceived(
         cause="offset_commit",
         now_ms=now_ms,
         request=number,
-        group=group,
-        generation=generation,
-        member_id=member,
-        instance_id=instance,
+        group=args.group_id,
+        generation=args.generation_id,
+        member_id=args.member_id,
+        instance_id=args.group_instance_id,
         offsets=[
-            (topic_id, topic, part, offset, epoch, note) for topic_id, topic, part, offset, epoch, note in offsets
+            (
+                row.topic_id,
+                row.topic,
+                row.partition,
+                row.committed_offset,
+                row.committed_leader_epoch,
+                row.committed_metadata,
+            )
+            for row in args.offsets
         ],
     )
 
 
-def _offset_fetch(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    group, partitions = args
-    asked = None if partitions is None else [(topic_id, topic, part) for topic_id, topic, part in partitions]
-    return ev.OffsetFetchReceived(cause="offset_fetch", now_ms=now_ms, request=number, group=group, partitions=asked)
+def _offset_fetch(args: groups.OffsetFetchRequest, number: int, now_ms: int) -> ev.Event:
+    named = args.partitions
+    return ev.OffsetFetchReceived(
+        cause="offset_fetch",
+        now_ms=now_ms,
+        request=number,
+        group=args.group_id,
+        partitions=None if named is None else [(row.topic_id, row.topic, row.partition) for row in named],
+    )
 
 
-def _list(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
+def _list(args: groups.ListGroupsRequest, number: int, now_ms: int) -> ev.Event:
     return ev.ListGroupsReceived(cause="list_groups", now_ms=now_ms, request=number)
 
 
-def _describe(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.DescribeGroupReceived(cause="describe_group", now_ms=now_ms, request=number, group=args[0])
+def _describe(args: groups.DescribeGroupRequest, number: int, now_ms: int) -> ev.Event:
+    return ev.DescribeGroupReceived(cause="describe_group", now_ms=now_ms, request=number, group=args.group_id)
 
 
-def _delete(number: int, now_ms: int, args: Sequence[Any]) -> ev.Event:
-    return ev.DeleteGroupReceived(cause="delete_group", now_ms=now_ms, request=number, group=args[0])
+def _delete(args: groups.DeleteGroupRequest, number: int, now_ms: int) -> ev.Event:
+    return ev.DeleteGroupReceived(cause="delete_group", now_ms=now_ms, request=number, group=args.group_id)
 
 
-_METHODS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "join_group": (_join, text, text, optional(text), text, whole, whole, text, each(row(text, octets))),
-    "sync_group": (_sync, text, whole, text, optional(text), each(row(text, octets))),
-    "heartbeat": (_heartbeat, text, whole, text, optional(text)),
-    "leave_group": (_leave, text, each(row(text, optional(text)))),
-    "offset_commit": (
-        _offset_commit,
-        text,
-        whole,
-        text,
-        each(row(text, text, whole, whole, whole, text)),
-        later(optional(text)),
-    ),
-    "offset_fetch": (_offset_fetch, text, optional(each(row(text, text, whole)))),
-    "list_groups": (_list,),
-    "describe_group": (_describe, text),
-    "delete_group": (_delete, text),
+BUILDERS: Final[Mapping[type[Message], Callable[[Any, int, int], ev.Event]]] = {
+    groups.JoinGroupRequest: _join,
+    groups.SyncGroupRequest: _sync,
+    groups.HeartbeatRequest: _heartbeat,
+    groups.LeaveGroupRequest: _leave,
+    groups.OffsetCommitRequest: _offset_commit,
+    groups.OffsetFetchRequest: _offset_fetch,
+    groups.ListGroupsRequest: _list,
+    groups.DescribeGroupRequest: _describe,
+    groups.DeleteGroupRequest: _delete,
 }
-"""How each method becomes an event, and what its arguments are."""
+"""How each request becomes an event; the shell answers the others itself."""

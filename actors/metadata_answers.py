@@ -12,14 +12,15 @@ from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.controller.voters import voters_max
 from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.replication.state import PartitionState
+from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic
 
 
-def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> list[object]:
-    """Return the answer to ``metadata``: [cluster id, version, brokers, topics]; None asks for all topics."""
-    brokers = [[one.broker, one.host, one.port, one.node_id] for one in image.online_brokers()]
+def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> MetadataReply:
+    """Return the answer to ``metadata``; None asks for all topics."""
+    brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
     wanted = sorted(image.topics) if names is None else names
     topics = [_topic_answer(image.topics.get(name), name) for name in wanted]
-    return [image.cluster_id, image.version, brokers, topics]
+    return MetadataReply(image.cluster_id, image.version, brokers, topics)
 
 
 def coordinator_index(image: MetadataImage, group: str) -> int:
@@ -64,27 +65,27 @@ def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -
     }
 
 
-def _topic_answer(topic: TopicImage | None, name: str) -> list[object]:
+def _topic_answer(topic: TopicImage | None, name: str) -> MetadataTopic:
     if topic is None:
-        return [UnknownTopicOrPartition.code, "", name, False, [], {}]
+        return MetadataTopic(UnknownTopicOrPartition.code, "", name, False, (), {})
     partitions = [_partition_answer(state) for state in topic.partitions]
-    return [0, topic.topic_id, name, name.startswith("__"), partitions, dict(topic.config)]
+    return MetadataTopic(0, topic.topic_id, name, name.startswith("__"), partitions, dict(topic.config))
 
 
-def _partition_answer(state: PartitionState) -> list[object]:
+def _partition_answer(state: PartitionState) -> MetadataPartition:
     place = state.place(state.leader)
-    return [
-        state.partition.partition,
-        state.leader,
-        state.leader_epoch,
-        "" if place is None else place.host,
-        0 if place is None else place.port,
-        list(state.replicas),
-        list(state.isr),
-        [[one.broker, one.host, one.port] for one in state.places],
-        list(state.elr),
-        state.unclean_leader_epoch,
-    ]
+    return MetadataPartition(
+        partition=state.partition.partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        leader_host="" if place is None else place.host,
+        leader_port=0 if place is None else place.port,
+        replicas=state.replicas,
+        isr=state.isr,
+        places=[MetadataReplica(place.broker, place.host, place.port) for place in state.places],
+        elr=state.elr,
+        unclean_leader_epoch=state.unclean_leader_epoch,
+    )
 
 
 def _partition_status(state: PartitionState, is_present: Callable[[Member], bool]) -> dict[str, object]:

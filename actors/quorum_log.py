@@ -23,6 +23,8 @@ from raylog.core.controller.records import MetadataRecord
 from raylog.core.errors import ConnectionFailed, NotController, RaylogError, RequestTimedOut
 from raylog.core.ids import ControllerEpoch
 from raylog.core.quorum import Proposer, ProposerSettings
+from raylog.protocol.message import Message
+from raylog.protocol.voter import VOTER_SNAPSHOT
 from raylog.rpc import Connection, Reply, Secret
 
 logger = logging.getLogger(__name__)
@@ -181,10 +183,10 @@ class _Voters:
     def wall_ms(self) -> int:
         return wall_ms()
 
-    def call(self, voter: int, method: str, args: list[object], payload: bytes, answered: Answered) -> None:
+    def call(self, voter: int, method: str, args: Message, payload: bytes, answered: Answered) -> None:
         self._spawn(self._answer(voter, method, args, payload, CALL_TIMEOUT_S, answered))
 
-    def send_snapshot(self, voter: int, args: list[object], snapshot: MetadataSnapshot, answered: Answered) -> None:
+    def send_snapshot(self, voter: int, args: Message, snapshot: MetadataSnapshot, answered: Answered) -> None:
         self._spawn(self._send_snapshot(voter, args, snapshot, answered))
 
     def encode_snapshot(
@@ -212,21 +214,17 @@ class _Voters:
     ) -> None:
         taken(await asyncio.to_thread(MetadataSnapshot.of, records, end, epoch))
 
-    async def _send_snapshot(
-        self, voter: int, args: list[object], snapshot: MetadataSnapshot, answered: Answered
-    ) -> None:
+    async def _send_snapshot(self, voter: int, args: Message, snapshot: MetadataSnapshot, answered: Answered) -> None:
         payload = await asyncio.to_thread(snapshot.to_bytes)
         timeout_s = CALL_TIMEOUT_S + len(payload) / SNAPSHOT_BYTES_PER_S
-        await self._answer(voter, "voter_snapshot", args, payload, timeout_s, answered)
+        await self._answer(voter, VOTER_SNAPSHOT.name, args, payload, timeout_s, answered)
 
     async def _answer(
-        self, voter: int, method: str, args: list[object], payload: bytes, timeout_s: float, answered: Answered
+        self, voter: int, method: str, args: Message, payload: bytes, timeout_s: float, answered: Answered
     ) -> None:
         answered(await self._call(voter, method, args, payload, timeout_s))
 
-    async def _call(
-        self, voter: int, method: str, args: list[object], payload: bytes, timeout_s: float
-    ) -> Reply | None:
+    async def _call(self, voter: int, method: str, args: Message, payload: bytes, timeout_s: float) -> Reply | None:
         """Return a voter's answer; None when none came."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -25,6 +25,8 @@ from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.quorum import LogHistory, Proposer, Span
 from raylog.core.quorum import events as ev
+from raylog.protocol import voter as wire
+from raylog.protocol.message import Message
 from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
@@ -59,10 +61,10 @@ class QuorumPorts(Protocol):
     def wall_ms(self) -> int:
         """Return the time of day."""
 
-    def call(self, voter: int, method: str, args: list[object], payload: bytes, answered: Answered) -> None:
+    def call(self, voter: int, method: str, args: Message, payload: bytes, answered: Answered) -> None:
         """Send a request to a voter; ``answered`` is called once."""
 
-    def send_snapshot(self, voter: int, args: list[object], snapshot: MetadataSnapshot, answered: Answered) -> None:
+    def send_snapshot(self, voter: int, args: Message, snapshot: MetadataSnapshot, answered: Answered) -> None:
         """Send a snapshot to a voter, with a deadline that suits its size."""
 
     def encode_snapshot(
@@ -271,36 +273,39 @@ class QuorumRunner:
                 self._silent(effect.voter, effect.request)
                 return
             self.heard.add(effect.voter)
-            granted, promised, identity, epochs, start, end, holds_data, founder = reply.args[:8]
-            self.has_log = self.has_log or end > 0
+            found = wire.VOTER_PROMISE.read_reply(reply.args)
+            self.has_log = self.has_log or found.end > 0
             self._feed(
                 ev.PromiseAnswered(
                     now_ms=self._ports.now_ms(),
                     voter=effect.voter,
                     request=effect.request,
-                    granted=granted,
-                    promised=promised,
-                    identity=identity,
-                    history=LogHistory(((epoch, first) for epoch, first in epochs), end, start),
-                    holds_data=holds_data,
-                    founder=founder,
+                    granted=found.granted,
+                    promised=found.promised,
+                    identity=found.identity,
+                    history=_history(found),
+                    holds_data=found.holds_data,
+                    founder=found.founder,
                 )
             )
 
-        self._ports.call(effect.voter, "voter_promise", [effect.epoch, effect.candidate], b"", answered)
+        wanted = wire.VoterPromiseRequest(effect.epoch, effect.candidate)
+        self._ports.call(effect.voter, wire.VOTER_PROMISE.name, wanted, b"", answered)
 
     def _send_append(self, effect: ev.SendAppend) -> None:
-        args = [effect.epoch, effect.candidate, effect.start, effect.previous_epoch, effect.committed]
+        args = wire.VoterAppendRequest(
+            effect.epoch, effect.candidate, effect.start, effect.previous_epoch, effect.committed
+        )
         batches = self._batches_from(effect.start)
         self._ports.call(
-            effect.voter, "voter_append", args, batches, lambda reply: self._append_answered(effect, reply)
+            effect.voter, wire.VOTER_APPEND.name, args, batches, lambda reply: self._append_answered(effect, reply)
         )
 
     def _send_snapshot(self, effect: ev.SendSnapshot) -> None:
         snapshot = self.snapshot
         if snapshot is None or snapshot.end != effect.end:
             raise InvariantBroken(f"{effect} is the snapshot that is held")
-        args: list[object] = [effect.epoch, effect.candidate]
+        args = wire.VoterSnapshotRequest(effect.epoch, effect.candidate)
         self._ports.send_snapshot(effect.voter, args, snapshot, lambda reply: self._append_answered(effect, reply))
 
     def _append_answered(self, effect: ev.SendAppend | ev.SendSnapshot, reply: VoterReply | None) -> None:
@@ -308,16 +313,16 @@ class QuorumRunner:
             self._silent(effect.voter, effect.request)
             return
         self.heard.add(effect.voter)
-        promised, identity, matched, epochs, end, start = reply.args[:6]
+        found = wire.VOTER_APPEND.read_reply(reply.args)
         self._feed(
             ev.AppendAnswered(
                 now_ms=self._ports.now_ms(),
                 voter=effect.voter,
                 request=effect.request,
-                promised=promised,
-                identity=identity,
-                matched=matched,
-                history=LogHistory(((epoch, first) for epoch, first in epochs), end, start),
+                promised=found.promised,
+                identity=found.identity,
+                matched=found.matched,
+                history=_history(found),
             )
         )
 
@@ -373,8 +378,9 @@ class QuorumRunner:
         if effect.source is None or reading.offset >= effect.end:
             self._finish_reading(reading)
             return
-        args: list[object] = [effect.epoch, effect.candidate, reading.offset]
-        self._ports.call(effect.source, "voter_read", args, b"", lambda reply: self._read_answered(reading, reply))
+        args = wire.VoterReadRequest(effect.epoch, effect.candidate, reading.offset)
+        name = wire.VOTER_READ.name
+        self._ports.call(effect.source, name, args, b"", lambda reply: self._read_answered(reading, reply))
 
     def _read_answered(self, reading: _Reading, reply: VoterReply | None) -> None:
         if reading is not self._reading:
@@ -384,8 +390,8 @@ class QuorumRunner:
             raise InvariantBroken(f"{effect} has no source that could answer")
         if reply is not None:
             self.heard.add(source)
-        allowed, promised = (False, 0) if reply is None else reply.args[:2]
-        payload = bytes(reply.payload) if reply is not None and allowed else b""
+        answer = None if reply is None else wire.VOTER_READ.read_reply(reply.args)
+        payload = b"" if reply is None or answer is None or not answer.allowed else bytes(reply.payload)
         if reading.offset < effect.start:
             reading.snapshot = _expected(payload, effect)
             reading.offset = effect.start if reading.snapshot is not None else -1
@@ -397,6 +403,7 @@ class QuorumRunner:
             self._read_on(reading)
             return
         self._reading = None
+        promised = 0 if answer is None else answer.promised
         self._feed(ev.HistoryUnreadable(now_ms=self._ports.now_ms(), source=source, promised=promised))
 
     def _finish_reading(self, reading: _Reading) -> None:
@@ -420,6 +427,10 @@ def _readable(payload: bytes) -> list[Batch]:
     except CorruptBatch as damage:
         logger.warning("a voter answered a read with damaged batches: %s", damage)
         return []
+
+
+def _history(found: wire.VoterPromiseReply | wire.VoterAppendReply) -> LogHistory:
+    return LogHistory(((each.epoch, each.start_offset) for each in found.epochs), found.end, found.start)
 
 
 def _expected(payload: bytes, effect: ev.ReadHistory) -> MetadataSnapshot | None:

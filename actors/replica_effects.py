@@ -18,6 +18,7 @@ from raylog.actors.tail_reader import TailReader
 from raylog.core.errors import RaylogError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
+from raylog.protocol.replica import DeleteRecordsReply, EpochEnd, ProduceReply, ReplicaFetchReply
 from raylog.storage.errors import DiskFull, LogClosed, StorageIoError
 
 logger = logging.getLogger(__name__)
@@ -233,7 +234,7 @@ class ReplicaEffects:
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
         request = self._requests.take(effect.request)
         if request is not None:
-            request.reply([effect.first_offset, self._log.log_start_offset])
+            request.reply(ProduceReply(effect.first_offset, self._log.log_start_offset))
             self._counters.produce.observe_ns(self._monotonic_ns() - request.began_ns)
 
     def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
@@ -248,18 +249,21 @@ class ReplicaEffects:
             request.fail(error)
             return
         self._counters.replication_bytes_out += len(records)
-        request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None], records)
+        reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None)
+        request.reply(reply, records)
 
     def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
         request = self._requests.take(effect.request)
         if request is not None:
-            parting = [effect.epoch, effect.end_offset]
-            request.reply([effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting])
+            parting = EpochEnd(effect.epoch, effect.end_offset)
+            request.reply(
+                ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting)
+            )
 
     def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:
         request = self._requests.take(effect.request)
         if request is not None:
-            request.reply([effect.low_watermark])
+            request.reply(DeleteRecordsReply(effect.low_watermark))
 
     def _refuse(self, effect: ev.RefuseRequest) -> None:
         request = self._requests.take(effect.request)

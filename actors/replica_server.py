@@ -13,13 +13,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors import clock
-from raylog.actors.arguments import INT64_MAX, INT64_MIN, arguments
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.flusher import Flusher
 from raylog.actors.follower_link import FollowerLink
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.metrics.replica import replica_metrics
-from raylog.actors.permissions import of_replica
+from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.replica_log import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica_ports import ReplicaPorts
 from raylog.actors.replica_runner import ReplicaRunner
@@ -34,6 +33,30 @@ from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.replication.state import PartitionState
+from raylog.protocol.controller import (
+    ALTER_PARTITION,
+    REGISTER_REPLICA,
+    RESIGN_LEADER,
+    AlterPartitionRequest,
+    IsrMember,
+    RegisterReplicaRequest,
+    ResignLeaderRequest,
+    SessionHeartbeatRequest,
+)
+from raylog.protocol.notifications import REPLICA_SESSION, PartitionStateUpdate, StopReplica
+from raylog.protocol.permissions import permissions
+from raylog.protocol.replica import (
+    REPLICA,
+    REPLICA_FETCH,
+    DeleteRecordsRequest,
+    FetchNearRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+    ReplicaFetchRequest,
+    ReplicaMetricsRequest,
+    ReplicaStatusRequest,
+)
 from raylog.rpc import Connection, Reply, Request
 from raylog.storage.records import end_offset
 
@@ -43,8 +66,6 @@ REGISTER_TIMEOUT_S: Final = 5.0
 PROPOSE_TIMEOUT_S: Final = 5.0
 LINK_BROKEN: Final = 1001
 REMOVED_PAUSE_S: Final = 1.0
-MAX_WAIT_OF_FETCH: Final = 4
-"""Place of ``max_wait_ms`` among the numbers of ``fetch``."""
 
 
 class ReplicaServer:
@@ -64,7 +85,7 @@ class ReplicaServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._ticks = Ticks(self._tick)
-        self._server = listen(self._on_request, spec, of_replica(spec.topic))
+        self._server = listen(self._on_request, spec, permissions(REPLICA, is_internal=spec.topic == OFFSETS_TOPIC))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
@@ -74,7 +95,7 @@ class ReplicaServer:
             handler=self._on_controller_message,
             heartbeat_s=session_heartbeat_s(spec.cluster_config),
             on_superseded=on_fatal,
-            report=lambda: [0 if self._runner is None else self._runner.disk_hanging_ms],
+            report=lambda: SessionHeartbeatRequest(0 if self._runner is None else self._runner.disk_hanging_ms),
         )
         self._leader = FollowerLink(
             topic_id=spec.topic_id,
@@ -210,66 +231,58 @@ class ReplicaServer:
     # ------------------------------------------------------------ clients and followers
 
     def _on_request(self, request: Request) -> None:
-        runner, method, args = self._runner or self._running(), request.method, request.args
-        shape = _NUMBERS_BEHIND_PARTITION.get(method)
-        if shape is None:
-            self._on_other_request(request)
+        runner = self._runner or self._running()
+        args = REPLICA.read_request(request.method, request.args)
+        kind = type(args)
+        if kind is ReplicaStatusRequest:
+            request.reply(self.status())
             return
-        numbers = _numbers(args, shape)
-        if args[1] != self.spec.partition or args[0] != self.spec.topic_id:
+        if kind is ReplicaMetricsRequest:
+            request.reply(replica_metrics(self.spec, runner, self._server))
+            return
+        if args.partition != self.spec.partition or args.topic_id != self.spec.topic_id:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
-        if method == "produce":
-            self._on_produce(runner, request, numbers)
-        elif method == "replica_fetch":
-            self._on_replica_fetch(runner, request, numbers)
-        elif method == "delete_records":
-            self._on_delete_records(runner, request, numbers)
-        elif method in ("fetch", "fetch_near"):
-            if numbers[MAX_WAIT_OF_FETCH] < LONGEST_MS:
-                self._ticks.hasten(numbers[MAX_WAIT_OF_FETCH])
-            runner.reads.fetch(request, *numbers)
-        elif method == "list_offsets":
-            runner.reads.list_offsets(request)
+        if kind is ProduceRequest:
+            self._on_produce(runner, request, args)
+        elif kind is ReplicaFetchRequest:
+            self._on_replica_fetch(runner, request, args)
+        elif kind is FetchRequest or kind is FetchNearRequest:
+            if args.max_wait_ms < LONGEST_MS:
+                self._ticks.hasten(args.max_wait_ms)
+            runner.reads.fetch(request, args)
+        elif kind is DeleteRecordsRequest:
+            self._ticks.hasten()
+            runner.delete_records(request, args.current_leader_epoch, args.before_offset, args.timeout_ms)
+        elif kind is ListOffsetsRequest:
+            runner.reads.list_offsets(request, args)
         else:
-            runner.reads.end_of_epoch(request)
+            runner.reads.end_of_epoch(request, args)
 
-    def _on_other_request(self, request: Request) -> None:
-        if request.method not in ("replica_status", "replica_metrics"):
-            raise InvalidRequest(f"A replica knows no method {request.method!r}.")
-        arguments(request)
-        is_status = request.method == "replica_status"
-        request.reply(self.status() if is_status else replica_metrics(self.spec, self._running(), self._server))
-
-    def _on_produce(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
-        leader_epoch, acks, timeout_ms = numbers
+    def _on_produce(self, runner: ReplicaRunner, request: Request, args: ProduceRequest) -> None:
+        acks, timeout_ms = args.acks, args.timeout_ms
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
         if timeout_ms < LONGEST_MS:
             self._ticks.hasten(timeout_ms)
-        runner.produce(request, leader_epoch, acks, timeout_ms)
+        runner.produce(request, args.current_leader_epoch, acks, timeout_ms)
 
-    def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
-        leader_epoch, broker, incarnation, offset, last_epoch, max_bytes, max_wait_ms, log_start, disk_failing = numbers
-        if max_wait_ms < LONGEST_MS:
-            self._ticks.hasten(max_wait_ms)
+    def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, args: ReplicaFetchRequest) -> None:
+        if args.max_wait_ms < LONGEST_MS:
+            self._ticks.hasten(args.max_wait_ms)
         runner.replica_fetch(
             request,
-            leader_epoch=leader_epoch,
-            broker=broker,
-            incarnation=incarnation,
-            fetch_offset=offset,
-            last_fetched_epoch=last_epoch,
-            max_bytes=max_bytes,
-            max_wait_ms=max_wait_ms,
-            log_start_offset=log_start,
-            disk_failing=bool(disk_failing),
+            leader_epoch=args.current_leader_epoch,
+            broker=args.broker,
+            incarnation=args.incarnation,
+            fetch_offset=args.fetch_offset,
+            last_fetched_epoch=args.last_fetched_epoch,
+            max_bytes=args.max_bytes,
+            max_wait_ms=args.max_wait_ms,
+            log_start_offset=args.log_start_offset,
+            disk_failing=bool(args.disk_failing),
         )
-
-    def _on_delete_records(self, runner: ReplicaRunner, request: Request, numbers: Sequence[int]) -> None:
-        self._ticks.hasten()
-        runner.delete_records(request, *numbers)
 
     # ------------------------------------------------------------ the leader we follow
 
@@ -281,7 +294,8 @@ class ReplicaServer:
         self._leader.send(effect, endpoint)
 
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
-        leader_epoch, high_watermark, log_start, diverging = reply.args[:4]
+        answer = REPLICA_FETCH.read_reply(reply.args)
+        parting = answer.diverging
         try:
             end = end_offset(reply.payload, fetch.fetch_offset)
         except RaylogError as error:
@@ -290,10 +304,10 @@ class ReplicaServer:
             return
         self._running().fetch_answered(
             fetch.request,
-            leader_epoch=leader_epoch,
-            high_watermark=high_watermark,
-            log_start_offset=log_start,
-            diverging=diverging,
+            leader_epoch=answer.leader_epoch,
+            high_watermark=answer.high_watermark,
+            log_start_offset=answer.log_start_offset,
+            diverging=None if parting is None else (parting.leader_epoch, parting.end_offset),
             records=reply.payload,
             end_offset=end,
         )
@@ -326,19 +340,19 @@ class ReplicaServer:
         log_lost = self._incarnation == NO_INCARNATION and opened is not None and opened.log_lost
         try:
             reply = await connection.call(
-                "register_replica",
-                [
-                    self.spec.topic_id,
-                    self.spec.topic,
-                    self.spec.partition,
-                    self.spec.broker,
-                    self._incarnation,
-                    host,
-                    port,
-                    log_lost,
-                    opened.log.log_id if opened is not None else "",
-                    self._incarnation == NO_INCARNATION and opened is not None and opened.unsynced_lost,
-                ],
+                REGISTER_REPLICA.name,
+                RegisterReplicaRequest(
+                    topic_id=self.spec.topic_id,
+                    topic=self.spec.topic,
+                    partition=self.spec.partition,
+                    broker=self.spec.broker,
+                    incarnation=self._incarnation,
+                    host=host,
+                    port=port,
+                    log_lost=log_lost,
+                    log_id=opened.log.log_id if opened is not None else "",
+                    unsynced_lost=self._incarnation == NO_INCARNATION and opened is not None and opened.unsynced_lost,
+                ),
                 timeout_s=REGISTER_TIMEOUT_S,
             )
         except UnknownTopicId as refusal:
@@ -348,24 +362,22 @@ class ReplicaServer:
             # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
             await asyncio.sleep(REMOVED_PAUSE_S)
             raise
-        incarnation, state = reply.args[:2]
+        registered = REGISTER_REPLICA.read_reply(reply.args)
         if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
             note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
         if runner.machine is None:
-            self._incarnation = Incarnation(incarnation)
+            self._incarnation = Incarnation(registered.incarnation)
             runner.begin_life(self.spec.broker, self._incarnation, self._settings)
-        self._on_state(incarnation, state)
+        self._on_state(registered.incarnation, registered.state)
 
     def _on_controller_message(self, request: Request) -> None:
-        if request.method == "partition_state":
-            incarnation, state = request.args[:2]
-            self._on_state(incarnation, state)
-        elif request.method == "stop_replica":
-            self._fall_silent(str(request.args[0]))
-        else:
-            raise InvalidRequest(f"A replica knows no message {request.method!r} from the controller.")
+        match args := REPLICA_SESSION.read_request(request.method, request.args):
+            case StopReplica():
+                self._fall_silent(args.reason)
+            case PartitionStateUpdate():
+                self._on_state(args.incarnation, args.state)
 
-    def _on_state(self, incarnation: int, wire: list[object]) -> None:
+    def _on_state(self, incarnation: int, wire: Sequence[object]) -> None:
         self._ticks.hasten()
         self._running().state_received(incarnation, PartitionState.from_wire(wire))
 
@@ -373,21 +385,21 @@ class ReplicaServer:
         state: PartitionState | None = None
         try:
             reply = await self._link.call(
-                "alter_partition",
-                [
-                    self.spec.topic_id,
-                    self.spec.topic,
-                    self.spec.partition,
-                    self.spec.broker,
-                    self._incarnation,
-                    effect.leader_epoch,
-                    effect.partition_epoch,
-                    [[broker, incarnation] for broker, incarnation in effect.isr],
-                    effect.drops_eligible,
-                ],
+                ALTER_PARTITION.name,
+                AlterPartitionRequest(
+                    topic_id=self.spec.topic_id,
+                    topic=self.spec.topic,
+                    partition=self.spec.partition,
+                    broker=self.spec.broker,
+                    incarnation=self._incarnation,
+                    leader_epoch=effect.leader_epoch,
+                    partition_epoch=effect.partition_epoch,
+                    isr=[IsrMember(broker, incarnation) for broker, incarnation in effect.isr],
+                    drops_eligible=effect.drops_eligible,
+                ),
                 timeout_s=PROPOSE_TIMEOUT_S,
             )
-            code, state = 0, PartitionState.from_wire(reply.args[0])
+            code, state = 0, PartitionState.from_wire(ALTER_PARTITION.read_reply(reply.args).state)
         except RaylogError as error:
             code = error.code if error.is_remote else LINK_BROKEN
         self._ticks.hasten()
@@ -395,9 +407,12 @@ class ReplicaServer:
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
         logger.warning("%s: the disk refuses appends or hangs; another replica is asked to lead", self.partition)
-        place = [self.spec.topic_id, self.spec.topic, self.spec.partition, self.spec.broker, self._incarnation]
+        spec = self.spec
+        resignation = ResignLeaderRequest(
+            spec.topic_id, spec.topic, spec.partition, spec.broker, self._incarnation, effect.leader_epoch
+        )
         try:
-            await self._link.call("resign_leader", [*place, effect.leader_epoch], timeout_s=PROPOSE_TIMEOUT_S)
+            await self._link.call(RESIGN_LEADER.name, resignation, timeout_s=PROPOSE_TIMEOUT_S)
         except RaylogError as error:
             logger.warning("%s: nobody else was asked to lead yet, trying again: %s", self.partition, error)
 
@@ -423,27 +438,3 @@ def _settings_of(spec: ReplicaSpec) -> ReplicationSettings:
     return replication_settings(
         spec.topic_config, spec.cluster_config, spec.replication_factor, spec.catch_up_bytes_per_s
     )
-
-
-_NUMBERS_BEHIND_PARTITION: Final = {
-    "produce": 3,
-    "fetch": 6,
-    "fetch_near": 7,
-    "list_offsets": 2,
-    "offset_for_leader_epoch": 2,
-    "replica_fetch": 9,
-    "delete_records": 3,
-}
-"""How many whole numbers follow topic id and partition in the arguments of each method."""
-
-
-def _numbers(args: object, count: int) -> list[int]:
-    # Written out, not by `arguments.whole` for each: this is on the way of every record.
-    if isinstance(args, list) and len(args) >= count + 2:
-        numbers = args[2 : count + 2]  # what follows is of a later release
-        for value in numbers:
-            if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
-                break
-        else:
-            return numbers
-    raise InvalidRequest(f"Expected topic id, partition and {count} whole numbers, got {args!r:.200}.")

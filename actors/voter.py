@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from raylog.actors.arguments import arguments, text, whole
 from raylog.actors.clock import wall_ms
 from raylog.actors.metadata_snapshot import MetadataSnapshot, read_snapshot, write_snapshot
 from raylog.actors.voter_files import (
@@ -34,7 +33,8 @@ from raylog.actors.voter_runner import Answer, Order, VoterRunner
 from raylog.core.errors import InvalidRequest
 from raylog.core.quorum import Span, VoterMachine
 from raylog.core.quorum import events as ev
-from raylog.rpc import Request
+from raylog.protocol.message import Message
+from raylog.protocol.voter import VoterAppendRequest, VoterPromiseRequest, VoterReadRequest, VoterSnapshotRequest
 from raylog.storage.directory import parse_partition_folder
 from raylog.storage.files import list_files
 from raylog.storage.records import iter_headers
@@ -42,7 +42,6 @@ from raylog.storage.records import iter_headers
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 1 << 20
-VOTER_METHODS: Final = frozenset({"voter_promise", "voter_append", "voter_read", "voter_snapshot"})
 
 
 class Files:
@@ -170,30 +169,28 @@ class Voter:
         return answers
 
 
-def order_of(request: Request, number: int) -> Order:
-    """Return a ``voter_*`` request as the voter takes it in; raises :class:`InvalidRequest`."""
-    payload = request.payload
+def order_of(args: Message, payload: memoryview, number: int) -> Order:
+    """Return a ``voter_*`` request as the voter takes it in; raises :class:`InvalidRequest` for a wrong payload."""
     event: ev.VoterEvent
-    if request.method == "voter_promise":
-        epoch, candidate = arguments(request, whole, text)
-        event = ev.PromiseRequested(request=number, epoch=epoch, candidate=candidate)
-    elif request.method == "voter_append":
-        epoch, candidate, start, previous, committed = arguments(request, whole, text, whole, whole, whole)
-        event = ev.AppendRequested(
-            request=number,
-            epoch=epoch,
-            candidate=candidate,
-            start=start,
-            previous_epoch=previous,
-            spans=_spans(payload, start),
-            committed=committed,
-        )
-    elif request.method == "voter_snapshot":
-        epoch, candidate = arguments(request, whole, text)
-        event = _offered(payload, number, epoch, candidate)
-    else:
-        epoch, candidate, offset = arguments(request, whole, text, whole)
-        event = ev.ReadRequested(request=number, epoch=epoch, candidate=candidate, offset=offset)
+    match args:
+        case VoterPromiseRequest():
+            event = ev.PromiseRequested(request=number, epoch=args.epoch, candidate=args.candidate)
+        case VoterAppendRequest():
+            event = ev.AppendRequested(
+                request=number,
+                epoch=args.epoch,
+                candidate=args.candidate,
+                start=args.start,
+                previous_epoch=args.previous_epoch,
+                spans=_spans(payload, args.start),
+                committed=args.committed,
+            )
+        case VoterSnapshotRequest():
+            event = _offered(payload, number, args.epoch, args.candidate)
+        case VoterReadRequest():
+            event = ev.ReadRequested(request=number, epoch=args.epoch, candidate=args.candidate, offset=args.offset)
+        case _:
+            raise TypeError(f"{args!r} is no request to a voter")
     return Order(event, payload)
 
 

@@ -20,6 +20,7 @@ from raylog.actors.voter import Voter, order_of
 from raylog.actors.voter_runner import Answer, Order
 from raylog.core.errors import KafkaStorageError, NotController, RaylogError
 from raylog.core.invariants import InvariantBroken
+from raylog.protocol.message import Message
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
@@ -48,13 +49,13 @@ class VoterHost:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def on_request(self, request: Request) -> None:
-        """Take a ``voter_*`` request in; raises :class:`InvalidRequest` for a malformed one."""
+    def on_request(self, request: Request, args: Message) -> None:
+        """Take a ``voter_*`` request in; raises :class:`InvalidRequest` for a wrong payload."""
         if self._closed:
             request.fail(NotController("This broker is stopping; ask again."))
             return
         self._last_number += 1
-        order = order_of(request, self._last_number)
+        order = order_of(args, request.payload, self._last_number)
         self._requests[self._last_number] = request
         if self._thread is None:
             loop = asyncio.get_running_loop()

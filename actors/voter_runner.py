@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from raylog.actors.runner import Durability, Runner
 from raylog.core.quorum import VoterMachine
 from raylog.core.quorum import events as ev
+from raylog.protocol.voter import EpochStart, VoterAppendReply, VoterPromiseReply, VoterReadReply
+
+VoterReply: TypeAlias = VoterPromiseReply | VoterAppendReply | VoterReadReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Answer:
     """The reply to the request of that number."""
 
     request: int
-    args: list[object]
+    args: VoterReply
     payload: bytes = b""
 
 
@@ -140,19 +143,35 @@ class VoterRunner:
         self._disk.restart_at(effect.at)
 
     def _reply_promise(self, effect: ev.PromiseReply) -> None:
-        args: list[object] = [effect.granted, effect.promised, self.machine.identity, _listed(effect.epochs)]
-        args += [effect.start, effect.end, self._disk.holds_data, self._disk.is_founder]
-        self._answer(Answer(effect.request, args))
+        reply = VoterPromiseReply(
+            granted=effect.granted,
+            promised=effect.promised,
+            identity=self.machine.identity,
+            epochs=_starts(effect.epochs),
+            start=effect.start,
+            end=effect.end,
+            holds_data=self._disk.holds_data,
+            founder=self._disk.is_founder,
+        )
+        self._answer(Answer(effect.request, reply))
 
     def _reply_append(self, effect: ev.AppendReply) -> None:
-        args = [effect.promised, self.machine.identity, effect.matched, _listed(effect.epochs), effect.end]
-        self._answer(Answer(effect.request, [*args, effect.start]))
+        reply = VoterAppendReply(
+            promised=effect.promised,
+            identity=self.machine.identity,
+            matched=effect.matched,
+            epochs=_starts(effect.epochs),
+            end=effect.end,
+            start=effect.start,
+        )
+        self._answer(Answer(effect.request, reply))
 
     def _reply_read(self, effect: ev.ReadReply) -> None:
         has_more = effect.allowed and effect.offset < effect.end
         payload = self._disk.read(effect.offset, effect.end) if has_more else b""
-        self._answer(Answer(effect.request, [effect.allowed, effect.promised, effect.end, effect.start], payload))
+        reply = VoterReadReply(effect.allowed, effect.promised, effect.end, effect.start)
+        self._answer(Answer(effect.request, reply, payload))
 
 
-def _listed(epochs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    return [list(entry) for entry in epochs]
+def _starts(epochs: Sequence[tuple[int, int]]) -> list[EpochStart]:
+    return [EpochStart(*entry) for entry in epochs]

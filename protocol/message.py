@@ -2,7 +2,7 @@
 
 A message is a list of fields in a fixed order. A release may add fields at the end, with a default: a reader ignores
 the fields behind those it knows, and fields that an earlier sender leaves out have their defaults. Rows inside a
-message follow the same rule (ADR 0035).
+message follow the same rule (ADR 0037).
 """
 
 from __future__ import annotations

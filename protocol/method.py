@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from raylog.core.errors import InvalidRequest
+from raylog.core.errors import InvalidRequest, UnknownServerError
 from raylog.core.features import FIRST_LEVEL
 from raylog.protocol.message import Message, read
 from raylog.rpc.credentials import Role
@@ -62,8 +62,11 @@ class Method(Generic[RequestT, ReplyT]):
         return read(self.request, args, self.name)
 
     def read_reply(self, args: object) -> ReplyT:
-        """Return the reply in decoded msgpack; raises :class:`InvalidRequest`, which here blames the server."""
-        return read(self.reply, args, f"the reply to {self.name}")
+        """Return the reply in decoded msgpack; raises :class:`UnknownServerError` for a malformed one."""
+        try:
+            return read(self.reply, args, f"The reply to {self.name}")
+        except InvalidRequest as wrong:
+            raise UnknownServerError(wrong.message) from None
 
 
 AnyMethod = Method[Any, Any]

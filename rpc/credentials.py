@@ -1,7 +1,7 @@
 """The secrets and tokens of a process: what it offers when it connects, and which roles it accepts when it listens.
 
 A cluster has two secrets. Brokers, replicas, coordinators and the controller prove the cluster's, and may call
-everything; clients prove the clients', and may call what `actors/permissions.py` gives to clients. Each has one value,
+everything; clients prove the clients', and may call what `protocol/permissions.py` gives them. Each has one value,
 or two while it is being changed. A Spark task has neither: it has a token (`tokens.py`). Used by `auth.py`, by servers
 and by everything that connects. Pure.
 """

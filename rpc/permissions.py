@@ -1,6 +1,6 @@
 """Which role may call which method of an endpoint, and what a token lets its holder ask for there.
 
-The tables are in `actors/permissions.py`; `Connection` refuses what they do not allow before the handler sees it.
+Made from the pages by `protocol/permissions.py`. `Connection` refuses what is not allowed before the handler sees it.
 Pure, but for the clock by which tokens end.
 """
 

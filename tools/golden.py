@@ -25,12 +25,12 @@ from unittest import mock
 import msgspec
 
 import raylog
-from raylog.actors import broker_server, controller_requests, group_requests, replica_server
 from raylog.client.admin import AsyncAdmin
 from raylog.client.consumer import AsyncConsumer
 from raylog.client.futures import AsyncSendFuture
 from raylog.client.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
+from raylog.protocol.registry import methods
 from raylog.rpc import connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request
@@ -189,16 +189,6 @@ async def make(root: Path, recorder: Recorder) -> dict[str, Any]:
             return await read(cluster)
 
 
-def known_methods() -> set[str]:
-    """Return every method of every endpoint that has a table of arguments."""
-    return {
-        *broker_server._ARGUMENTS,
-        *controller_requests._METHODS,
-        *group_requests._METHODS,
-        *replica_server._NUMBERS_BEHIND_PARTITION,
-    }
-
-
 def main() -> None:
     """Write the golden files of this release."""
     folder = ROOT / raylog.__version__
@@ -208,7 +198,7 @@ def main() -> None:
         expected = asyncio.run(make(root, recorder))
         for method, args in BY_HAND.items():
             recorder.requests.setdefault(method, encode_header(REQUEST, 1, method, args, 0))
-        missing = sorted(known_methods() - set(recorder.requests))
+        missing = sorted({method.name for _, method in methods()} - set(recorder.requests))
         if missing:
             raise SystemExit(
                 f"No request of these methods was kept: {', '.join(missing)}. Call them in fill(), or add them."

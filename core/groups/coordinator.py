@@ -58,7 +58,6 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.rewriting import LiveKey, Rewriting
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.groups.shape import shape_error
 from raylog.core.groups.sizes import image_bytes
 from raylog.core.groups.states import GroupState
 from raylog.core.invariants import require
@@ -187,9 +186,6 @@ class CoordinatorMachine:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
         if isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed, ListGroupsReceived)):
             return None
-        malformed = shape_error(event)
-        if malformed is not None:
-            return malformed
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
         if isinstance(event, JoinReceived):

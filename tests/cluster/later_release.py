@@ -11,37 +11,18 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from raylog.core.controller.records import MetadataRecord
+from raylog.core.errors import InvalidRequest
 from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted
 from raylog.core.replication.state import PartitionState, ReplicaPlace
+from raylog.protocol.message import read
+from raylog.protocol.registry import methods
 from raylog.rpc import connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request
-
-NEW = {"of": "a later release"}
-"""What stands for a field that nobody here knows."""
-REQUEST_ROWS = {
-    "alter_partition": 7,
-    "elect_leaders": 0,
-    "join_group": 7,
-    "leave_group": 1,
-    "offset_commit": 3,
-    "offset_fetch": 1,
-    "sync_group": 4,
-}
-"""The argument that is a list of rows."""
-REQUEST_LENGTH = {"offset_commit": 5}
-"""How many arguments this release knows, where it knows optional ones."""
-ANSWERS_OF_ROWS = {
-    "elect_leaders",
-    "leave_group",
-    "list_groups",
-    "list_partition_reassignments",
-    "offset_commit",
-    "offset_fetch",
-}
-"""Methods whose answer is a list of rows, not of values."""
-ANSWER_LENGTH = {"fetch": 4, "fetch_near": 4}
+from tests.unit.protocol.samples import NEW, grown
 
 
 class Seen:
@@ -60,14 +41,14 @@ def everybody_is_of_a_later_release() -> Iterator[Seen]:
     def header(kind: int, number: int, third: Any, args: Any, payload_bytes: int) -> bytes:
         if kind in (REQUEST, NOTIFICATION):
             seen.requests.add(third)
-            args = _request(third, args)
+            args = _grown(third, "request", args)
         return encode_header(kind, number, third, args, payload_bytes)
 
     reply = Request.reply
 
     def answered(self: Request, args: Any = None, payload: Any = b"") -> None:
         seen.answers.add(self.method)
-        reply(self, _answer(self.method, args), payload)
+        reply(self, _grown(self.method, "reply", args), payload)
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(connection, "encode_header", header))
@@ -91,34 +72,15 @@ def _grown_value(to_wire: Any) -> Any:
     return grown
 
 
-def _request(method: str, args: Any) -> Any:
-    values = list(args or ())
-    values += [None] * (REQUEST_LENGTH.get(method, 0) - len(values))
-    rows = REQUEST_ROWS.get(method)
-    if rows is not None and values[rows] is not None:
-        values[rows] = [[*row, NEW] for row in values[rows]]
-    return [*values, NEW]
-
-
-def _answer(method: str, args: Any) -> Any:
-    if isinstance(args, dict):
-        return {**args, "of": NEW}
-    values = list(args or ())
-    if method in ANSWERS_OF_ROWS:
-        return [[*row, NEW] for row in values]
-    values += [None] * (ANSWER_LENGTH.get(method, 0) - len(values))
-    if method == "metadata":
-        values[2] = [[*row, NEW] for row in values[2]]
-        values[3] = [_topic(row) for row in values[3]]
-    if method == "join_group":
-        values[4] = [[*row, NEW] for row in values[4]]
-    return [*values, NEW]
-
-
-def _topic(row: Any) -> Any:
-    partitions = []
-    for partition in row[4]:
-        values = list(partition)
-        values[7] = [[*place, NEW] for place in values[7]]
-        partitions.append([*values, NEW])
-    return [*row[:4], partitions, *row[5:], NEW]
+def _grown(name: str, part: str, args: Any) -> Any:
+    """Return arguments with a field behind those of each message in them, by the page that states the method."""
+    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(() if args is None else args))
+    for _, method in methods():
+        if method.name == name:
+            kind = getattr(method, part)
+            try:
+                read(kind, wire, name)
+            except InvalidRequest:  # another endpoint's method of that name
+                continue
+            return grown(kind, wire)
+    raise AssertionError(f"no page states the {part} of {name}: {wire!r:.200}")

@@ -7,15 +7,11 @@ import asyncio
 import json
 import tarfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
-from raylog.actors import broker_server, replica_server
-from raylog.actors.arguments import arguments
-from raylog.actors.controller_requests import event_for as controller_event
-from raylog.actors.group_requests import event_for as group_event
 from raylog.actors.metadata_snapshot import SNAPSHOT, read_snapshot
 from raylog.client.admin import AsyncAdmin
 from raylog.client.metadata import MetadataCache
@@ -23,15 +19,14 @@ from raylog.client.producer import AsyncProducer
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import InvalidRequest
 from raylog.core.replication.state import PartitionState
+from raylog.protocol.message import read
+from raylog.protocol.registry import methods
 from raylog.rpc.framing import NOTIFICATION, REQUEST, decode_header
-from raylog.rpc.request import Request
 from tests.cluster.local_cluster import LocalCluster
-from tools.golden import CONFIG, ROOT, TOPICS, clients, read
+from tools.golden import CONFIG, ROOT, TOPICS, clients
+from tools.golden import read as read_all
 
 RELEASES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
-FROM_CONTROLLER = {"metadata_update", "partition_state", "stop_replica", "heartbeat"}
-"""Methods whose arguments are read where they arrive."""
-VOTER = {"voter_promise", "voter_append", "voter_snapshot", "voter_read"}
 
 
 def frames(release: str) -> dict[str, dict[str, bytes]]:
@@ -40,43 +35,37 @@ def frames(release: str) -> dict[str, dict[str, bytes]]:
     )
 
 
-class Came:
-    """A request as it came, without a connection."""
-
-    def __init__(self, method: str, args: Any) -> None:
-        self.method, self.args = method, args
-
-
-def takes(method: str, args: Any) -> None:
-    """Read the arguments as the endpoints of this release do; raises for what none of them takes."""
-    request = cast(Request, Came(method, args))
-    readers: list[Any] = []
-    if method in replica_server._NUMBERS_BEHIND_PARTITION:
-        readers.append(lambda: replica_server._numbers(args, replica_server._NUMBERS_BEHIND_PARTITION[method]))
-    if method in broker_server._ARGUMENTS:
-        readers.append(lambda: arguments(request, *broker_server._ARGUMENTS[method]))
-    readers += [lambda: controller_event(request, 1, 2, 3), lambda: group_event(request, 1, 2)]
+def reads(name: str, part: str, wire: Any) -> None:
+    """Read a request or reply as an endpoint of this release does; raises AssertionError when none can."""
     refusals = []
-    for reader in readers:
-        try:
-            reader()
-        except InvalidRequest as refusal:
-            refusals.append(str(refusal))
-        else:
-            return
-    raise AssertionError(f"{method} {args!r:.200} is refused: {refusals}")
+    for _, method in methods():
+        if method.name == name:
+            try:
+                read(getattr(method, part), wire, name)
+            except InvalidRequest as refusal:
+                refusals.append(str(refusal))
+            else:
+                return
+    raise AssertionError(f"the {part} of {name} is refused: {wire!r:.200} {refusals}")
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_requests_of_a_release_are_taken(release: str) -> None:
     requests = frames(release)["requests"]
     assert {"produce", "fetch", "metadata", "join_group", "offset_commit", "register_broker"} <= set(requests)
-    for method, frame in requests.items():
+    for name, frame in requests.items():
         kind, _, named, args = decode_header(frame[8:])
         assert kind in (REQUEST, NOTIFICATION)
-        assert named == method
-        if method not in FROM_CONTROLLER | VOTER:
-            takes(method, list(args) or None)
+        assert named == name
+        reads(name, "request", args)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_replies_of_a_release_are_read(release: str) -> None:
+    answers = frames(release)["answers"]
+    assert {"produce", "fetch", "metadata", "join_group", "offset_commit", "register_broker"} <= set(answers)
+    for name, frame in answers.items():
+        reads(name, "reply", msgspec.msgpack.decode(frame))
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -107,7 +96,7 @@ def test_a_data_directory_of_a_release_gives_the_same_records_groups_and_offsets
     async def story() -> dict[str, Any]:
         async with asyncio.timeout(60), LocalCluster(tmp_path, 1, CONFIG) as cluster:
             await cluster.all_home()
-            found = await read(cluster)
+            found = await read_all(cluster)
             await use(cluster)
             assert cluster.fatal == []
             return found

@@ -9,13 +9,24 @@ import pytest
 
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
+from raylog.protocol.broker import BROKER
+from raylog.protocol.controller import CONTROLLER
+from raylog.protocol.groups import GROUP_COORDINATOR
+from raylog.protocol.permissions import permissions
+from raylog.protocol.replica import REPLICA
 from raylog.rpc import Connection, ReadGrant, Role, Secret, TopicGrant, connect, mint
 from raylog.rpc.credentials import derived_client_secret
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster
-from tests.unit.actors.test_permissions import TABLES
 
 CLIENT = derived_client_secret(SECRET)
+TABLES = {
+    "coordinator": permissions(GROUP_COORDINATOR).roles,
+    "replica": permissions(REPLICA).roles,
+    "internal replica": permissions(REPLICA, is_internal=True).roles,
+    "broker": permissions(BROKER).roles,
+    "controller": permissions(CONTROLLER).roles,
+}
 
 
 async def places(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[str, int]]:

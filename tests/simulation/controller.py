@@ -6,7 +6,7 @@ The log lies on a virtual disk whose unsynced tail may be lost. A crash may come
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from raylog.actors.controller_runner import ControllerRunner
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
@@ -27,6 +27,8 @@ from raylog.core.invariants import InvariantBroken, require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import ProposeIsr, ResignLeadership
 from raylog.core.replication.state import PartitionState
+from raylog.protocol.message import Message
+from raylog.protocol.notifications import PartitionStateUpdate
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from tests.simulation.network import Session
 from tests.simulation.pausing import Pausable
@@ -201,13 +203,11 @@ class ControllerNode(Pausable):
         """Virtual time."""
         return self.world.now_ms
 
-    def notify(self, session: int, method: str, args: list[object]) -> None:
+    def notify(self, session: int, method: str, args: Message) -> None:
         """Send a partition state; clients read the durable image instead of metadata for brokers."""
-        if self._dies_here() or method != "partition_state":
+        if self._dies_here() or not isinstance(args, PartitionStateUpdate):
             return
-        incarnation, state = args
-        assert isinstance(incarnation, int)
-        told = PartitionState.from_wire(cast(Sequence[Any], state))
+        incarnation, told = args.incarnation, PartitionState.from_wire(args.state)
         link = self._links.get(session)
         if link is not None:
             link.session_of_controller(session, link.told, incarnation, told)

@@ -14,6 +14,7 @@ from raylog.core.errors import DataDirectoryError, NotController
 from raylog.core.ids import ControllerEpoch
 from raylog.core.invariants import InvariantBroken
 from raylog.core.quorum import ProposerSettings
+from raylog.protocol.message import Message
 from tests.simulation.quorum_planted import election_of, proposer_of, runner_of
 from tests.simulation.quorum_voter import Call
 
@@ -155,10 +156,10 @@ class SimController:
         self.world.snapshots += 1
         self.world.after(self.world.random.randint(0, 30), lambda: self.when_awake(lambda: taken(snapshot)))
 
-    def send_snapshot(self, voter: int, args: list[object], snapshot: MetadataSnapshot, answered: Answered) -> None:
+    def send_snapshot(self, voter: int, args: Message, snapshot: MetadataSnapshot, answered: Answered) -> None:
         self.call(voter, "voter_snapshot", args, snapshot.to_bytes(), answered)
 
-    def call(self, voter: int, method: str, args: list[object], payload: bytes, answered: Answered) -> None:
+    def call(self, voter: int, method: str, args: Message, payload: bytes, answered: Answered) -> None:
         """Send a datagram; as on a connection, one answer at most is taken, and none after the deadline."""
         world, open_calls = self.world, [True]
         call = Call(method, args, memoryview(payload))

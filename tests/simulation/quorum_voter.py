@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from raylog.actors.voter import order_of
 from raylog.actors.voter_runner import Answer, VoterRunner
 from raylog.core.quorum import LogHistory, put_together
 from raylog.core.quorum import events as ev
-from raylog.rpc import Request
+from raylog.protocol.broker import BROKER
+from raylog.protocol.message import Message
+from raylog.protocol.voter import VoterAppendReply
 from tests.simulation.quorum_disk import Broken, batches_of, snapshot_of
 from tests.simulation.quorum_planted import voter_of
 
@@ -23,7 +25,7 @@ class Call:
     """A request on its way to a voter."""
 
     method: str
-    args: list[object]
+    args: Message
     payload: memoryview
 
 
@@ -61,7 +63,7 @@ class SimVoter:
     def receive(self, call: Call, answer: Callable[[Answer], None]) -> None:
         """Take a request that arrived."""
         self._last += 1
-        order = order_of(cast(Request, call), self._last)
+        order = order_of(BROKER.read_request(call.method, call.args), call.payload, self._last)
         self._asked[self._last] = (order.event, answer)
         self._runner.take(order)
         if self._runner.is_over:
@@ -85,12 +87,11 @@ class SimVoter:
     def _answer(self, answer: Answer) -> None:
         event, send = self._asked.pop(answer.request)
         if isinstance(event, (ev.AppendRequested, ev.SnapshotOffered)):
-            promised, identity, matched = answer.args[:3]
-            assert isinstance(promised, int)
-            if matched is not None:
-                assert isinstance(matched, int)
-                self.world.confirms(self, event, matched)
-                self.world.holds(str(identity), promised, matched)
+            reply = answer.args
+            assert isinstance(reply, VoterAppendReply)
+            if reply.matched is not None:
+                self.world.confirms(self, event, reply.matched)
+                self.world.holds(reply.identity, reply.promised, reply.matched)
         send(answer)
 
 

@@ -9,6 +9,7 @@ from typing import cast
 from raylog.actors.consumer_reads import ConsumerReads
 from raylog.actors.tail_reader import TailReader
 from raylog.core.replication.replica import ReplicaMachine
+from raylog.protocol.replica import FETCH, FetchReply, FetchRequest
 from raylog.rpc import Request
 from raylog.rpc.framing import REQUEST, encode_header
 from tests.unit.rpc.support import raw_member, serving, until
@@ -25,10 +26,10 @@ async def test_fetches_that_wake_together_are_answered_as_fast_as_the_peer_takes
     reads = ConsumerReads(log, TailReader(log), lambda: cast(ReplicaMachine, state))
 
     def handle(request: Request) -> None:
-        reads.fetch(request, *request.args)
+        reads.fetch(request, FETCH.read_request(request.args))
 
     async with serving(handle) as place, raw_member(place) as (reader, writer):
-        fetch = [3, 0, 1 << 20, 1, 60_000, 0]
+        fetch = ["id", 0, 3, 0, 1 << 20, 1, 60_000, 0]
         writer.write(b"".join(encode_header(REQUEST, n, "fetch", fetch, 0) for n in range(1, 101)))
         await until(lambda: reads.parked == 100, "all fetches are parked")
         (accepted,) = place.server.connections
@@ -56,6 +57,7 @@ def test_a_fetch_whose_time_is_over_is_answered_without_records_while_the_peer_i
         is_behind=True,
         send_reply=lambda _, args, payload, __: taken.append((args, len(payload))),
     )
-    reads.fetch(Request(connection, 1, "fetch", [], memoryview(b""), False), 3, 0, 1 << 20, 1, 0, 0)
-    assert taken == [([1, 1, 0], 0)]
+    request = Request(connection, 1, "fetch", [], memoryview(b""), False)
+    reads.fetch(request, FetchRequest("id", 0, 3, 0, 1 << 20, 1, 0, 0))
+    assert taken == [(FetchReply(1, 1, 0), 0)]
     log.close()

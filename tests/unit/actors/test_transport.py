@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors import permissions
 from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec, SpareSpec
 from raylog.actors.transport import check_plaintext, is_loopback, listen
 from raylog.core.errors import InvalidConfig, StartFailed
+from raylog.protocol.broker import BROKER
+from raylog.protocol.permissions import permissions
 from raylog.rpc.secret_files import SecretFiles, make_secrets
 from raylog.stated import plaintext_is_allowed
 
@@ -34,8 +35,8 @@ def test_listening_on_the_network_without_tls_has_to_be_stated(
 ) -> None:
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
     with pytest.raises(StartFailed, match=r"without TLS.*--allow-plaintext"):
-        listen(lambda request: None, broker(host, tmp_path), permissions.BROKER)
-    listen(lambda request: None, broker(host, tmp_path, allow=True), permissions.BROKER)
+        listen(lambda request: None, broker(host, tmp_path), permissions(BROKER))
+    listen(lambda request: None, broker(host, tmp_path, allow=True), permissions(BROKER))
     monkeypatch.setenv("RAY_USE_TLS", "1")
     check_plaintext(host, allow_plaintext=False)
     monkeypatch.setenv("RAY_USE_TLS", "yes")
@@ -46,7 +47,7 @@ def test_listening_on_the_network_without_tls_has_to_be_stated(
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_this_machine_needs_no_statement(host: str, tmp_path: Path) -> None:
     assert is_loopback(host)
-    listen(lambda request: None, broker(host, tmp_path), permissions.BROKER)
+    listen(lambda request: None, broker(host, tmp_path), permissions(BROKER))
 
 
 def test_the_statement_in_the_environment_is_read_and_checked() -> None:

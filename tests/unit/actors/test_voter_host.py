@@ -14,6 +14,7 @@ from raylog.actors.voter import Voter
 from raylog.actors.voter_files import make_founder
 from raylog.actors.voter_host import VoterHost
 from raylog.core.errors import KafkaStorageError, NotController
+from raylog.protocol.broker import BROKER
 from raylog.rpc import Request
 from raylog.storage.errors import StorageIoError
 
@@ -34,7 +35,7 @@ class Asked:
 
 async def ask(host: VoterHost, *request: Any) -> Any:
     asked = Asked(*request)
-    host.on_request(cast(Request, asked))
+    host.on_request(cast(Request, asked), BROKER.read_request(asked.method, asked.args))
     async with asyncio.timeout(10):
         return await asked.answer
 
@@ -42,12 +43,12 @@ async def ask(host: VoterHost, *request: Any) -> Any:
 async def test_a_promise_outlives_the_host_and_shows_a_founder(tmp_path: Path) -> None:
     make_founder(tmp_path)
     host = VoterHost(tmp_path)
-    granted, promised, identity, *_, founder = await ask(host, "voter_promise", 3, "a")
-    assert (granted, promised, founder) == (True, 3, True)
+    first = await ask(host, "voter_promise", 3, "a")
+    assert (first.granted, first.promised, first.founder) == (True, 3, True)
     await host.close()
     again = VoterHost(tmp_path)
-    granted, promised, same, *_ = await ask(again, "voter_promise", 3, "b")
-    assert (granted, promised, same) == (False, 3, identity)
+    second = await ask(again, "voter_promise", 3, "b")
+    assert (second.granted, second.promised, second.identity) == (False, 3, first.identity)
     await again.close()
     with pytest.raises(NotController):
         await ask(again, "voter_promise", 4, "a")
@@ -57,7 +58,7 @@ async def test_an_error_of_the_disk_ends_this_life_and_the_next_request_opens_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = VoterHost(tmp_path)
-    identity = (await ask(host, "voter_promise", 1, "a"))[2]
+    identity = (await ask(host, "voter_promise", 1, "a")).identity
 
     def refuse(*_: object) -> None:
         raise StorageIoError("write the promise", OSError(5, "Input/output error"))
@@ -66,8 +67,8 @@ async def test_an_error_of_the_disk_ends_this_life_and_the_next_request_opens_th
         broken.setattr("raylog.actors.voter_files.write_atomically", refuse)
         with pytest.raises(KafkaStorageError, match="check the disk"):
             await ask(host, "voter_promise", 2, "a")
-    granted, promised, same, *_ = await ask(host, "voter_promise", 3, "a")
-    assert (granted, promised, same) == (True, 3, identity)
+    later = await ask(host, "voter_promise", 3, "a")
+    assert (later.granted, later.promised, later.identity) == (True, 3, identity)
     await host.close()
 
 
@@ -86,7 +87,7 @@ async def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_end(
     monkeypatch.setattr(voter_host, "CLOSE_S", 0.1)
     host = VoterHost(tmp_path)
     asked = Asked("voter_promise", 1, "a")
-    host.on_request(cast(Request, asked))
+    host.on_request(cast(Request, asked), BROKER.read_request(asked.method, asked.args))
     await asyncio.to_thread(hangs.wait, 10)
     await host.close()
     assert not asked.answer.done()

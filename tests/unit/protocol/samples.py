@@ -52,3 +52,22 @@ def _sample(kind: Any, arrange: Callable[[Sequence[Any], list[Any]], list[Any]])
         return {field.encode_name: value for field, value in zip(fields, values, strict=True)}
     assert issubclass(kind, Message), kind
     return arrange(fields, values)
+
+
+def grown(kind: Any, wire: Any) -> Any:
+    """Return a message as a later release sends it: with an unknown field behind those of each message inside."""
+    kind = inner(kind)
+    origin = get_origin(kind)
+    if wire is None or kind in PLAIN:
+        return wire
+    if origin is not None:
+        *_, held = get_args(kind)
+        if issubclass(origin, Mapping):
+            return {name: grown(held, value) for name, value in wire.items()}
+        return [grown(held, value) for value in wire]
+    fields = msgspec.structs.fields(kind)
+    if issubclass(kind, Description):
+        types_of = {field.encode_name: field.type for field in fields}
+        return {**{name: grown(types_of.get(name, Any), value) for name, value in wire.items()}, "of": NEW}
+    values = [grown(field.type, value) for field, value in zip(fields, wire, strict=False)]
+    return [*values, *(field.default for field in fields[len(values) :]), NEW]

@@ -305,17 +305,6 @@ def test_a_refused_first_join_leaves_no_group_behind() -> None:
     assert groups.reply(groups.list_groups()) == []
 
 
-def test_a_malformed_request_changes_nothing() -> None:
-    groups = Groups()
-    groups.stable()
-    before = groups.machine.hard_state()
-    assert groups.code(groups.join(7)) == 42  # type: ignore[arg-type]
-    assert groups.code(groups.commit("5")) == 42  # type: ignore[arg-type]
-    assert groups.code(groups.fetch(("id", "flights", "0"))) == 42  # type: ignore[arg-type]
-    assert groups.code(groups.leave((None, None))) == 42  # type: ignore[arg-type]
-    assert groups.machine.hard_state() == before
-
-
 def test_a_restarted_coordinator_lets_members_of_a_stable_group_go_on() -> None:
     groups = Groups()
     first, second = groups.stable()

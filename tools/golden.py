@@ -34,7 +34,7 @@ from raylog.protocol.registry import methods
 from raylog.rpc import connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request
-from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.cluster.local_cluster import LocalCluster
 
 ROOT = Path(__file__).parent.parent / "tests" / "golden"
 CONFIG = {
@@ -86,14 +86,9 @@ class Recorder:
 _REPLY = Request.reply
 
 
-def clients(cluster: LocalCluster) -> dict[str, Any]:
-    """Return the arguments by which clients find the cluster."""
-    return {"bootstrap": cluster.bootstrap(), "secret": SECRET}
-
-
 async def fill(cluster: LocalCluster) -> None:
     """Write everything that the golden directory has."""
-    where = clients(cluster)
+    where = cluster.clients()
     async with AsyncAdmin(**where) as admin:
         for topic, codec in TOPICS.items():
             config = {"segment.bytes": 4096, "retention.ms": -1}
@@ -134,7 +129,7 @@ async def _send(producer: AsyncProducer, topic: str, number: int) -> AsyncSendFu
 
 async def read(cluster: LocalCluster) -> dict[str, Any]:
     """Return what clients find in the cluster, as plain values."""
-    where = clients(cluster)
+    where = cluster.clients()
     found: dict[str, Any] = {"records": {}, "configs": {}, "groups": {}}
     async with AsyncAdmin(**where) as admin:
         for name, described in sorted((await admin.describe_topics()).items()):

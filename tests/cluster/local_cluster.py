@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from raylog.actors.broker_server import BrokerServer
 from raylog.actors.controller_server import ControllerServer
@@ -25,18 +25,11 @@ from raylog.core.config import ClusterConfig
 from raylog.core.errors import ConnectionFailed
 from raylog.storage.directory import META, partition_folder
 from raylog.voters import voters_among
+from tests.waiting import eventually
 
 SECRET = b"a secret for tests"
 CLUSTER_ID = "c" * 32
 THREADS = 128
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = 15.0, what: str = "") -> None:
-    """Wait until the condition holds; AssertionError after the deadline."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"did not happen within {timeout_s} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -238,6 +231,10 @@ class LocalCluster:
     def bootstrap(self) -> str:
         """Return the brokers' endpoints as clients take them."""
         return ",".join(f"{server.endpoint[0]}:{server.endpoint[1]}" for server in self.broker_servers.values())
+
+    def clients(self) -> dict[str, Any]:
+        """Return what a client is made with."""
+        return {"bootstrap": self.bootstrap(), "secret": SECRET}
 
     def start_coordinator(self, kind: str, index: int) -> None:
         """Start a coordinator unless it runs (the controller's hand)."""

@@ -8,27 +8,100 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, Self, TypeVar
 
+import pytest
+
+import raylog
 from raylog.actors.replica_roles import actors_by_role
+from raylog.cluster import Cluster
 from raylog.core.errors import RaylogError
 from raylog.rpc import Connection, Reply, connect
 from raylog.storage.records import encode_batch, iter_headers
+from tests.waiting import wait_for
 
 T = TypeVar("T")
+STORE_BYTES: Final = 80 * 2**20
+"""Size of Ray's object store, which Raylog does not use."""
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0, pause_s: float = 0.05) -> None:
-    """Wait until the condition holds; AssertionError after the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s: {what}"
-        time.sleep(pause_s)
+@contextmanager
+def ray_folder() -> Iterator[Path]:
+    """Have Ray keep its files in a folder of ours: a short path, because sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_TMPDIR", str(folder))
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def own_ray() -> Iterator[None]:
+    """A Ray of this module's own, so that nobody else's is joined."""
+    import ray
+
+    with ray_folder():
+        ray.init(
+            address="local", include_dashboard=False, log_to_driver=False, num_cpus=2, object_store_memory=STORE_BYTES
+        )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+class RayNodes:
+    """Raylets on this machine: nodes that offer ``raylog``, each with a data directory below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.root, self._rays = root, Cluster()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        ray.shutdown()
+        self._rays.shutdown()  # type: ignore[no-untyped-call]
+
+    def add(self, name: str, *, is_for_brokers: bool = True) -> Any:
+        """Add a node; returns its handle."""
+        return self._rays.add_node(
+            num_cpus=1,
+            resources={"raylog": 1} if is_for_brokers else {},
+            env_vars={"RAYLOG_DATA_DIR": str(self.root / name)},
+            object_store_memory=STORE_BYTES,
+            include_dashboard=False,
+        )
+
+    def remove(self, node: Any) -> None:
+        """Lose a node: all its processes are killed."""
+        self._rays.remove_node(node, allow_graceful=False)
+
+    def start(self, name: str) -> Cluster:
+        """Start Raylog as on the node of this name."""
+        import ray
+
+        if not ray.is_initialized():
+            ray.init(address=self._rays.address, log_to_driver=False)
+        return raylog.start(self.root / name, timeout_s=120, allow_plaintext=True)
+
+
+def online(cluster: Cluster) -> set[int]:
+    """Return the ids of the brokers that are online."""
+    return {one["broker"] for one in cluster.status()["brokers"] if one["online"]}
 
 
 def actor(name: str) -> Any:

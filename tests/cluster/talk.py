@@ -16,7 +16,7 @@ from raylog.actors.clock import wall_ms
 from raylog.core.errors import NotController, RaylogError
 from raylog.rpc import Connection, Reply, connect
 from raylog.storage.records import decode_batch, encode_batch, iter_headers
-from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.local_cluster import SECRET, LocalCluster
 
 STORY_DEADLINE_S = 60.0
 CALL_S = 10.0
@@ -260,4 +260,4 @@ async def _told(story: Story, cluster: LocalCluster) -> None:
     assert unhandled == [], unhandled
 
 
-__all__: Sequence[str] = ["Fetched", "Partition", "Talk", "eventually", "in_cluster", "records_in", "refused"]
+__all__: Sequence[str] = ["Fetched", "Partition", "Talk", "in_cluster", "records_in", "refused"]

@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,14 +59,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     yield shell
     if (tmp_path / "raylog-data" / "ray.json").exists():
         shell.run("stop")
-
-
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait until the condition holds; AssertionError after the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 def processes_of(session: int) -> list[int]:
@@ -129,7 +122,7 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     assert "key " in dump
 
     assert "has ended" in shell.run("stop")
-    eventually(lambda: not processes_of(ray_pid), "the Ray node has ended, with all of its processes")
+    wait_for(lambda: not processes_of(ray_pid), "the Ray node has ended, with all of its processes")
     assert "raylog start" in shell.run("status", "--address", "local", expect=1)
 
     shell.run("start", "--address", "local")
@@ -173,11 +166,11 @@ def test_in_the_foreground_a_signal_stops_cluster_and_ray(shell: Shell) -> None:
             stderr=subprocess.STDOUT,
         )
     try:
-        eventually(lambda: "Running in the foreground" in (shell.folder / "told").read_text(), "it runs")
+        wait_for(lambda: "Running in the foreground" in (shell.folder / "told").read_text(), "it runs")
         ray_pid = json.loads((shell.folder / "raylog-data" / "ray.json").read_text())["pid"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(COMMAND_TIMEOUT_S) == 0
-        eventually(lambda: not processes_of(ray_pid), "the Ray node has ended")
+        wait_for(lambda: not processes_of(ray_pid), "the Ray node has ended")
         assert not (shell.folder / "raylog-data" / "ray.json").exists()
     finally:
         if process.poll() is None:

@@ -1,22 +1,20 @@
 """Whole columns through real replicas: what `send_batch` puts in, `consume_batch` gives out, in its order."""
 
 import asyncio
-from typing import Any
 
 import pyarrow as pa
 
 from raylog.client.consumer import AsyncConsumer
 from raylog.client.producer import AsyncProducer
-from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 
 
 @in_cluster()
 async def test_columns_survive_the_loss_of_a_leader_in_their_order(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
-    options: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
     values = [b"%06d" % number * 20 for number in range(20_000)]
-    async with AsyncProducer(**options, max_request_size=100_000) as producer:
+    async with AsyncProducer(**cluster.clients(), max_request_size=100_000) as producer:
         await (await producer.send_batch("t", values[:5_000], timestamp_ms=1))
         sent = await producer.send_batch("t", pa.array(values[5_000:]), timestamp_ms=2)
         await cluster.stop_replica("t", 0, (await talk.partition("t")).leader)
@@ -24,7 +22,7 @@ async def test_columns_survive_the_loss_of_a_leader_in_their_order(cluster: Loca
             pieces = await sent
     assert sum(piece.count for piece in pieces) == 15_000
     tables = []
-    async with AsyncConsumer("t", auto_offset_reset="earliest", **options) as consumer:
+    async with AsyncConsumer("t", auto_offset_reset="earliest", **cluster.clients()) as consumer:
         rows = 0
         while rows < len(values):
             batch = await consumer.getcolumns(timeout_ms=20_000, max_records=7_000)

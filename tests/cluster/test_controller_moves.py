@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import raylog
 from raylog.actors.naming import node_broker_name
-from tests.cluster.ray_support import ask, kill, wait_for
+from tests.cluster.ray_support import RayNodes, ask, kill, own_ray
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -21,16 +23,6 @@ LIMIT_S = 10.0
 """For machines that are slow or have other things to do; usual are a third of it and less."""
 SERVES_AGAIN_S = 15.0
 """From the moment in which Ray knows of the loss: a process is started, reads the log, and gives up who is gone."""
-
-
-def add_node(nodes: Any, folder: Path, **resources: float) -> Any:
-    return nodes.add_node(
-        num_cpus=1,
-        resources=resources,
-        env_vars={"RAYLOG_DATA_DIR": str(folder)},
-        object_store_memory=80 * 1024 * 1024,
-        include_dashboard=False,
-    )
 
 
 def when_known_as_dead(node_id: str) -> Callable[[], float]:
@@ -56,21 +48,19 @@ def when_known_as_dead(node_id: str) -> Callable[[], float]:
     return moment
 
 
-def lose(nodes: Any, lost: Any, running: list[int]) -> float:
+def lose(nodes: RayNodes, lost: Any, running: list[int]) -> float:
     """Take a node away with all that runs there, which would live on for a while without it; returns when."""
     begun = time.monotonic()
     lost.kill_raylet(check_alive=False)
     for pid in running:
         with suppress(ProcessLookupError):
             kill(pid)
-    nodes.remove_node(lost, allow_graceful=False)
+    nodes.remove(lost)
     return begun
 
 
-def produce_over_the_loss(cluster: Any, nodes: Any, others: list[Any]) -> float:
+def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> float:
     """Lose the controller's node; returns seconds from Ray's knowing of it until its partitions take records."""
-    import raylog
-
     home = ask("controller", "node_id")
     dead = next(one["broker"] for one in cluster.status()["brokers"] if one["node_id"] == home)
     with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
@@ -95,35 +85,18 @@ def produce_over_the_loss(cluster: Any, nodes: Any, others: list[Any]) -> float:
 
 
 def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller(tmp_path: Path) -> None:
-    import ray
-    from ray.cluster_utils import Cluster as RayCluster
-
-    import raylog
-
-    nodes = RayCluster()
-    try:
-        add_node(nodes, tmp_path / "head")
-        others = [add_node(nodes, tmp_path / name, raylog=1) for name in ("first", "second", "third")]
-        ray.init(address=nodes.address, log_to_driver=False)
-        cluster = raylog.start(tmp_path / "started-here", timeout_s=120, allow_plaintext=True)
+    with RayNodes(tmp_path) as nodes:
+        nodes.add("head", is_for_brokers=False)
+        others = [nodes.add(name) for name in ("first", "second", "third")]
+        cluster = nodes.start("started-here")
         assert produce_over_the_loss(cluster, nodes, others) < SERVES_AGAIN_S
         cluster.stop()
-    finally:
-        ray.shutdown()
-        nodes.shutdown()  # type: ignore[no-untyped-call]
 
 
 def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: Path) -> None:
     """First the controller alone is killed, then with it the leader of a partition; five times each."""
-    import ray
-
-    import raylog
-
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=2, object_store_memory=80 * 2**20)
-    try:
+    with own_ray():
         alone, with_leader, served = kill_and_wait(raylog.start(tmp_path / "data", brokers=3))
-    finally:
-        ray.shutdown()
     for what, times in (
         ("the controller killed, all known again", alone),
         ("and a leader with it, another elected", with_leader),
@@ -136,8 +109,6 @@ def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: P
 
 def kill_and_wait(cluster: Any) -> tuple[list[float], list[float], list[float]]:
     """Return seconds until the next controller knows everybody, until a killed leader is replaced, until a write."""
-    import raylog
-
     alone: list[float] = []
     with_leader: list[float] = []
     served: list[float] = []

@@ -4,8 +4,9 @@ import asyncio
 from pathlib import Path
 
 from raylog.core.errors import InconsistentClusterId, NotController
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 
 def lives(cluster: LocalCluster) -> dict[tuple[object, ...], object]:

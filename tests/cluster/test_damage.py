@@ -10,8 +10,9 @@ import pytest
 
 from raylog.actors.specs import ReplicaSpec
 from raylog.core.errors import KafkaStorageError
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
+from tests.waiting import eventually
 
 
 def folder_of(spec: ReplicaSpec) -> Path:

@@ -15,15 +15,16 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import EARLIEST, TopicPartition
 from raylog.storage.records import CONTROL_BIT
-from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 SMALL_SEGMENTS = {"segment.bytes": 1024, "file.delete.delay.ms": 0}
 WHERE = TopicPartition("t", 0)
 
 
 def admin_of(cluster: LocalCluster) -> AsyncAdmin:
-    return AsyncAdmin(bootstrap=cluster.bootstrap(), secret=SECRET)
+    return AsyncAdmin(**cluster.clients())
 
 
 def starts(cluster: LocalCluster) -> set[object]:

@@ -10,14 +10,11 @@ import pytest
 
 import raylog
 from raylog.core.ids import TopicPartition
-from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster
+from tests.waiting import eventually
 
 T0 = TopicPartition("t", 0)
-
-
-def where(cluster: LocalCluster) -> dict[str, Any]:
-    return {"bootstrap": cluster.bootstrap(), "secret": SECRET}
 
 
 async def read(consumer: raylog.AsyncConsumer, count: int) -> list[raylog.Record]:
@@ -38,7 +35,7 @@ async def test_leadership_goes_back_by_command_and_loses_nothing(cluster: LocalC
     await talk.produce("t", b"one", acks=-1)
     await cluster.ensure(spec)
     await talk.whole("t")
-    async with raylog.AsyncAdmin(**where(cluster)) as admin, raylog.AsyncProducer(**where(cluster)) as producer:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin, raylog.AsyncProducer(**cluster.clients()) as producer:
         pending = [await producer.send("t", b"%d" % number) for number in range(200)]
         assert await admin.elect_leaders() == {T0: None}
         for future in pending:
@@ -83,7 +80,7 @@ async def test_an_unclean_election_by_command_is_marked_where_everybody_sees_it(
     await cluster.stop_replica("t", 0, third)
     await talk.until("t", lambda found: found.isr == [row.leader])
     await talk.produce("t", b"gone", acks=-1)
-    consumer = raylog.AsyncConsumer("t", auto_offset_reset="earliest", **where(cluster))
+    consumer = raylog.AsyncConsumer("t", auto_offset_reset="earliest", **cluster.clients())
     await consumer.start()
     assert [record.value for record in await read(consumer, 1)] == [b"gone"]
     for broker in (row.leader, second, third):
@@ -91,7 +88,7 @@ async def test_an_unclean_election_by_command_is_marked_where_everybody_sees_it(
     await cluster.stop_replica("t", 0, row.leader)
     await cluster.ensure(spec)
     await talk.until("t", lambda found: found.leader == -1)
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         assert await admin.elect_leaders([T0], unclean=True) == {T0: None}
         found = await talk.until("t", lambda found: found.leader == second)
         assert found.unclean_leader_epoch == found.leader_epoch
@@ -172,7 +169,7 @@ async def test_a_broker_is_stopped_and_comes_back_under_load_and_no_request_fail
 async def test_a_broker_with_the_only_copy_is_not_stopped_without_force(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     leader = (await talk.partition("t")).leader
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         with pytest.raises(raylog.StopRefused, match="nobody could lead t-0"):
             await admin.stop_broker(leader)
         with pytest.raises(raylog.InvalidRequest, match="There is no broker 7"):

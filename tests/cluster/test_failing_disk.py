@@ -9,8 +9,9 @@ from typing import NoReturn
 from raylog.core.errors import KafkaStorageError, RaylogError, StaleMetadataError
 from raylog.core.replication.disk import PATIENCE_MS
 from raylog.storage.errors import DiskFull, StorageIoError
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 
 def break_disk(cluster: LocalCluster, topic: str, broker: int, error: RaylogError) -> Callable[[], None]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 import pytest
 
 from raylog import fork_workers
+from tests.cluster.ray_support import STORE_BYTES, ray_folder
 
 pytestmark = [
     pytest.mark.cluster,
@@ -28,24 +26,22 @@ print(ray.get(ask.remote(), timeout=60))
 """
 
 
-def test_the_second_job_on_a_node_is_served_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_job_on_a_node_is_served_too() -> None:
     """Ray reads the id of a worker's job once a process: read by the fork server, it would hold for all workers."""
     from ray.cluster_utils import Cluster as RayCluster
 
-    home = tempfile.mkdtemp(prefix="rl", dir="/tmp")
-    monkeypatch.setenv("RAY_TMPDIR", home)
-    nodes = RayCluster()
-    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    try:
-        nodes.add_node(**small)
-        with fork_workers.forked_workers():
-            nodes.add_node(resources={"elsewhere": 1}, **small)
-        server = fork_workers._servers[-1][0].pid
-        for _ in range(2):
-            command = [sys.executable, "-c", JOB, nodes.address]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
-            assert done.stdout == f"{server}\n", f"{done.stdout}\n{done.stderr}"
-    finally:
-        nodes.shutdown()  # type: ignore[no-untyped-call]
-        fork_workers.wait_for_ended()
-        shutil.rmtree(home, ignore_errors=True)
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    with ray_folder():
+        nodes = RayCluster()
+        try:
+            nodes.add_node(**small)
+            with fork_workers.forked_workers():
+                nodes.add_node(resources={"elsewhere": 1}, **small)
+            server = fork_workers._servers[-1][0].pid
+            for _ in range(2):
+                command = [sys.executable, "-c", JOB, nodes.address]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+                assert done.stdout == f"{server}\n", f"{done.stdout}\n{done.stderr}"
+        finally:
+            nodes.shutdown()  # type: ignore[no-untyped-call]
+            fork_workers.wait_for_ended()

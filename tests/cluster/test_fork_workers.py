@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,8 @@ import pytest
 import raylog
 from raylog import fork_workers
 from raylog.cluster import Cluster
-from tests.cluster.ray_support import Wire, alive, kill, wait_for
+from tests.cluster.ray_support import Wire, alive, kill, ray_folder
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,
@@ -41,13 +40,8 @@ with raylog.start(sys.argv[1], address="local") as cluster, raylog.Admin() as ad
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
-    """Ray's temporary folder, and ours: a short path, because sockets lie in it."""
-    folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = str(folder)
-    yield folder
-    os.environ.pop("RAY_TMPDIR", None) if before is None else os.environ.__setitem__("RAY_TMPDIR", before)
-    shutil.rmtree(folder, ignore_errors=True)
+    with ray_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

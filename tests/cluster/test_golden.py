@@ -23,7 +23,7 @@ from raylog.protocol.message import read
 from raylog.protocol.registry import methods
 from raylog.rpc.framing import NOTIFICATION, REQUEST, decode_header
 from tests.cluster.local_cluster import LocalCluster
-from tools.golden import CONFIG, ROOT, TOPICS, clients
+from tools.golden import CONFIG, ROOT, TOPICS
 from tools.golden import read as read_all
 
 RELEASES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
@@ -106,7 +106,7 @@ def test_a_data_directory_of_a_release_gives_the_same_records_groups_and_offsets
 
 async def use(cluster: LocalCluster) -> None:
     """Go on where that release stopped."""
-    async with AsyncProducer(**clients(cluster)) as producer, AsyncAdmin(**clients(cluster)) as admin:
+    async with AsyncProducer(**cluster.clients()) as producer, AsyncAdmin(**cluster.clients()) as admin:
         for topic in TOPICS:
             await (await producer.send(topic, value=b"more", partition=0))
         await admin.create_topic("later", partitions=1, replication_factor=1)

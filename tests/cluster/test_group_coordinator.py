@@ -14,8 +14,9 @@ from raylog.core.errors import (
     UnsupportedVersion,
 )
 from raylog.core.groups.settings import GroupSettings
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 QUICK = {"group.initial.rebalance.delay.ms": "50", "group.min.session.timeout.ms": "100"}
 

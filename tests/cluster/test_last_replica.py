@@ -10,7 +10,7 @@ import pytest
 
 import raylog
 from raylog.core.ids import TopicPartition
-from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 
 T0 = TopicPartition("t", 0)
@@ -21,10 +21,9 @@ FIVE_VOTERS = {"metadata.voters.max": "5"}
 
 async def read_all(cluster: LocalCluster) -> tuple[list[bytes | None], int, float]:
     """Return what a consumer reads, the end that it learns, and the seconds that both took."""
-    reach: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
     begun = time.monotonic()
     found: list[bytes | None] = []
-    async with raylog.AsyncConsumer(auto_offset_reset="earliest", **reach) as consumer, asyncio.timeout(20):
+    async with raylog.AsyncConsumer(auto_offset_reset="earliest", **cluster.clients()) as consumer, asyncio.timeout(20):
         consumer.assign([T0])
         end = (await consumer.end_offsets([T0]))[T0]
         while len(found) < end:

@@ -1,7 +1,6 @@
 """What a later release may add, in every request, answer and record, this release reads over."""
 
 import asyncio
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,8 +13,9 @@ from raylog.core.errors import UnsupportedVersion
 from raylog.core.features import LevelRange
 from raylog.core.ids import TopicPartition
 from tests.cluster.later_release import everybody_is_of_a_later_release
-from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
+from tests.waiting import eventually
 
 QUICK = {"group.initial.rebalance.delay.ms": "50", "group.min.session.timeout.ms": "100"}
 COUNT = 50
@@ -23,14 +23,15 @@ COUNT = 50
 
 async def use(cluster: LocalCluster, topic: str) -> None:
     """Create a topic, write to it, read it in a group, commit, and look at what there is."""
-    where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
-    async with AsyncAdmin(**where) as admin:
+    async with AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic(topic, partitions=2, replication_factor=3)
-        async with AsyncProducer(**where) as producer:
+        async with AsyncProducer(**cluster.clients()) as producer:
             sent = [await producer.send(topic, value=b"%d" % number, partition=number % 2) for number in range(COUNT)]
             await producer.flush()
             await asyncio.gather(*sent)
-        async with AsyncConsumer(topic, group_id="readers", auto_offset_reset="earliest", **where) as consumer:
+        async with AsyncConsumer(
+            topic, group_id="readers", auto_offset_reset="earliest", **cluster.clients()
+        ) as consumer:
             found: list[bytes | None] = []
             async with asyncio.timeout(30):
                 while len(found) < COUNT:
@@ -67,7 +68,7 @@ async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalClus
 async def test_a_broker_takes_part_only_if_it_knows_the_cluster_s_feature_level(
     cluster: LocalCluster, talk: Talk
 ) -> None:
-    async with AsyncAdmin(bootstrap=cluster.bootstrap(), secret=SECRET) as admin:
+    async with AsyncAdmin(**cluster.clients()) as admin:
         assert await admin.describe_features() == FeatureDescription(1, dict.fromkeys((1, 2, 3), (1, 1)))
         assert await admin.raise_feature_level() == (1, 1)
         with pytest.raises(UnsupportedVersion, match="not known to broker 1, 2, 3; upgrade these first"):

@@ -10,8 +10,9 @@ import msgspec
 
 from raylog.core.errors import ConnectionFailed, InvalidRequest, RaylogError, UnknownTopicId
 from raylog.storage.records import encode_batch
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 METHODS = {
     "replica": ["produce", "fetch", "fetch_near", "list_offsets", "replica_fetch", "replica_status"],

@@ -10,8 +10,9 @@ from raylog.core.errors import DataDirectoryError, InconsistentClusterId, Invali
 from raylog.running_config import ignored_settings, what_was_ignored
 from raylog.storage.errors import DirectoryInUse, WrongDirectory
 from raylog.storage.folder_lock import FolderLock
-from tests.cluster.local_cluster import CLUSTER_ID, SECRET, LocalCluster, eventually
+from tests.cluster.local_cluster import CLUSTER_ID, SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 

@@ -10,7 +10,8 @@ import pytest
 from raylog.core.errors import DataDirectoryError, NotController, RaylogError, TopicAlreadyExists
 from raylog.storage.records import HEADER_BYTES
 from tests.cluster.local_cluster import LocalCluster
-from tests.cluster.talk import Talk, eventually, in_cluster, refused
+from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 VOTERS = (1, 2, 3)
 QUICK = {"broker.session.timeout.ms": "1000"}

@@ -12,7 +12,7 @@ from raylog.actors.quorum_runner import QuorumRunner
 from raylog.core.errors import DataDirectoryError
 from raylog.storage.records import iter_headers
 from tests.cluster.local_cluster import LocalCluster
-from tests.cluster.talk import Talk, eventually, in_cluster, refused
+from tests.cluster.talk import Talk, in_cluster, refused
 from tests.cluster.test_metadata_quorum import (
     VOTERS,
     counts_again,
@@ -23,6 +23,7 @@ from tests.cluster.test_metadata_quorum import (
     metadata_folder,
     remove_log,
 )
+from tests.waiting import eventually
 
 BETWEEN = 3_000
 OFTEN = {

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,9 @@ from raylog.client.admin import AsyncAdmin
 from raylog.client.consuming.asynchronous import AsyncConsumer
 from raylog.client.producer import AsyncProducer
 from raylog.core.ids import BrokerId, TopicPartition
-from tests.cluster.local_cluster import SECRET, LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.prometheus_support import free_port
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 SAMPLE = re.compile(r"(?P<name>[a-z_:]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
@@ -81,14 +81,13 @@ async def all_brokers_of_a_node(tmp_path: Path) -> None:
 
 async def work(cluster: LocalCluster) -> None:
     """Produce 30 records to a replicated topic, read 20 of them in a group, and commit."""
-    arguments: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
-    async with AsyncAdmin(**arguments) as admin:
+    async with AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("flights", partitions=2, replication_factor=3)
-    async with AsyncProducer(**arguments) as producer:
+    async with AsyncProducer(**cluster.clients()) as producer:
         for number in range(30):
             await (await producer.send("flights", b"x" * 100, partition=number % 2))
     async with AsyncConsumer(
-        "flights", group_id="board", auto_offset_reset="earliest", enable_auto_commit=False, **arguments
+        "flights", group_id="board", auto_offset_reset="earliest", enable_auto_commit=False, **cluster.clients()
     ) as consumer:
         seen = 0
         while seen < 30:
@@ -131,7 +130,7 @@ async def a_missing_replica(tmp_path: Path) -> None:
         try:
             page.start()
             await eventually(lambda: page.endpoint is not None, what="the page is served")
-            async with AsyncAdmin(bootstrap=cluster.bootstrap(), secret=SECRET) as admin:
+            async with AsyncAdmin(**cluster.clients()) as admin:
                 await admin.create_topic("t", partitions=1, replication_factor=2)
             await cluster.stop_broker(2)
             for name in [name for name in cluster.replicas if ":broker-1:" in name and ":t-0:" in name]:

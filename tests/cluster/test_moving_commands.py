@@ -27,10 +27,6 @@ from tests.unit.cli.support import raylog as command
 T0 = TopicPartition("t", 0)
 
 
-def where(cluster: LocalCluster) -> dict[str, Any]:
-    return {"bootstrap": cluster.bootstrap(), "secret": SECRET}
-
-
 async def run(cluster: LocalCluster, *arguments: str, stdin: str = "") -> Outcome:
     """Run a command against the cluster, in a thread, as the cluster lives on this one's loop."""
     return await asyncio.to_thread(
@@ -49,13 +45,13 @@ async def shown(cluster: LocalCluster, *arguments: str) -> Any:
 
 
 async def layout(cluster: LocalCluster) -> list[tuple[int, ...]]:
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         return [one.replicas for topic in (await admin.describe_topics()).values() for one in topic.partitions]
 
 
 @in_cluster(brokers=4)
 async def test_admin_moves_a_partition_and_waits_for_it(cluster: LocalCluster, talk: Talk) -> None:
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("t", assignment=[[1, 2, 3]])
         await talk.produce("t", b"a")
         await admin.alter_partition_reassignments({T0: [4, 2, 3]}, throttle=50_000_000)
@@ -69,7 +65,7 @@ async def test_admin_moves_a_partition_and_waits_for_it(cluster: LocalCluster, t
 
 @in_cluster(brokers=3)
 async def test_admin_tells_how_far_a_move_has_come(cluster: LocalCluster, talk: Talk) -> None:
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("t", assignment=[[1, 2]])
         await talk.produce("t", *[b"x" * 1000] * 10)
         await cluster.stop_broker(3)
@@ -88,12 +84,12 @@ async def test_admin_tells_how_far_a_move_has_come(cluster: LocalCluster, talk: 
 async def test_a_group_reads_the_partitions_that_its_topic_grows_by(cluster: LocalCluster, talk: Talk) -> None:
     options: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "metadata_max_age_ms": 200}
     async with (
-        raylog.AsyncAdmin(**where(cluster)) as admin,
-        raylog.AsyncConsumer("t", **options, **where(cluster)) as first,
-        raylog.AsyncProducer(**where(cluster)) as producer,
+        raylog.AsyncAdmin(**cluster.clients()) as admin,
+        raylog.AsyncConsumer("t", **options, **cluster.clients()) as first,
+        raylog.AsyncProducer(**cluster.clients()) as producer,
     ):
         await admin.create_topic("t", partitions=1, replication_factor=3)
-        async with raylog.AsyncConsumer("t", **options, **where(cluster)) as second:
+        async with raylog.AsyncConsumer("t", **options, **cluster.clients()) as second:
             grown = await admin.create_partitions("t", 4)
             assert len(grown.partitions) == 4
             for number in range(4):
@@ -113,8 +109,8 @@ async def test_a_group_reads_the_partitions_that_its_topic_grows_by(cluster: Loc
 @in_cluster(brokers=3)
 async def test_a_producer_uses_the_partitions_that_its_topic_grows_by(cluster: LocalCluster, talk: Talk) -> None:
     async with (
-        raylog.AsyncAdmin(**where(cluster)) as admin,
-        raylog.AsyncProducer(metadata_max_age_ms=200, **where(cluster)) as producer,
+        raylog.AsyncAdmin(**cluster.clients()) as admin,
+        raylog.AsyncProducer(metadata_max_age_ms=200, **cluster.clients()) as producer,
     ):
         await admin.create_topic("t", partitions=1, replication_factor=1)
         await (await producer.send("t", b"a", key=b"k"))
@@ -198,7 +194,7 @@ async def test_a_topic_grows_by_command(cluster: LocalCluster, talk: Talk) -> No
 async def test_balance_shows_its_plan_asks_and_spreads_a_new_broker_its_share(
     cluster: LocalCluster, talk: Talk
 ) -> None:
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("t", assignment=[[1, 2], [1, 2], [1, 2], [1, 2], [1, 2], [1, 2]])
     await talk.produce("t", b"a", partition=3)
     before = await layout(cluster)
@@ -221,7 +217,7 @@ async def test_balance_shows_its_plan_asks_and_spreads_a_new_broker_its_share(
 
 @in_cluster(brokers=2)
 async def test_a_plan_of_the_balancer_can_be_given_to_reassign(cluster: LocalCluster, talk: Talk) -> None:
-    async with raylog.AsyncAdmin(**where(cluster)) as admin:
+    async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("t", assignment=[[1], [1], [1], [1]])
     plan = cluster.root / "plan.json"
     write(plan, (await run(cluster, "balance", "--json")).out)

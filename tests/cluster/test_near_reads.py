@@ -10,27 +10,23 @@ from raylog.client.consumer import AsyncConsumer
 from raylog.client.consuming.near import SegmentFile
 from raylog.client.producer import AsyncProducer
 from raylog.rpc import machine_number
-from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 
 pytestmark = pytest.mark.skipif(machine_number() is None, reason="this kernel has no boot id to know a machine by")
 VALUES = [b"%06d" % number * 20 for number in range(8_000)]
 
 
-def options(cluster: LocalCluster, **more: Any) -> dict[str, Any]:
-    return {"bootstrap": cluster.bootstrap(), "secret": SECRET, **more}
-
-
 async def filled(cluster: LocalCluster, talk: Talk, topic: str) -> None:
     await talk.create(topic)
-    async with AsyncProducer(**options(cluster)) as producer:
+    async with AsyncProducer(**cluster.clients()) as producer:
         async with asyncio.timeout(30):
             await (await producer.send_batch(topic, VALUES, timestamp_ms=7))
 
 
 async def read(cluster: LocalCluster, topic: str, **more: Any) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
-    async with AsyncConsumer(topic, **options(cluster, auto_offset_reset="earliest", **more)) as consumer:
+    async with AsyncConsumer(topic, **cluster.clients(), auto_offset_reset="earliest", **more) as consumer:
         while len(found) < len(VALUES):
             polled = await consumer.getmany(timeout_ms=20_000, max_records=3_000)
             assert polled, f"nothing came behind {len(found)} records"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +13,8 @@ import raylog
 from raylog.alerts import ALERTS, alert_rules
 from raylog.dashboard import queries
 from tests.cluster.prometheus_support import Tools, fetch, find_tools, free_port, prometheus
-from tests.cluster.ray_support import wait_for
+from tests.cluster.ray_support import ray_folder
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -35,18 +33,12 @@ def tools() -> Tools:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the page of a cluster in which something has happened."""
-    folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))  # a short path: Ray's sockets lie in it
-    before, port = os.environ.get("RAY_TMPDIR"), free_port()
-    os.environ["RAY_TMPDIR"] = str(folder)
+    port = free_port()
     config = {"metrics.port": port, "offsets.topic.replication.factor": 1}
-    try:
-        with raylog.start(tmp_path_factory.mktemp("data"), brokers=2, config=config, address="local"):
-            use_the_cluster()
-            wait_for(lambda: answers(port), "a broker serves the page")
-            yield f"http://127.0.0.1:{port}"
-    finally:
-        os.environ.pop("RAY_TMPDIR", None) if before is None else os.environ.__setitem__("RAY_TMPDIR", before)
-        shutil.rmtree(folder, ignore_errors=True)
+    with ray_folder(), raylog.start(tmp_path_factory.mktemp("data"), brokers=2, config=config, address="local"):
+        use_the_cluster()
+        wait_for(lambda: answers(port), "a broker serves the page")
+        yield f"http://127.0.0.1:{port}"
 
 
 def answers(port: int) -> bool:

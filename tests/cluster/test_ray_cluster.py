@@ -6,12 +6,10 @@ One cluster of three brokers serves most tests of this module, in the order in w
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +28,8 @@ from raylog.core.errors import (
     StartFailed,
 )
 from raylog.rpc.secret_files import SecretFiles
-from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, mapped, private_bytes, wait_for
+from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, mapped, own_ray, private_bytes, ray_folder
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -41,17 +40,8 @@ RECOVERY_S = 90.0
 
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
-    """A Ray of this module's own, so that nobody else's is joined."""
-    import ray
-
-    home = tempfile.mkdtemp(prefix="rl", dir="/tmp")
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = home
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=2, object_store_memory=80 * 2**20)
-    yield
-    ray.shutdown()
-    os.environ.pop("RAY_TMPDIR", None) if before is None else os.environ.__setitem__("RAY_TMPDIR", before)
-    shutil.rmtree(home, ignore_errors=True)
+    with own_ray():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -185,13 +175,9 @@ def test_a_directory_in_use_names_the_process_that_uses_it(wire: Wire, root: Pat
         "ray.shutdown()\n"
         "print(json.dumps(said))\n"
     )
-    home = tempfile.mkdtemp(prefix="rl", dir="/tmp")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(root), home], capture_output=True, text=True, timeout=120, check=True
-        )
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with ray_folder() as home:
+        command = [sys.executable, "-c", program, str(root), str(home)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     said = json.loads(done.stdout.strip().splitlines()[-1])
     assert said.startswith(DataDirectoryError.__name__), said
     assert str(ask("broker-1", "pid")) in said

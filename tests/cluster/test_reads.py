@@ -3,8 +3,9 @@
 import asyncio
 
 from raylog.core.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 EARLIEST, LATEST, LARGEST = -2, -1, -3
 

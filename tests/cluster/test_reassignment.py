@@ -13,8 +13,9 @@ from raylog.core.errors import (
     RaylogError,
 )
 from raylog.storage.directory import partition_folder
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Partition, Talk, in_cluster, refused
+from tests.waiting import eventually
 
 LINE = b"x" * 1_000
 

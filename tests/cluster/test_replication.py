@@ -4,8 +4,9 @@ import asyncio
 import gc
 
 from raylog.core.errors import NotEnoughReplicas, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 QUICK_LAG = {"replica.lag.time.max.ms": "300"}
 

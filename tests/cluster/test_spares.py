@@ -5,9 +5,6 @@ One cluster of three brokers with two spares each serves all tests, in the order
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ import pytest
 from raylog.actors.naming import SPARE_PREFIX, spare_prefix
 from raylog.actors.replica_roles import ROLES_FOLDER, role_file, write_role
 from raylog.actors.specs import ReplicaSpec
-from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, wait_for
+from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, own_ray
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -27,17 +25,8 @@ TOPIC, PARTITIONS = "t", 2
 
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
-    """A Ray of this module's own, so that nobody else's is joined."""
-    import ray
-
-    home = tempfile.mkdtemp(prefix="rl", dir="/tmp")
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = home
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=2, object_store_memory=80 * 2**20)
-    yield
-    ray.shutdown()
-    os.environ.pop("RAY_TMPDIR", None) if before is None else os.environ.__setitem__("RAY_TMPDIR", before)
-    shutil.rmtree(home, ignore_errors=True)
+    with own_ray():
+        yield
 
 
 @pytest.fixture(scope="module")

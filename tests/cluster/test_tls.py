@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,14 +32,15 @@ def tls(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.mark.usefixtures("tls")
 async def test_a_cluster_with_tls_produces_replicates_and_consumes(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path) as cluster:
-        where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
-        async with raylog.AsyncAdmin(**where) as admin:
+        async with raylog.AsyncAdmin(**cluster.clients()) as admin:
             await admin.create_topic("t", partitions=2, replication_factor=3)
-        async with raylog.AsyncProducer(**where) as producer:
+        async with raylog.AsyncProducer(**cluster.clients()) as producer:
             sent = [await producer.send("t", b"%d" % number) for number in range(100)]
             for future in sent:
                 await future
-        async with raylog.AsyncConsumer("t", auto_offset_reset="earliest", group_id="g", **where) as consumer:
+        async with raylog.AsyncConsumer(
+            "t", auto_offset_reset="earliest", group_id="g", **cluster.clients()
+        ) as consumer:
             read: set[bytes | None] = set()
             async with asyncio.timeout(30):
                 while len(read) < 100:

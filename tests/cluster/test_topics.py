@@ -11,8 +11,9 @@ from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tests.cluster.local_cluster import LocalCluster, eventually
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.waiting import eventually
 
 
 def folders(root: Path, topic: str) -> list[str]:

@@ -13,8 +13,9 @@ import pytest
 from raylog.actors.voter_files import note_end
 from raylog.core.errors import NotController, RaylogError, TopicAlreadyExists
 from tests.cluster.local_cluster import LocalCluster
-from tests.cluster.talk import Talk, eventually, in_cluster, refused
+from tests.cluster.talk import Talk, in_cluster, refused
 from tests.cluster.test_metadata_quorum import entered, log_file
+from tests.waiting import eventually
 
 QUICK = {"broker.session.timeout.ms": "1000", "auto.heal.after.ms": "1500"}
 NO_DECISION_S = 2.0

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from raylog.actors.controller_link import ControllerLink
 from raylog.rpc import Connection, Reply, Request, RpcServer
+from tests.waiting import eventually
 
 SECRET = b"a secret for tests"
 BEAT_S = 0.02
@@ -30,12 +31,6 @@ class Controller:
             self._unanswered.append(request)  # an answer that never comes, as from a machine without power
         else:
             request.reply()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # nobody could set an event: it is the network that is waited for
-            await asyncio.sleep(0.005)
 
 
 def link_to(find: Callable[[], Awaitable[tuple[str, int]]], heartbeat_s: float = BEAT_S) -> ControllerLink:

@@ -11,6 +11,7 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.flusher import Flusher
 from raylog.storage.errors import DescriptorsExhausted
 from raylog.storage.log import PartitionLog
+from tests.waiting import eventually
 
 
 class Disk:
@@ -41,12 +42,6 @@ def held(disk: Disk) -> Iterator[None]:
         disk.open.set()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # the disk of these tests runs in a thread
-            await asyncio.sleep(0.001)
-
-
 def run(scenario: Callable[[Disk, Flusher, list[int], list[BaseException]], Awaitable[None]]) -> None:
     async def outer() -> None:
         disk, ends, errors = Disk(), list[int](), list[BaseException]()
@@ -66,7 +61,7 @@ def test_one_sync_serves_all_appends_of_a_turn_of_the_loop() -> None:
         for _turn in range(5):
             disk.end += 1
             flusher.kick()
-        await until(lambda: bool(ends))
+        await eventually(lambda: bool(ends))
         assert ends == [5]
         assert disk.syncs == 1
 
@@ -78,13 +73,13 @@ def test_what_is_appended_during_a_sync_is_synced_by_one_more() -> None:
         with held(disk):
             disk.end = 1
             flusher.kick()
-            await until(lambda: disk.syncs == 1)
+            await eventually(lambda: disk.syncs == 1)
             for _turn in range(3):
                 disk.end += 1
                 flusher.kick()
                 await asyncio.sleep(0)
             assert disk.syncs == 1
-        await until(lambda: len(ends) == 2)
+        await eventually(lambda: len(ends) == 2)
         assert ends == [1, 4]
 
     run(scenario)
@@ -94,7 +89,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
     async def scenario(disk: Disk, flusher: Flusher, ends: list[int], errors: list[BaseException]) -> None:
         disk.error = OSError("the disk is gone")
         flusher.kick()
-        await until(lambda: bool(errors))
+        await eventually(lambda: bool(errors))
         disk.error = None
         flusher.kick()
         await asyncio.sleep(0)
@@ -108,7 +103,7 @@ def test_a_sync_that_ends_after_the_stop_is_told_to_nobody() -> None:
     async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
         with held(disk):
             flusher.kick()
-            await until(lambda: disk.syncs == 1)
+            await eventually(lambda: disk.syncs == 1)
             threading.Timer(0.01, disk.open.set).start()
             await flusher.stop()
         await asyncio.sleep(0)
@@ -123,7 +118,7 @@ async def test_a_kick_before_the_start_is_not_forgotten() -> None:
     flusher = Flusher(cast(PartitionLog, disk), on_synced=ends.append, on_failed=lambda _: None, name="test")
     flusher.kick()
     flusher.start()
-    await until(lambda: ends == [7])
+    await eventually(lambda: ends == [7])
     await flusher.stop()
 
 
@@ -131,10 +126,10 @@ def test_a_sync_without_a_descriptor_is_tried_again_and_fails_nothing() -> None:
     async def scenario(disk: Disk, flusher: Flusher, ends: list[int], errors: list[BaseException]) -> None:
         disk.end, disk.error = 3, DescriptorsExhausted("sync", OSError(errno.EMFILE, "Too many open files"))
         flusher.kick()
-        await until(lambda: disk.syncs == 2)
+        await eventually(lambda: disk.syncs == 2)
         assert (ends, errors) == ([], [])
         disk.error = None
-        await until(lambda: ends == [3])
+        await eventually(lambda: ends == [3])
         assert errors == []
 
     run(scenario)
@@ -151,7 +146,7 @@ def test_a_sync_that_does_not_end_is_known_by_when_it_began() -> None:
         with held(disk):
             disk.end = 1
             flusher.kick()
-            await until(lambda: disk.syncs == 1)
+            await eventually(lambda: disk.syncs == 1)
             since_ms = began(flusher)
             assert since_ms is not None
             assert before <= since_ms <= monotonic_ms()
@@ -159,7 +154,7 @@ def test_a_sync_that_does_not_end_is_known_by_when_it_began() -> None:
             flusher.kick()
             await asyncio.sleep(0.01)
             assert began(flusher) == since_ms, "the oldest counts"
-        await until(lambda: ends == [1, 2])
+        await eventually(lambda: ends == [1, 2])
         assert began(flusher) is None
 
     run(scenario)

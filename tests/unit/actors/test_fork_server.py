@@ -7,8 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from raylog import fork_workers
 from raylog.actors.fork_server import chosen, find_raylet
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux only")
 
@@ -33,13 +33,6 @@ sys.exit(3)
 """
 STAND_IN = "import sys; sys.stdin.read()"
 """In the place of a raylet: a process that is called so, names the folder, and ends when its input does."""
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen: {what}"
-        time.sleep(0.02)
 
 
 class Launching:

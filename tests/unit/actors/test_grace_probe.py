@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from raylog.actors.grace_probe import Endpoint, GraceProbe
+from tests.waiting import free_port
 
 LOCAL = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOCAL, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def told_gone(awaited: dict[Endpoint, str], alive: set[str] | None = None) -> frozenset[Endpoint]:

@@ -20,6 +20,7 @@ from raylog.core.controller.records import (
     TopicDeleted,
 )
 from raylog.core.ids import BrokerId, Incarnation
+from tests.waiting import eventually
 
 TOPIC_ID = "a" * 32
 
@@ -87,13 +88,6 @@ def told(
     asyncio.run(whole())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while True:  # the story's own deadline ends this
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-
-
 def placed(incarnation: int, port: int = 1) -> ReplicaPlaced:
     return ReplicaPlaced(
         topic="t", partition=0, broker=BrokerId(1), incarnation=Incarnation(incarnation), host="h", port=port
@@ -104,12 +98,12 @@ def test_what_fails_is_tried_again(tmp_path: Path) -> None:
     async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         workshop.failures = 1
         supervisor.reconcile(image)
-        await until(lambda: bool(workshop.running))
+        await eventually(lambda: bool(workshop.running))
         assert workshop.asked == 2
         workshop.failures = 1
         image.apply(TopicDeleted(topic_id=TOPIC_ID, topic="t"))
         supervisor.reconcile(image)
-        await until(lambda: not workshop.running)
+        await eventually(lambda: not workshop.running)
 
     told(tmp_path, story)
 
@@ -118,7 +112,7 @@ def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None
     async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         workshop.stuck = {0}
         supervisor.reconcile(image)
-        await until(lambda: set(workshop.running) == {"t1", "t2"})
+        await eventually(lambda: set(workshop.running) == {"t1", "t2"})
 
     told(tmp_path, story, partitions=3)
 
@@ -126,7 +120,7 @@ def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None
 def test_leaders_are_started_first_and_then_the_first_followers(tmp_path: Path) -> None:
     async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         supervisor.reconcile(image)
-        await until(lambda: len(workshop.running) == 4)
+        await eventually(lambda: len(workshop.running) == 4)
         assert list(workshop.running) == ["t1", "t2", "t0", "t3"]
 
     one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -142,18 +136,18 @@ def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile
 
     async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         supervisor.reconcile(image)
-        await until(lambda: bool(workshop.running))
+        await eventually(lambda: bool(workshop.running))
         workshop.newest = image.copy()
         late = MetadataImage()
         late.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=((BrokerId(2),),)))
         supervisor.reconcile(late)
-        await until(lambda: not workshop.running)
+        await eventually(lambda: not workshop.running)
         supervisor.reconcile(workshop.newest)
-        await until(lambda: bool(workshop.running))
+        await eventually(lambda: bool(workshop.running))
         assert folder.exists()
         workshop.newest = late
         supervisor.reconcile(late)
-        await until(lambda: not folder.exists())
+        await eventually(lambda: not folder.exists())
 
     told(tmp_path, story, assignment=here_and_elsewhere)
 
@@ -166,11 +160,11 @@ def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_
             supervisor.reconcile(image)
 
         look(placed(5))
-        await until(lambda: workshop.told == [{}])
+        await eventually(lambda: workshop.told == [{}])
         look(TopicConfigured(topic_id=TOPIC_ID, topic="t", config={"retention.ms": "5"}))
-        await until(lambda: workshop.told == [{}, {"retention.ms": "5"}])
+        await eventually(lambda: workshop.told == [{}, {"retention.ms": "5"}])
         look(placed(5, port=0), placed(9))
-        await until(lambda: len(workshop.told) == 3)
+        await eventually(lambda: len(workshop.told) == 3)
         look()
         asked = workshop.asked
         await asyncio.sleep(0)
@@ -182,7 +176,7 @@ def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_
 def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_path: Path) -> None:
     async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         supervisor.reconcile(image)
-        await until(lambda: bool(workshop.running))
+        await eventually(lambda: bool(workshop.running))
 
     told(tmp_path / "missing", story)
 
@@ -194,16 +188,16 @@ def test_the_replicas_of_a_stopped_broker_end_and_come_back_when_it_is_resumed(t
             BrokerRegistered(broker=me, incarnation=Incarnation(1), node_id="n", host="h", port=1, directory_id="d")
         )
         supervisor.reconcile(image)
-        await until(lambda: set(workshop.running) == {"t0", "t1"})
+        await eventually(lambda: set(workshop.running) == {"t0", "t1"})
         image.apply(BrokerStopped(broker=me))
         supervisor.reconcile(image)
-        await until(lambda: not workshop.running)
+        await eventually(lambda: not workshop.running)
         asked = workshop.asked
         supervisor.reconcile(image)
         await asyncio.sleep(0)
         assert workshop.asked == asked, "nothing is made again"
         image.apply(BrokerResumed(broker=me))
         supervisor.reconcile(image)
-        await until(lambda: set(workshop.running) == {"t0", "t1"})
+        await eventually(lambda: set(workshop.running) == {"t0", "t1"})
 
     told(tmp_path, story, partitions=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from raylog.client.consumer import Consumer
@@ -16,14 +16,6 @@ from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster
 
 DEADLINE_S = 15.0
-
-
-def eventually(condition: Callable[[], object], complaint: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait until the condition holds."""
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, complaint
-        threading.Event().wait(0.005)
 
 
 def fill(cluster: ToyCluster, topic: str, partition: int, values: Iterable[bytes | None], **options: Any) -> None:

@@ -22,9 +22,10 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
-from tests.unit.client.consumer_support import Member, eventually, fill, numbers, offsets, read, with_coordinator
+from tests.unit.client.consumer_support import Member, fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
 
 HERE = TopicPartition("flights", 0)
 PARTITIONS = 6
@@ -93,9 +94,9 @@ def test_members_share_the_partitions_and_read_everything(group: Group) -> None:
     group.produce()
     for name in ("a", "b", "c"):
         group.join(name)
-    eventually(lambda: group.has_members(3), "three members did not come together")
+    wait_for(lambda: group.has_members(3), "three members did not come together")
     group.produce()
-    eventually(group.everything_was_read, "records were left out")
+    wait_for(group.everything_was_read, "records were left out")
     owners = group.cluster.do(lambda: group.coordinator.owners("board"))
     assert sorted(list(owners.values()).count(owner) for owner in set(owners.values())) == [2, 2, 2]
     for member in group.members:
@@ -106,13 +107,13 @@ def test_members_share_the_partitions_and_read_everything(group: Group) -> None:
 def test_a_member_that_leaves_hands_its_position_over(group: Group) -> None:
     group.produce()
     first, second = group.join("a"), group.join("b")
-    eventually(lambda: group.has_members(2), "two members did not come together")
-    eventually(group.everything_was_read, "records were left out")
+    wait_for(lambda: group.has_members(2), "two members did not come together")
+    wait_for(group.everything_was_read, "records were left out")
     before = {partition: len(seen) for partition, seen in first.seen.items()}
     first.stop()
-    eventually(lambda: group.has_members(1), "the other did not take over")
+    wait_for(lambda: group.has_members(1), "the other did not take over")
     group.produce()
-    eventually(group.everything_was_read, "records were left out")
+    wait_for(group.everything_was_read, "records were left out")
     second.stop()
     # A clean goodbye commits, so the heir begins exactly there: nothing is read twice after it.
     assert before == {partition: len(seen) for partition, seen in first.seen.items()}
@@ -125,16 +126,16 @@ def test_a_crashed_members_partitions_go_to_the_others(group: Group, silent_firs
     group.produce()
     victim = group.join("victim")
     group.join("other")
-    eventually(lambda: group.has_members(2), "two members did not come together")
-    eventually(group.everything_was_read, "records were left out")
+    wait_for(lambda: group.has_members(2), "two members did not come together")
+    wait_for(group.everything_was_read, "records were left out")
     if silent_first:  # the network swallows what it says: it lives, but the coordinator hears nothing
         group.cluster.do(lambda: group.coordinator.silenced.add("victim"))
     else:
         victim.stop(crash=True)
     group.produce()
-    eventually(lambda: group.has_members(1), "the session of the victim did not end")
+    wait_for(lambda: group.has_members(1), "the session of the victim did not end")
     group.produce()
-    eventually(
+    wait_for(
         lambda: all(
             set(range(group.produced)) - set(victim.seen[partition]) <= set(group.members[1].seen[partition])
             and max(group.members[1].seen[partition], default=-1) == group.produced - 1
@@ -145,12 +146,12 @@ def test_a_crashed_members_partitions_go_to_the_others(group: Group, silent_firs
     if silent_first:
         group.cluster.do(lambda: group.coordinator.silenced.clear())
         group.cluster.do(group.coordinator.cut)
-        eventually(lambda: group.has_members(2), "the member did not come back when it was heard again")
+        wait_for(lambda: group.has_members(2), "the member did not come back when it was heard again")
 
 
 def test_a_group_survives_broken_connections_and_coordinator_moves(group: Group) -> None:
     members = [group.join(name) for name in ("a", "b", "c")]
-    eventually(lambda: group.has_members(3), "three members did not come together")
+    wait_for(lambda: group.has_members(3), "three members did not come together")
     for turn in range(6):
         group.produce(10)
         if turn % 3 == 0:
@@ -160,12 +161,12 @@ def test_a_group_survives_broken_connections_and_coordinator_moves(group: Group)
             group.cluster.cut_connections()
         else:
             group.cluster.do(lambda: setattr(group.coordinator, "is_loading", True))
-            eventually(
+            wait_for(
                 lambda: group.cluster.do(lambda: group.coordinator.requests_seen.count("heartbeat")) > 0, "no heartbeat"
             )
             group.cluster.do(lambda: setattr(group.coordinator, "is_loading", False))
-        eventually(group.everything_was_read, f"records were left out in turn {turn}")
-    eventually(lambda: group.has_members(3), "the three did not stay together")
+        wait_for(group.everything_was_read, f"records were left out in turn {turn}")
+    wait_for(lambda: group.has_members(3), "the three did not stay together")
     for member in members:
         member.stop()
     assert group.committed() == dict.fromkeys(range(PARTITIONS), group.produced)
@@ -193,8 +194,8 @@ def test_members_that_come_and_go_at_once_lose_nothing(group: Group) -> None:
         if turn:
             group.members[turn - 1].stop(crash=turn % 2 == 0)
         group.produce(20)
-    eventually(group.everything_was_read, "records were left out")
-    eventually(lambda: group.has_members(1), "the last one did not get everything")
+    wait_for(group.everything_was_read, "records were left out")
+    wait_for(lambda: group.has_members(1), "the last one did not get everything")
 
 
 def test_committed_offsets_are_where_the_next_consumer_begins(group: Group) -> None:
@@ -243,7 +244,7 @@ def test_a_listener_can_commit_before_and_seek_after_and_not_poll(group: Group) 
         records = read(consumer, 5 + 5 * 30)
         assert offsets(record for record in records if record.partition == 0) == list(range(25, 30))
         other = group.join("other")
-        eventually(lambda: consumer.poll(20) is not None and len(consumer.assignment()) == 3, "no rebalance came")
+        wait_for(lambda: consumer.poll(20) is not None and len(consumer.assignment()) == 3, "no rebalance came")
         assert story[:3] == [f"assigned {PARTITIONS} True", f"revoked {PARTITIONS}", "assigned 3 True"]
         assert consumer.committed(HERE) == 29
         other.stop()
@@ -271,9 +272,7 @@ def test_a_commit_after_the_group_went_on_is_refused(group: Group) -> None:
         generation = member.membership.generation
         consumer._do(member._heart.cancel)  # type: ignore[union-attr]
         group.join("other")
-        eventually(
-            lambda: group.cluster.do(lambda: group.coordinator._machine.parked_requests()), "nobody wants to join"
-        )
+        wait_for(lambda: group.cluster.do(lambda: group.coordinator._machine.parked_requests()), "nobody wants to join")
         # The round waits for this one, which does not poll; a commit in it is still its right.
         consumer.commit()
         for name in ("generation", "owned_generation"):
@@ -282,7 +281,7 @@ def test_a_commit_after_the_group_went_on_is_refused(group: Group) -> None:
             consumer.commit()
         told: list[object] = []
         consumer.commit_async(callback=lambda _, error: told.append(error))
-        eventually(lambda: told, "the callback was not called")
+        wait_for(lambda: told, "the callback was not called")
         assert isinstance(told[0], CommitFailed)
         group.produce()
         assert read(consumer, 1), "the next polls join again"
@@ -294,7 +293,7 @@ def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(group: Group
     with Consumer(max_poll_interval_ms=300, enable_auto_commit=False, **options(group)) as consumer:
         consumer.subscribe(["flights"], on_lost=lambda held: lost.append(len(held)))
         read(consumer, 30)
-        eventually(
+        wait_for(
             lambda: "leave_group" in group.cluster.do(lambda: list(group.coordinator.requests_seen)), "it did not leave"
         )
         with pytest.raises(CommitFailed, match="max_poll_interval_ms"):
@@ -322,21 +321,21 @@ def test_a_static_member_that_restarts_causes_no_rebalance(group: Group) -> None
         assert group.cluster.do(lambda: group.coordinator.generations[-1].generation) == generation
         with Consumer("flights", **static) as twin:
             read(twin, 0)
-            eventually(lambda: twin.poll(20) is not None and twin.assignment() == ALL, "the twin did not take over")
+            wait_for(lambda: twin.poll(20) is not None and twin.assignment() == ALL, "the twin did not take over")
             with pytest.raises(FencedInstanceId):
-                eventually(lambda: consumer.poll(50) is None, "the replaced one was not told")
+                wait_for(lambda: consumer.poll(50) is None, "the replaced one was not told")
 
 
 def test_added_partitions_are_found_and_read(group: Group) -> None:
     group.produce()
     group.join("a", metadata_max_age_ms=50)
     group.join("b", metadata_max_age_ms=50)
-    eventually(lambda: group.has_members(2), "two members did not come together")
+    wait_for(lambda: group.has_members(2), "two members did not come together")
     added = TopicPartition("trips", 0)
     group.cluster.create_topic("trips")
     fill(group.cluster, "trips", 0, numbers(0, 10))
     with Consumer("flights", "trips", **options(group)) as consumer:
-        eventually(
+        wait_for(
             lambda: consumer.poll(20) is not None and added in consumer.assignment(), "the new topic went to nobody"
         )
         assert group.cluster.do(lambda: added in group.coordinator.owners("board"))
@@ -349,7 +348,7 @@ def test_what_only_the_user_can_help_comes_out_of_poll(group: Group) -> None:
     ):
         read(consumer, 1)
     group.join("ranger")
-    eventually(lambda: group.has_members(1), "the first member did not join")
+    wait_for(lambda: group.has_members(1), "the first member did not join")
     with (
         Consumer("flights", partition_assignment_strategy=("sticky",), **options(group)) as consumer,
         pytest.raises(InconsistentGroupProtocol),

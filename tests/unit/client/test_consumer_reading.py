@@ -23,8 +23,9 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import TopicPartition
 from raylog.storage.records import HEADER_BYTES, parse_header
-from tests.unit.client.consumer_support import eventually, fill, numbers, offsets, read
+from tests.unit.client.consumer_support import fill, numbers, offsets, read
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
 
 HERE = TopicPartition("flights", 0)
 
@@ -73,7 +74,7 @@ def test_poll_returns_at_most_max_records(flights: ToyCluster) -> None:
 def test_latest_begins_behind_what_is_there(flights: ToyCluster) -> None:
     with Consumer("flights", **flights.options) as consumer:
         assert consumer.poll(0) == {}
-        eventually(lambda: consumer.poll(20) == {} and consumer.assignment(), "nothing was assigned")
+        wait_for(lambda: consumer.poll(20) == {} and consumer.assignment(), "nothing was assigned")
         assert consumer.position(HERE) == 100
         fill(flights, "flights", 0, [b"new"])
         assert offsets(read(consumer, 1)) == [100]
@@ -298,7 +299,7 @@ def test_a_topic_created_again_is_read_from_its_own_beginning(flights: ToyCluste
                 pass  # it was away for a moment
             return bool(found) and found[-1].offset == 149
 
-        eventually(has_come, "the new topic was not read")
+        wait_for(has_come, "the new topic was not read")
         assert offsets(found) == list(range(150))
 
 
@@ -349,7 +350,7 @@ def test_a_second_thread_is_refused_while_one_polls(flights: ToyCluster) -> None
 
         thread = threading.Thread(target=wait)
         thread.start()
-        eventually(consumer._one_poll.locked, "the first poll did not begin")
+        wait_for(consumer._one_poll.locked, "the first poll did not begin")
         with pytest.raises(InvalidRequest, match="one thread at a time"):
             consumer.poll(0)
         thread.join(10)
@@ -365,4 +366,4 @@ def test_a_consumer_that_nobody_closed_warns_and_hangs_nothing(flights: ToyClust
         del consumer
         gc.collect()
     assert [warning.category for warning in caught] == [ResourceWarning]
-    eventually(lambda: engine.is_closed, "its tasks were not ended")
+    wait_for(lambda: engine.is_closed, "its tasks were not ended")

@@ -21,9 +21,10 @@ from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import OffsetCommitReceived, Tick
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Request, connect
-from tests.unit.client.consumer_support import Member, eventually, fill, numbers, read, with_coordinator
+from tests.unit.client.consumer_support import Member, fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
+from tests.waiting import wait_for
 
 STAYS, GOES = TopicPartition("stays", 0), TopicPartition("goes", 0)
 
@@ -62,11 +63,11 @@ def test_a_deleted_topic_leaves_the_group_reading_and_committing_the_others(
         cluster.delete_topic("goes")
         fill(cluster, "stays", 0, numbers(10, 20))
         assert len(read(consumer, 10)) == 10
-        eventually(
+        wait_for(
             lambda: consumer.poll(10) is not None and committed(cluster, coordinator, "stays") == 20,
             "the commits of the other topic stopped",
         )
-        eventually(lambda: consumer.poll(10) is not None and consumer.assignment() == {STAYS}, "it kept a dead topic")
+        wait_for(lambda: consumer.poll(10) is not None and consumer.assignment() == {STAYS}, "it kept a dead topic")
         cluster.create_topic("goes")
         fill(cluster, "goes", 0, numbers(0, 5))
         assert {record.topic for record in read(consumer, 5)} == {"goes"}, "the topic that came back was not taken up"
@@ -116,11 +117,11 @@ def test_a_commit_that_waited_speaks_for_the_generation_in_which_it_was_asked_fo
         read(consumer, 10)
         is_holding.set()
         consumer.commit_async({STAYS: 1})
-        eventually(lambda: held, "the slow commit did not arrive")
+        wait_for(lambda: held, "the slow commit did not arrive")
         consumer.commit_async({STAYS: 2}, lambda _, error: told.append(error))
         consumer._do(lambda: consumer._engine.group.rejoin("the test asks for it"))  # type: ignore[union-attr]
         first = consumer._engine.group.membership.generation  # type: ignore[union-attr]
-        eventually(
+        wait_for(
             lambda: (
                 consumer.poll(10) is not None and consumer._engine.group.membership.owned_generation > first  # type: ignore[union-attr]
             ),
@@ -128,7 +129,7 @@ def test_a_commit_that_waited_speaks_for_the_generation_in_which_it_was_asked_fo
         )
         assert not told
         cluster.do(lambda: coordinator._step(held[0]))
-        eventually(lambda: told, "the commit that waited was not answered")
+        wait_for(lambda: told, "the commit that waited was not answered")
         assert isinstance(told[0], CommitFailed)
         consumer.commit({STAYS: 7})
     assert committed(cluster, coordinator, "stays") == 7
@@ -146,12 +147,12 @@ def test_a_replaced_static_member_is_fenced_for_good_and_its_successor_stays(
     try:
         read(old, 10)
         successor = Member(cluster, "successor", "stays", group_instance_id="one", session_timeout_ms=10_000)
-        eventually(lambda: successor.assignments, "the successor did not join")
+        wait_for(lambda: successor.assignments, "the successor did not join")
         for _ in range(3):
             with pytest.raises(FencedInstanceId):
                 read(old, 1)
         fill(cluster, "stays", 0, numbers(10, 20))
-        eventually(lambda: max(successor.seen[STAYS], default=0) == 19, "the successor was fenced in its turn")
+        wait_for(lambda: max(successor.seen[STAYS], default=0) == 19, "the successor was fenced in its turn")
         assert len(successor.assignments) == 1
         successor.stop()
     finally:
@@ -165,14 +166,14 @@ def test_a_static_leader_that_restarts_sees_new_partitions(
     cluster.create_topic("stays", partitions=2)
     static = options(cluster, group_instance_id="one", session_timeout_ms=20_000)
     with Consumer("stays", **static) as first:
-        eventually(lambda: first.poll(10) is not None and len(first.assignment()) == 2, "it did not join")
+        wait_for(lambda: first.poll(10) is not None and len(first.assignment()) == 2, "it did not join")
     if when == "while it is away":
         add_partition(cluster, "stays")
     with Consumer("stays", **static) as again:
         if when == "after it is back":
-            eventually(lambda: again.poll(10) is not None and len(again.assignment()) == 2, "it did not come back")
+            wait_for(lambda: again.poll(10) is not None and len(again.assignment()) == 2, "it did not come back")
             add_partition(cluster, "stays")
-        eventually(
+        wait_for(
             lambda: again.poll(10) is not None and TopicPartition("stays", 2) in again.assignment(),
             "the new partition went to no member",
         )
@@ -225,11 +226,11 @@ def test_a_member_of_another_kind_gets_nothing_and_does_not_stop_the_leader(
     cluster.create_topic("stays")
     fill(cluster, "stays", 0, numbers(0, 10))
     leader = Member(cluster, "leader", "stays", session_timeout_ms=5_000)
-    eventually(lambda: leader.assignments, "the leader did not join")
+    wait_for(lambda: leader.assignments, "the leader did not join")
     (given,) = cluster.runtime.run(_join_as_foreigner(cluster, coordinator, metadata), 15)
     assert msgspec.msgpack.decode(given)[1] == []
     fill(cluster, "stays", 0, numbers(10, 20))
-    eventually(lambda: leader.errors or max(leader.seen[STAYS], default=0) == 19, "the leader stopped")
+    wait_for(lambda: leader.errors or max(leader.seen[STAYS], default=0) == 19, "the leader stopped")
     leader.stop()
 
 

@@ -22,6 +22,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
 
 
 def values(cluster: ToyCluster, topic: str, partition: int) -> list[bytes | None]:
@@ -245,16 +246,7 @@ def test_every_level_of_acks_stores_the_record(cluster: ToyCluster, acks: Any, o
         for _ in range(100):
             producer.send("t", b"y")
         producer.flush(10)
-        wait_until_stored(cluster, 101)
-
-
-def wait_until_stored(cluster: ToyCluster, count: int) -> None:
-    deadline = threading.Event()
-    timer = threading.Timer(10, deadline.set)
-    timer.start()
-    while len(cluster.records("t", 0)) < count:
-        assert not deadline.is_set()
-    timer.cancel()
+        wait_for(lambda: len(cluster.records("t", 0)) >= 101, "the records are stored")
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -10,8 +10,9 @@ from raylog import LogTruncation
 from raylog.client.consumer import Consumer
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.ids import TopicPartition
-from tests.unit.client.consumer_support import eventually, fill, numbers, offsets, read, with_coordinator
+from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
 
 FLIGHTS = TopicPartition("flights", 0)
 ASKS = "offset_for_leader_epoch"
@@ -61,7 +62,7 @@ def test_a_log_that_became_shorter_is_read_on_from_its_end(cluster: ToyCluster) 
     with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
         read(consumer, 10)
         elect_uncleanly(cluster, 7)
-        eventually(lambda: consumer.poll(50) == {} and consumer.position(FLIGHTS) == 7, "it does not go back to 7")
+        wait_for(lambda: consumer.poll(50) == {} and consumer.position(FLIGHTS) == 7, "it does not go back to 7")
         fill(cluster, *FLIGHTS, [b"next"])
         assert [(record.offset, record.value) for record in read(consumer, 1)] == [(7, b"next")]
 

@@ -10,6 +10,7 @@ import pytest
 
 from raylog.actors.metrics import http
 from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
+from tests.waiting import eventually
 
 
 async def pages(path: str) -> Page:
@@ -37,15 +38,6 @@ def served(work: Callable[[int], Awaitable[None]]) -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(run())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds; AssertionError after ten seconds."""
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen within ten seconds")
 
 
 async def exchange(port: int, sent: bytes) -> bytes:
@@ -145,8 +137,8 @@ async def test_a_client_that_takes_no_answer_is_cut(monkeypatch: pytest.MonkeyPa
     _, port = await server.start("127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(request("/large"))
-    await until(lambda: server.open_connections == 1)
-    await until(lambda: server.open_connections == 0)
+    await eventually(lambda: server.open_connections == 1)
+    await eventually(lambda: server.open_connections == 0)
     writer.close()
     await server.close()
 
@@ -168,6 +160,6 @@ async def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pyte
     assert await exchange(port, request("/a")) == b""
     for _, writer in silent:
         writer.close()
-    await until(lambda: server.open_connections == 0)
+    await eventually(lambda: server.open_connections == 0)
     assert b"200 OK" in await exchange(port, request("/a"))
     await server.close()

@@ -298,16 +298,17 @@ class PartitionLog:
         """
         with self._lock:
             self._require_open()
-            end, generation = self.log_end_offset, self._generation
-            if end == self.synced_end_offset and not self._folder_dirty:
+            end, generation, active = self.log_end_offset, self._generation, self._active
+            if end == self.synced_end_offset and not self._folder_dirty and not active.cut_unsynced:
                 return end
-            folder_dirty = self._folder_dirty
-            synced = SyncRound((*self._unsynced, self._active), self.folder if folder_dirty else None)
-            self._folder_dirty = False
+            folder_dirty, cut_unsynced = self._folder_dirty, active.cut_unsynced
+            synced = SyncRound((*self._unsynced, active), self.folder if folder_dirty else None)
+            self._folder_dirty = active.cut_unsynced = False
         try:
             synced.run()
         except DescriptorsExhausted:  # no fault of the disk: nothing that was written is in doubt
             self._folder_dirty = folder_dirty or self._folder_dirty
+            active.cut_unsynced = cut_unsynced or active.cut_unsynced
             raise
         except RaylogError:
             self._closed_because = "a sync failed, so bytes may be lost"

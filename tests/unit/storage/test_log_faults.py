@@ -219,7 +219,14 @@ def test_a_failed_append_is_taken_back_on_disk_before_a_segment_follows(
     assert calls == ["sync", "create"], "recovery believes the segments before the last one"
     log.append_as_leader(batch(b"d" * 300), 1, NOW)
     assert calls == ["sync", "create", "create"]
+    log.sync()
+    with monkeypatch.context() as patch:
+        failing_writes(patch, errno.EIO, 50)
+        with pytest.raises(StorageIoError):
+            log.append_as_leader(batch(b"e"), 1, NOW)
+    calls.clear()
     log.close()
+    assert calls == ["sync"], "a log that was closed cleanly is not scanned"
 
 
 def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_the_disk(

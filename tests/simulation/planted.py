@@ -24,6 +24,7 @@ from tests.simulation.planted_admin import ADMIN_BUGS
 from tests.simulation.planted_moves import MOVE_BUGS
 from tests.simulation.planted_survivor import SURVIVOR_BUGS
 from tests.simulation.replica import ReplicaProcess
+from tests.simulation.storage.planted import STORAGE_BUGS
 
 PLANTED = (
     Planted(
@@ -267,7 +268,7 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
-EVERY_BUG = PLANTED + MOVE_BUGS + SURVIVOR_BUGS + ADMIN_BUGS + GROUP_BUGS + TOO_DEEP
+EVERY_BUG = PLANTED + MOVE_BUGS + SURVIVOR_BUGS + ADMIN_BUGS + GROUP_BUGS + STORAGE_BUGS + TOO_DEEP
 
 
 def bug(name: str) -> Planted:

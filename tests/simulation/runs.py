@@ -1,8 +1,8 @@
 """One seed of one profile, in whichever world the profile belongs to, and what came of it.
 
-Four worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), the
-metadata's voters (``quorum.py``), and all of it together with the clients (``whole``). Called by the command, the
-stories and the tests.
+Five worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), the
+metadata's voters (``quorum.py``), the log on a virtual disk (``storage``), and all of the cluster together with the
+clients (``whole``). Called by the command, the stories and the tests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.simulation.quorum_disk import Broken
 from tests.simulation.quorum_play import play as play_quorum
 from tests.simulation.results import Result
 from tests.simulation.simulation import Simulation
+from tests.simulation.storage.runs import STORAGE, run_storage
 from tests.simulation.whole.plan import WHOLE_PROFILES
 from tests.simulation.whole.runs import run_whole
 from tests.simulation.world import Violation
@@ -28,7 +29,7 @@ from tests.simulation.world import Violation
 REBALANCE_STORM = "rebalance-storm"
 VOTERS = "voters"
 ALL = "all"
-ALL_PROFILES = tuple(sorted((*PROFILES, REBALANCE_STORM, VOTERS, *WHOLE_PROFILES)))
+ALL_PROFILES = tuple(sorted((*PROFILES, REBALANCE_STORM, STORAGE, VOTERS, *WHOLE_PROFILES)))
 """Every profile of every world; ``all`` runs them one after another."""
 
 
@@ -46,6 +47,8 @@ def run_seed(
     """
     if profile == VOTERS:
         return _run_voters(seed)
+    if profile == STORAGE:
+        return run_storage(seed)
     if profile in WHOLE_PROFILES:
         return run_whole(seed, profile)
     began = time.process_time()

@@ -1,0 +1,200 @@
+"""The lives of a log in the profile `storage`: how it is opened, how a life ends, and what an error may leave.
+
+`calls` and `run` build on it. Every opening compares what was found with the model (`checks`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from raylog.core.errors import RaylogError
+from raylog.storage import log as log_module
+from raylog.storage import segment as segment_module
+from raylog.storage.config import LogConfig
+from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
+from raylog.storage.kept_watermark import KeptWatermark
+from raylog.storage.log import PartitionLog
+from tests.simulation.storage import checks
+from tests.simulation.storage.checks import require
+from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
+from tests.simulation.storage.filesystem import VirtualFileSystem
+from tests.simulation.storage.model import Model
+from tests.simulation.world import Violation
+
+ROOT = Path("/virtual-disk")
+FOLDER = ROOT / "t-0"
+BEGAN_MS = 1_700_000_000_000
+_STORY_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the seed decides about a whole run."""
+
+    config: LogConfig
+    steps: int
+    hint_bytes: int
+    checkpoint_seconds: float
+    checkpoint_bytes: int
+    record_bytes: int
+    relaxed: bool
+    """What is appended counts as committed before it is synced."""
+    fuses: float
+    """Share of calls in the middle of which the power goes."""
+
+    @classmethod
+    def drawn(cls, draw: random.Random) -> Options:
+        """The options of a seed."""
+        segment_bytes = draw.choice((500, 2000, 6000, 30_000))
+        return cls(
+            config=LogConfig(
+                segment_bytes=segment_bytes,
+                index_interval_bytes=draw.choice((1, 300, 4096)),
+                retention_ms=-1,
+                retention_bytes=draw.choice((-1, 3 * segment_bytes)),
+                file_delete_delay_ms=draw.choice((0, 5000)),
+            ),
+            steps=draw.randint(40, 120),
+            hint_bytes=draw.choice((200, 3000, 64 << 20)),
+            checkpoint_seconds=draw.choice((0.0, 2.0, 1e9)),
+            checkpoint_bytes=draw.choice((1000, 16 << 20)),
+            record_bytes=draw.choice((10, 300, 3000)),
+            relaxed=draw.random() < 0.4,
+            fuses=draw.choice((0.0, 0.1, 0.3)),
+        )
+
+
+class Lives:
+    """A log, its disk and its model, from life to life."""
+
+    def __init__(self, seed: int) -> None:
+        """Draw the options; `run` does the rest."""
+        self.draw = random.Random(seed)
+        self.options = Options.drawn(self.draw)
+        self.files = VirtualFileSystem()
+        self.sector = self.draw.choice((512, 512, 4096))
+        self.disk = self._new_disk({})
+        self.model = Model()
+        self.now_ms = BEGAN_MS
+        self.write_back_failed = 0
+        self.serial = self.events = self.appends = self.crashes = 0
+        self.trace = seed
+        self.story: deque[str] = deque(maxlen=_STORY_LENGTH)
+        self.log: PartitionLog
+        self.kept: KeptWatermark
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        clock = SimpleNamespace(monotonic=lambda: (self.now_ms - BEGAN_MS) / 1000)
+        with (
+            patch.object(log_module, "time", clock),
+            patch.object(log_module, "CHECKPOINT_SECONDS", self.options.checkpoint_seconds),
+            patch.object(log_module, "CHECKPOINT_BYTES", self.options.checkpoint_bytes),
+            patch.object(segment_module, "HINT_BYTES", self.options.hint_bytes),
+        ):
+            yield
+
+    def tell(self, text: str) -> None:
+        """Add a line to the story."""
+        known = f"end {self.model.end:>5}  floor {self.model.floor:>5}"
+        self.story.append(f"{self.now_ms - BEGAN_MS:>7} ms  {known}  {text}")
+
+    def _new_disk(self, image: Image) -> VirtualDisk:
+        disk = VirtualDisk(self.draw.getrandbits(48), sector=self.sector, image=image)
+        self.files.mount(ROOT, disk)
+        return disk
+
+    def _open_log(self) -> PartitionLog:
+        return PartitionLog.open(
+            FOLDER, self.options.config, topic_id="a topic", topic="t", partition=0, now_ms=self.now_ms
+        )
+
+    def _open(self) -> None:
+        self.log = self._open_undamaged()
+        checks.check_opened(self.log, self.model)
+        self.kept = KeptWatermark(FOLDER, self.log.log_end_offset)
+        checks.check_watermark(self.kept, self.model, self.model.end)
+        self.model.committed = min(self.model.committed, self.model.end)
+
+    def _crash(self, *, power: bool) -> None:
+        """End the process, or the machine, and open the log again; perhaps with a crash while it is opened."""
+        self.crashes += 1
+        self.tell("CRASH of the machine" if power else "CRASH of the process")
+        if power:
+            self.disk.lose_power()
+            if self.draw.random() < 0.4:
+                self._open_again_and_again(self.disk.image())
+        else:
+            self.disk.kill()
+        self.disk.faults.room = None
+        self._open()
+
+    def _open_again_and_again(self, image: Image) -> None:
+        """Open a copy at once, and another one with crashes while it is opened: both must come to the same."""
+        disk, found = self.disk, []
+        for crashes in (0, self.draw.randint(1, 3)):
+            copy = self._new_disk(image)
+            for _ in range(crashes):
+                copy.faults.fuse = self.draw.randint(0, 15)
+                try:
+                    self._open_undamaged().close()
+                except PowerLost:
+                    copy.lose_power()
+                else:
+                    copy.kill()
+            log = self._open_undamaged()
+            found.append((log.log_start_offset, log.log_end_offset, log.epochs.entries, checks.read_all(log)))
+        self.files.mount(ROOT, disk)
+        once, again = found
+        require(once == again, "S9", f"opened at once: {once[:3]}; with crashes in between: {again[:3]}")
+
+    def _open_undamaged(self) -> PartitionLog:
+        try:
+            return self._open_log()
+        except StorageIoError as error:
+            require("sync" in str(error) and self.write_back_failed > 0, "S9", f"a log does not open: {error}")
+            self.write_back_failed -= 1  # reported now: the next try reads the disk
+            return self._open_undamaged()
+        except RaylogError as error:
+            raise Violation("S9", f"a log that nobody has damaged does not open: {error}") from error
+
+    def _done(self, call: Callable[[], object]) -> bool:
+        """Make a call that may fail for the faults there are; False when it did, and the log is as it was, or open."""
+        faults = self.disk.faults
+        try:
+            call()
+        except LogClosed as error:
+            raise Violation("S10", f"a log that was not closed refuses: {error}") from error
+        except RaylogError as error:
+            full, broken = faults.room is not None, isinstance(error, StorageIoError | NotDurable)
+            told = (isinstance(error, DiskFull | NotDurable) and full) or (
+                isinstance(error, DescriptorsExhausted | NotDurable) and faults.no_descriptors
+            )
+            require(told or broken, "S10", f"{type(error).__name__} without a cause: {error}")
+            self.tell(f"  {type(error).__name__}: {error}")
+            self._failed()
+            return False
+        return True
+
+    def _failed(self) -> None:
+        """After an error the log goes on as it was, or says that it must be opened again."""
+        try:
+            self.log._require_open()
+        except LogClosed:
+            room, self.disk.faults.room = self.disk.faults.room, None
+            self.disk.faults.no_descriptors = False
+            self._crash(power=self.draw.random() < 0.5)
+            self.disk.faults.room = room
+            return
+        end = self.log.log_end_offset
+        require(end == self.model.end, "S10", f"after an error the log ends at {end}, not at {self.model.end}")
+        checks.check_epochs(self.log, self.model, end)
+        self.model.epochs = list(self.log.epochs.entries)
+        self.model.settled()

@@ -1,0 +1,120 @@
+"""What a log must hold: a list of batches, what was promised of it, and what a call under way may have changed.
+
+Used by `run` (which tells it what was called and what came back) and `checks` (which compares it with a log).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Stored(NamedTuple):
+    """One batch as it lies in the file."""
+
+    base: int
+    end: int
+    data: bytes
+    epoch: int
+    timestamps: tuple[int, ...]
+    producer: int = -1
+    first_sequence: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of its last record."""
+        return self.first_sequence + self.end - self.base - 1
+
+
+@dataclass(slots=True)
+class Model:
+    """The state of one partition; offsets are exclusive ends."""
+
+    batches: list[Stored] = field(default_factory=list)
+    """All that was appended and not cut, also what retention has dropped since."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    start: int = 0
+    durable_start: int = 0
+    """The log start lies between the two after a crash."""
+    floor: int = 0
+    """Everything below was reported as synced: no crash takes it."""
+    end: int = 0
+    committed: int = 0
+    """The highest watermark that the file may hold."""
+    kept: int = 0
+    """A watermark that the file holds whatever happens."""
+
+    # What a call that did not return may have done.
+    tail: list[Stored] = field(default_factory=list)
+    epochs_begun: list[tuple[int, int]] = field(default_factory=list)
+    start_wanted: int | None = None
+    cutting: bool = False
+    """Epochs that begin at `floor` or behind may be gone."""
+    restart: int | None = None
+    """A truncation to nothing was begun, to go on at this offset."""
+
+    def settled(self) -> None:
+        """The call returned: nothing is under way."""
+        self.tail, self.epochs_begun, self.start_wanted, self.restart, self.cutting = [], [], None, None, False
+
+    @property
+    def epoch(self) -> int:
+        """The latest leader epoch."""
+        return self.epochs[-1][0] if self.epochs else 0
+
+    def appended(self, stored: Stored) -> None:
+        """A batch was appended."""
+        self.assigned(stored.epoch, stored.base)
+        self.batches.append(stored)
+        self.end = stored.end
+
+    def assigned(self, epoch: int, start: int) -> None:
+        """A leader epoch begins at an offset."""
+        if self.epochs and self.epochs[-1][0] == epoch:
+            return
+        self.epochs = [entry for entry in self.epochs if entry[1] < start]
+        self.epochs.append((epoch, start))
+
+    def cut_end(self, offset: int) -> int:
+        """Where the log ends when every batch that reaches to or beyond `offset` is cut."""
+        return next((batch.base for batch in self.batches if batch.end > offset), self.end)
+
+    def cut(self, offset: int) -> None:
+        """The log was cut at `offset`, durably."""
+        end = self.cut_end(offset)
+        self.epochs = [entry for entry in self.epochs if entry[1] < min(end, offset)]
+        self.ends_at(end)
+
+    def ends_at(self, end: int) -> None:
+        """The log ends here, and all of it is on disk."""
+        self.batches = [batch for batch in self.batches if batch.end <= end]
+        self.end = self.floor = end
+        self.start, self.durable_start = min(self.start, end), min(self.durable_start, end)
+        self.committed, self.kept = min(self.committed, end), min(self.kept, end)
+
+    def restarted(self, offset: int) -> None:
+        """Everything was dropped, and the log goes on at `offset`."""
+        self.batches, self.epochs = [], []
+        self.start = self.durable_start = self.end = self.floor = offset
+
+    def starts_at(self, offset: int, *, durable: bool) -> None:
+        """The log start moved up."""
+        self.start = offset
+        if durable:
+            self.durable_start = offset
+        held = [entry for entry in self.epochs if entry[1] <= offset]
+        if held:
+            self.epochs[: len(held)] = [(held[-1][0], offset)]
+
+    def readable(self, end: int) -> list[Stored]:
+        """The batches that hold something between the log start and `end`."""
+        return [batch for batch in self.batches if batch.end > self.start and batch.end <= end]
+
+    def next_sequence(self, producer: int) -> int:
+        """The sequence with which a producer goes on."""
+        last = self.last_of(producer)
+        return 0 if last is None else last.last_sequence + 1
+
+    def last_of(self, producer: int) -> Stored | None:
+        """The last batch of a producer."""
+        return next((batch for batch in reversed(self.batches) if batch.producer == producer), None)

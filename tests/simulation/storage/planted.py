@@ -1,0 +1,273 @@
+"""Bugs planted in storage, which the profile `storage` has to notice: each replaces one function or method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from raylog.core.epochs import EpochHistory
+from raylog.core.errors import RaylogError
+from raylog.storage import checkpoints, files, filesystem, log, recovery, retention
+from raylog.storage.checkpoints import Checkpoints
+from raylog.storage.errors import CorruptBatch
+from raylog.storage.kept_epochs import KeptEpochs
+from raylog.storage.kept_watermark import KeptWatermark
+from raylog.storage.log import PartitionLog
+from raylog.storage.recovery import Recovery
+from raylog.storage.segment import Segment
+from raylog.storage.syncing import SyncRound
+from tests.simulation.bugs import Planted
+
+PROFILE = "storage"
+Method = Callable[..., Any]
+_ALL = 1 << 62
+
+
+def _bug(name: str, rules: tuple[str, ...], target: Any, attribute: str, substitute: Any, seeds: int = 20) -> Planted:
+    return Planted(name, PROFILE, seeds, rules, target, attribute, substitute)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """What ought to happen does not."""
+
+
+def _only_the_active_segment(original: Method) -> Method:
+    def begin(self: SyncRound, segments: Any, folder: Path | None) -> None:
+        original(self, list(segments)[-1:], folder)
+
+    return begin
+
+
+def _without_folder(original: Method) -> Method:
+    def begin(self: SyncRound, segments: Any, folder: Path | None) -> None:
+        original(self, segments, None)
+
+    return begin
+
+
+def _not_durably(path: Path, data: bytes, *, durable: bool = True) -> None:
+    files.write_atomically(path, data, durable=False)
+
+
+def _recovery_point_first(original: Method) -> Method:
+    def sync(self: PartitionLog) -> int:
+        self._checkpoints.write_recovery_point(self.log_end_offset)
+        end: int = original(self)
+        return end
+
+    return sync
+
+
+def _claims_what_came_since(original: Method) -> Method:
+    def sync(self: PartitionLog) -> int:
+        original(self)
+        self.synced_end_offset = self.log_end_offset
+        return self.synced_end_offset
+
+    return sync
+
+
+def _forgiven(original: Method) -> Method:
+    def sync(self: PartitionLog) -> int:
+        try:
+            end: int = original(self)
+            return end
+        except RaylogError:
+            self._closed_because = None
+            raise
+
+    return sync
+
+
+def _one_batch_too_many(original: Method) -> Method:
+    def take(self: Recovery, segment: Segment, data: bytes, position: int, header: Any) -> None:
+        if segment is self.segments[-1] and segment.size and segment.size + header.size == segment.file_size():
+            raise CorruptBatch("it is the last")
+        original(self, segment, data, position, header)
+
+    return take
+
+
+def _replay_one_too_few(original: Method) -> Method:
+    def replay(segments: list[Segment], producers: Any, start: int, now_ms: int) -> None:
+        original(segments, producers, start + 1, now_ms)
+
+    return replay
+
+
+def _snapshot_of_the_future(original: Method) -> Method:
+    def read(self: Checkpoints, start: int, upto: int) -> Any:
+        return original(self, start, _ALL)
+
+    return read
+
+
+def _known_first(self: KeptEpochs, changed: EpochHistory) -> None:
+    self.history.entries = changed.entries
+    self._checkpoints.write_epochs(changed)
+
+
+def _unbounded(original: Method) -> Method:
+    def read(self: KeptWatermark, folder: Path, log_end_offset: int) -> None:
+        original(self, folder, _ALL)
+
+    return read
+
+
+def _lowered_in_memory(self: KeptWatermark, to: int) -> None:
+    self.offset = min(self.offset, to)
+
+
+def _above_the_watermark(original: Method) -> Method:
+    def removable(segments: Any, config: Any, now_ms: int, high_watermark: int, log_start: int) -> int:
+        found: int = original(segments, config, now_ms, _ALL, log_start)
+        return min(found, len(segments) - 1)
+
+    return removable
+
+
+def _cut_taken_for_synced(original: Method) -> Method:
+    def write(self: Segment, data: bytes) -> int:
+        try:
+            written: int = original(self, data)
+            return written
+        finally:
+            self.cut_unsynced = False
+
+    return write
+
+
+def _any_index(original: Method) -> Method:
+    def resume(self: Segment, below: int) -> None:
+        """Take the index for right, and everything that it knows for good."""
+        original(self, _ALL)
+
+    return resume
+
+
+def _always_clean(self: Recovery) -> bool:
+    """Open by the tails of the segments, as after a clean close."""
+    self._load_finished(len(self.segments))
+    self.recovery_point = self._end
+    self._load_producers(self._end, len(self.segments))
+    self.segments[-1].unseal()
+    self.report.clean = True
+    return True
+
+
+class _WithoutTruncation(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        return _nothing if name == "ftruncate" else getattr(filesystem, name)
+
+
+STORAGE_BUGS = (
+    _bug("a sync is skipped", ("S1", "S9"), SyncRound, "run", SyncRound._end),
+    _bug(
+        "a sync covers the active segment alone",
+        ("S1", "S9"),
+        SyncRound,
+        "__init__",
+        _only_the_active_segment(SyncRound.__init__),
+    ),
+    _bug(
+        "a sync leaves the folder out after a roll",
+        ("S1", "S9"),
+        SyncRound,
+        "__init__",
+        _without_folder(SyncRound.__init__),
+        120,
+    ),
+    _bug("the folder is not synced after a rename", ("S1", "S3", "S4", "S7", "S9"), files, "sync_folder", _nothing),
+    _bug(
+        "checkpoints are renamed before they are synced",
+        ("S3", "S4", "S9"),
+        checkpoints,
+        "write_atomically",
+        _not_durably,
+    ),
+    _bug(
+        "the recovery point is written before the data",
+        ("S9",),
+        PartitionLog,
+        "sync",
+        _recovery_point_first(PartitionLog.sync),
+        60,
+    ),
+    _bug(
+        "a sync reports what was appended while it ran",
+        ("S1", "S9"),
+        PartitionLog,
+        "sync",
+        _claims_what_came_since(PartitionLog.sync),
+    ),
+    _bug("a log goes on after a failed sync", ("S1", "S9"), PartitionLog, "sync", _forgiven(PartitionLog.sync)),
+    _bug("recovery believes the page cache", ("S1", "S2", "S9"), Segment, "drop_cached", _nothing, 60),
+    _bug("recovery checks no CRC", ("S2", "S6", "S8", "S9"), recovery, "check_crc", _nothing),
+    _bug("recovery cuts one batch too many", ("S1", "S9"), Recovery, "_take", _one_batch_too_many(Recovery._take)),
+    _bug(
+        "recovery leaves the torn end in the file",
+        ("S1", "S2", "S6", "S9", "S10"),
+        recovery,
+        "filesystem",
+        _WithoutTruncation(),
+    ),
+    _bug(
+        "recovery forgets the producers of a batch",
+        ("S5",),
+        recovery,
+        "replay",
+        _replay_one_too_few(recovery.replay),
+        60,
+    ),
+    _bug("recovery knows no recovery point", ("S8",), Checkpoints, "read_recovery_point", lambda self: 0, 80),
+    _bug("every log counts as closed cleanly", ("S1", "S2", "S5", "S9"), Recovery, "_open_clean", _always_clean),
+    _bug(
+        "an index is believed beyond what was synced",
+        ("S1", "S2", "S5", "S9"),
+        Segment,
+        "resume",
+        _any_index(Segment.resume),
+        60,
+    ),
+    _bug("a cut is not synced", ("S1", "S2", "S9"), Segment, "sync", _nothing),
+    _bug(
+        "the cut of a failed append counts as synced",
+        ("S9",),
+        Segment,
+        "write",
+        _cut_taken_for_synced(Segment.write),
+        120,
+    ),
+    _bug("leader epochs are not written", ("S4", "S9"), Checkpoints, "write_epochs", _nothing),
+    _bug(
+        "an epoch is known before its file has it",
+        ("S1", "S2", "S4", "S8", "S9"),
+        KeptEpochs,
+        "_keep",
+        _known_first,
+        40,
+    ),
+    _bug(
+        "a producer snapshot of the future is read",
+        ("S5",),
+        Checkpoints,
+        "read_snapshot",
+        _snapshot_of_the_future(Checkpoints.read_snapshot),
+    ),
+    _bug("snapshots above a cut stay", ("S5",), Checkpoints, "remove_snapshots_above", _nothing, 40),
+    _bug(
+        "a kept watermark is not bounded by the log",
+        ("S7",),
+        KeptWatermark,
+        "__init__",
+        _unbounded(KeptWatermark.__init__),
+        120,
+    ),
+    _bug("a kept watermark falls in memory alone", ("S7",), KeptWatermark, "lower", _lowered_in_memory),
+    _bug(
+        "retention goes above the high watermark", ("S3",), log, "removable", _above_the_watermark(retention.removable)
+    ),
+    _bug("a deletion of records is not written", ("S3",), Checkpoints, "write_log_start", _nothing),
+)

@@ -1,0 +1,43 @@
+"""One seed of the profile `storage`, and what came of it."""
+
+from __future__ import annotations
+
+import time
+
+from raylog.core.errors import RaylogError
+from tests.simulation.results import Result
+from tests.simulation.storage.run import StorageRun
+from tests.simulation.world import Violation
+
+STORAGE = "storage"
+
+
+def run_storage(seed: int) -> Result:
+    """Run a seed to its end or to the first violation; an error that nothing has caused is one."""
+    began = time.process_time()
+    run = StorageRun(seed)
+    violation: Violation | None = None
+    try:
+        run.run()
+    except Violation as found:
+        violation = found
+    except RaylogError as error:
+        violation = Violation("S2", f"what was appended cannot be read: {error}")
+    except Exception as error:
+        violation = Violation("S10", f"{type(error).__name__}: {error}")
+    if violation is not None:
+        run.tell(f"VIOLATION {violation}")
+    return Result(
+        seed=seed,
+        profile=STORAGE,
+        violation=violation,
+        story=list(run.story),
+        events=run.events + run.disk.changes,
+        steps=run.events,
+        elections=0,
+        acks=run.appends,
+        committed=run.serial,
+        lost=False,
+        trace=run.trace,
+        seconds=time.process_time() - began,
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner, fence_row
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import CoordinatorLoadInProgress, RaylogError, UnknownMemberId
+from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
@@ -35,6 +35,8 @@ _ROWS_PER_MS = 20
 _ANSWER_MS = 3_000
 """What a request may wait for besides its round: for the log's leader, and for the rows before its own."""
 RETENTION_CHECK_MS = 400
+_UNDECIDED = (CoordinatorLoadInProgress, NotCoordinator)
+"""What the shell and the runner answer by themselves."""
 
 MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 
@@ -42,7 +44,7 @@ MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 class Asked:
     """One request that a life of the coordinator has taken in, as its runner sees it."""
 
-    __slots__ = ("_is_answered", "_life", "args", "at_end", "came_ms", "method", "number", "request", "wire")
+    __slots__ = ("_is_answered", "_life", "args", "at_end", "came_ms", "decided", "method", "number", "request", "wire")
 
     def __init__(self, life: Coordinator, wire: Wire, number: int, method: str, args: Any) -> None:
         """``number`` is the one that the wire knows it by."""
@@ -56,6 +58,8 @@ class Asked:
         """Where the log ended when the request came."""
         self.request = 0
         """The runner's number."""
+        self.decided: object = None
+        """The answer that the machine has decided on: a result or an error."""
         self._is_answered = False
 
     @property
@@ -86,6 +90,8 @@ class Asked:
         if self._is_answered:
             raise Violation("I15", f"{self.method} of {self.member_id!r} is answered twice")
         self._is_answered = True
+        if self.decided is not (result if error is None else error) and not isinstance(error, _UNDECIDED):
+            raise Violation("I15", f"{self.method} of {self.member_id!r} is answered, but not as the machine decided")
         self._life.answer(self, result, error)
 
 
@@ -193,6 +199,8 @@ class Coordinator:
                 if self.runner is not None:
                     self.runner.end()
                     self.runner = None
+                    if self.alive and self._requests:
+                        raise Violation("L2", "requests are left without an answer when groups are loaded again")
                 self.world.after(_RELOAD_US, self._load_again, loads)
 
         return outcome
@@ -260,6 +268,8 @@ class Coordinator:
             if self.runner is not None:
                 self._nothing_is_overdue()
                 self.runner.tick()
+                if self.alive and any(asked.is_deserted for asked in self._requests.values()):
+                    raise Violation("L2", "a request is kept whose sender has gone")
 
     def _nothing_is_overdue(self) -> None:
         """Each request is answered in time as long as its coordinator runs and its connection stands."""
@@ -305,9 +315,12 @@ class Coordinator:
                 answers.settled(self._requests[effect.request])
         for effect in effects:
             if isinstance(effect, Refuse):
-                answers.refused(self._requests[effect.request], effect.error, now_ms)
+                asked = self._requests[effect.request]
+                asked.decided = effect.error
+                answers.refused(asked, effect.error, now_ms)
             elif isinstance(effect, Reply):
                 asked = self._requests[effect.request]
+                asked.decided = effect.result
                 answers.replied(asked, effect.result, now_ms)
                 self._heard(asked, effect.result)
 

@@ -136,7 +136,8 @@ def draw(seed: int) -> GroupFaults:
         append_fails=sometimes(0.01),
         outage_rate=sometimes(0.5),
         outage_ms=source.choice((50, 1500)),
-        retention_ms=source.choice((1_000, 3_000, 10**9)),
+        retention_ms=source.choice((300, 1_000, 10**9)),
         ledger_rate=sometimes(4.0),
         lull=source.random() < 0.4,
+        commit_ms=source.choice((150, 150, 1500)),
     )

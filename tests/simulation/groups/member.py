@@ -365,14 +365,18 @@ class Outsider(Member):
         self._call(Call.COMMIT.value, [self.group, -1, "", rows], REQUEST_MS, lambda _, __: None)
 
     def keep(self, group: str) -> None:
-        """Commit, ask for, describe or delete offsets of a group; what it is answered, the books look at."""
+        """Commit or ask for a group's offsets, or describe or delete it, or the one that has members.
+
+        The books look at what is answered.
+        """
+        named = self.world.random.choice((group, self.group))
         places = [[TOPIC_ID, TOPIC, partition] for partition in range(self.simulation.faults.partitions)]
         requests: tuple[tuple[int, str, list[object]], ...] = (
             (4, "offset_commit", [group, -1, "", [[*place, self._next_offset(), -1, ""] for place in places]]),
             (3, "offset_fetch", [group, places]),
-            (1, "describe_group", [group]),
+            (1, "describe_group", [named]),
             (1, "list_groups", []),
-            (1, "delete_group", [group]),
+            (1, "delete_group", [named]),
         )
         _, method, args = self.world.random.choices(requests, [weight for weight, _, _ in requests])[0]
         self._call(method, args, REQUEST_MS, lambda _, __: None)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from raylog.core.groups import offsets
+from typing import Any
+
+from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner
+from raylog.actors.request_table import RequestTable
+from raylog.core.groups import offsets, rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.group import Group
+from raylog.core.groups.group import Group, Member
 from raylog.core.groups.rewriting import Rewriting
 from raylog.core.groups.writing import RowQueue
 from tests.simulation.bugs import Planted
@@ -16,185 +20,250 @@ from tests.simulation.groups.topic import OffsetsTopic
 STORM = "rebalance-storm"
 SEEDS = 30
 
+
+def _bug(name: str, rule: str, target: Any, attribute: str, substitute: Any) -> Planted:
+    return Planted(name, STORM, SEEDS, (rule,), target, attribute, substitute)
+
+
 GROUP_BUGS = (
-    Planted(
+    _bug(
         "the coordinator loads half its log",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         OffsetsTopic,
         "read",
         sabotage.load_half_the_log(OffsetsTopic.read),
     ),
-    Planted(
+    _bug(
         "a commit of an old generation is accepted",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         offsets,
         "commit_error",
         sabotage.commits_of_any_generation(offsets.commit_error),
     ),
-    Planted(
+    _bug(
         "a commit of one who is no member is accepted",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         offsets,
         "commit_error",
         sabotage.commits_of_anybody(offsets.commit_error),
     ),
-    Planted(
+    _bug(
         "a commit of a replaced static member is not fenced",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         offsets,
         "commit_error",
         sabotage.commits_without_instance(offsets.commit_error),
     ),
-    Planted(
+    _bug(
         "partitions are assigned before all have given theirs back",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         Group,
         "everybody_joined",
         property(sabotage.somebody_joined),
     ),
-    Planted(
+    _bug(
         "the generation starts again after a failover",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         Group,
         "replay",
         sabotage.forget_generation(Group.replay),
     ),
-    Planted(
+    _bug(
         "a generation is not written before members hear of it",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         CoordinatorMachine,
         "_apply",
         sabotage.generation_unwritten(CoordinatorMachine._apply),
     ),
-    Planted(
+    _bug(
         "a member id is given again",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "machine",
         Coordinator,
         "_new_member_id",
         lambda self, client_id: client_id,
     ),
-    Planted(
+    _bug(
         "a commit is acknowledged before it is stored",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         GroupDecision,
         "finish",
         sabotage.answer_at_once(GroupDecision.finish),
     ),
-    Planted(
+    _bug(
         "batches are not split by the log's limit",
-        STORM,
-        SEEDS,
-        ("B1",),
+        "B1",
         RowQueue,
         "take",
         sabotage.batches_of_any_size(RowQueue.take),
     ),
-    Planted(
+    _bug(
         "a split step is answered with its first batch",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         RowQueue,
         "stored",
         sabotage.answers_of_half_steps(RowQueue.stored),
     ),
-    Planted(
+    _bug(
         "an older coordinator goes on writing",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         OffsetsTopic,
         "_is_fenced",
         lambda self, epoch: False,
     ),
-    Planted(
+    _bug(
         "members are thrown out when their coordinator moves",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         Group,
         "restore",
         sabotage.sessions_end_with_the_coordinator(Group.restore),
     ),
-    Planted(
+    _bug(
         "the offsets of a group go with its last member",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         CoordinatorMachine,
         "_apply",
         sabotage.offsets_of_the_lost(CoordinatorMachine._apply),
     ),
-    Planted(
+    _bug(
         "a member without partitions gets the leader's",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         Group,
         "assignment",
         sabotage.assign_twice(Group.assignment),
     ),
-    Planted(
+    _bug(
         "the log is cut before what holds is stored again",
-        STORM,
-        SEEDS,
-        ("B2",),
+        "B2",
         Rewriting,
         "go_on",
         sabotage.trim_before_stored(Rewriting.go_on),
     ),
-    Planted(
+    _bug(
         "the log is cut where a round ended instead of where it began",
-        STORM,
-        SEEDS,
-        ("B2",),
+        "B2",
         CoordinatorMachine,
         "step",
         sabotage.trim_to_the_end(CoordinatorMachine.step),
     ),
-    Planted(
+    _bug(
         "groups are not written again",
-        STORM,
-        SEEDS,
-        ("B2",),
+        "B2",
         Rewriting,
         "begin",
         sabotage.rewrite_offsets_only(Rewriting.begin),
     ),
-    Planted(
+    _bug(
         "an old offset is written again over a newer one",
-        STORM,
-        SEEDS,
-        ("I15",),
+        "I15",
         CoordinatorMachine,
         "_live_record",
         sabotage.rewrite_what_held_once(CoordinatorMachine._live_record),
     ),
-    Planted(
+    _bug(
         "the log is never cut",
-        STORM,
-        SEEDS,
-        ("L2",),
+        "L2",
         GroupDecision,
         "trim",
         lambda self, before_offset: None,
+    ),
+    # ------------------------------------------------------------ what members are answered
+    _bug(
+        "a generation number is used twice", "I15", Group, "next_image", sabotage.numbers_used_twice(Group.next_image)
+    ),
+    _bug("no generation is fenced", "I15", Group, "fence", sabotage.fence_no_generation(Group.fence)),
+    _bug(
+        "strangers are told that their generation is old",
+        "I15",
+        Group,
+        "fence",
+        sabotage.old_rather_than_unknown(Group.fence),
+    ),
+    _bug("heartbeats of removed members succeed", "I15", rebalance, "heartbeat", sabotage.every_heartbeat_succeeds),
+    _bug(
+        "the assignment of an earlier round is given",
+        "I15",
+        Group,
+        "next_image",
+        sabotage.assignments_of_an_earlier_round(Group.next_image),
+    ),
+    _bug(
+        "a static successor joins no round",
+        "I15",
+        rebalance,
+        "_replace_static",
+        sabotage.successors_join_no_round(rebalance._replace_static),
+    ),
+    _bug("a member that leaves begins no round", "machine", rebalance, "after_removal", lambda *_, **__: None),
+    _bug("silent members are kept", "L2", Member, "heard", sabotage.sessions_never_end),
+    _bug(
+        "a sync before the leader's is answered at once",
+        "I15",
+        rebalance,
+        "sync",
+        sabotage.syncs_wait_for_nothing(rebalance.sync),
+    ),
+    _bug(
+        "syncs are forgotten when another round begins",
+        "L2",
+        rebalance,
+        "_begin_round",
+        sabotage.forget_syncs(rebalance._begin_round),
+    ),
+    _bug(
+        "the leader is told of itself alone",
+        "I15",
+        rebalance,
+        "_join_reply",
+        sabotage.leaders_alone(rebalance._join_reply),
+    ),
+    # ------------------------------------------------------------ expiry and deletion
+    _bug(
+        "the offsets of a group with members expire",
+        "I15",
+        offsets,
+        "expired",
+        sabotage.expire_the_living(offsets.expired),
+    ),
+    _bug(
+        "offsets expire as soon as their group is empty",
+        "I15",
+        offsets,
+        "expired",
+        sabotage.expire_when_empty(offsets.expired),
+    ),
+    _bug("offsets never expire", "L2", CoordinatorMachine, "_expire", lambda self, decision: None),
+    _bug("stamps are of the host's clock", "I15", CoordinatorMachine, "_wall_ms", lambda self, now_ms: now_ms),
+    _bug(
+        "a deleted group leaves its offsets", "machine", CoordinatorMachine, "_delete", sabotage.delete_the_group_alone
+    ),
+    _bug("a group with members is deleted", "I15", CoordinatorMachine, "_delete", sabotage.delete_at_once),
+    # ------------------------------------------------------------ the runner
+    _bug(
+        "it is not told that rows are stored", "L2", GroupCoordinatorRunner, "_report_stored", lambda self, effect: None
+    ),
+    _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),
+    _bug("rows that do not fit are lost", "I15", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
+    _bug("rows count as stored when they are decided", "I15", RowQueue, "durable_end", lambda self: self._end),
+    _bug("requests of senders that have gone stay parked", "L2", RequestTable, "take_deserted", lambda self: []),
+    _bug(
+        "an answer goes to an earlier request",
+        "I15",
+        RequestTable,
+        "take",
+        sabotage.take_an_earlier_one(RequestTable.take),
+    ),
+    _bug(
+        "requests are not answered when groups are loaded again",
+        "L2",
+        RequestTable,
+        "fail_all",
+        lambda self, error: None,
+    ),
+    _bug(
+        "a read does not wait for the rows before it",
+        "I15",
+        RowQueue,
+        "end",
+        lambda self: self._stored + self._under_way,
     ),
 )

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
-from raylog.core.errors import RaylogError
+from raylog.actors.request_table import RequestTable
+from raylog.core.errors import FencedInstanceId, IllegalGeneration, RaylogError, UnknownMemberId
+from raylog.core.groups import rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import Effect, Event, LogExtent, OffsetCommitReceived, Tick, TrimLog
-from raylog.core.groups.group import Group
-from raylog.core.groups.records import GroupChanged
+from raylog.core.groups.events import (
+    DeleteGroupReceived,
+    Effect,
+    Event,
+    HeartbeatReceived,
+    JoinReceived,
+    LogExtent,
+    OffsetCommitReceived,
+    SyncReceived,
+    Tick,
+    TrimLog,
+)
+from raylog.core.groups.group import Group, Member
+from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.records import GroupChanged, GroupDeleted, OffsetDeleted, OffsetKey
 from raylog.core.groups.rewriting import Find, LiveKey, Rewriting
+from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.writing import RowQueue
 from raylog.core.outbox import Outbox
@@ -182,3 +198,162 @@ def rewrite_what_held_once(original: Callable[..., object]) -> Callable[..., obj
         return first.setdefault((id(self), key), original(self, key))
 
     return live_record
+
+
+# ---------------------------------------------------------------- what members are answered
+
+
+def numbers_used_twice(original: Callable[..., GroupChanged]) -> Callable[..., GroupChanged]:
+    """Every third round does not raise the generation."""
+
+    def next_image(self: Group, **fields: Any) -> GroupChanged:
+        if fields["state"] is GroupState.COMPLETING_REBALANCE and fields["generation"] % 3 == 0:
+            fields["generation"] -= 1
+        return original(self, **fields)
+
+    return next_image
+
+
+def fence_no_generation(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
+    return lambda self, member_id, instance_id, generation=None: original(self, member_id, instance_id)
+
+
+def old_rather_than_unknown(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
+    def fence(self: Group, *args: Any) -> RaylogError | None:
+        error = original(self, *args)
+        return IllegalGeneration(generation=self.generation) if isinstance(error, UnknownMemberId) else error
+
+    return fence
+
+
+def every_heartbeat_succeeds(group: Group, event: HeartbeatReceived, decision: GroupDecision) -> None:
+    decision.reply(event.request, [])
+
+
+def assignments_of_an_earlier_round(original: Callable[..., GroupChanged]) -> Callable[..., GroupChanged]:
+    """Members of the generation before keep what they had, whatever their leader has sent."""
+    kept: dict[Group, dict[str, bytes]] = {}
+
+    def next_image(self: Group, **fields: Any) -> GroupChanged:
+        if fields["state"] is GroupState.STABLE:
+            before = {member: given for member, given in kept.get(self, {}).items() if member in self.members}
+            fields["assignments"] = kept[self] = {**fields["assignments"], **before}
+        return original(self, **fields)
+
+    return next_image
+
+
+def successors_join_no_round(original: Callable[..., None]) -> Callable[..., None]:
+    """A static member that comes back takes its predecessor's place also while assignments are still being made."""
+
+    def replace_static(group: Group, old_id: str, new_id: str, event: JoinReceived, *rest: Any) -> None:
+        if group.state is not GroupState.COMPLETING_REBALANCE or group.image is None:
+            original(group, old_id, new_id, event, *rest)
+            return
+        protocols, decision, _ = rest
+        rebalance._answer_parked(group.members[old_id], decision, FencedInstanceId())
+        member = group.rename(old_id, new_id)
+        rebalance._update(member, event, protocols)
+        rows = tuple(group.renamed_rows(old_id, member))
+        decision.write(replace(group.image, leader=group.leader, members=rows, changed_ms=decision.wall_ms))
+        member.sync_due = True
+        member.heard(event.now_ms)
+        decision.reply(event.request, rebalance._join_reply(group, member))
+
+    return replace_static
+
+
+def sessions_never_end(self: Member, now_ms: int) -> None:
+    self.session_deadline_ms = now_ms + 10**9
+
+
+def syncs_wait_for_nothing(original: Callable[..., None]) -> Callable[..., None]:
+    def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: GroupSettings) -> None:
+        waits = group.state is GroupState.COMPLETING_REBALANCE and event.member_id != group.leader
+        if waits and group.fence(event.member_id, event.instance_id, event.generation) is None:
+            decision.reply(event.request, [b""])
+        else:
+            original(group, event, decision, settings)
+
+    return sync
+
+
+def forget_syncs(original: Callable[..., None]) -> Callable[..., None]:
+    def begin_round(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
+        for member in group.members.values():
+            member.sync_request = None
+        original(group, decision, settings)
+
+    return begin_round
+
+
+def leaders_alone(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def join_reply(group: Group, member: Member, **options: Any) -> list[Any]:
+        reply = original(group, member, **options)
+        reply[4] = [row for row in reply[4] if row[0] == member.member_id]
+        return reply
+
+    return join_reply
+
+
+# ---------------------------------------------------------------- expiry and deletion
+
+
+def expire_the_living(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
+    """Only the age of a commit counts."""
+
+    def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+        oldest_ms = wall_ms - settings.offsets_retention_ms
+        return [record.key for record in store.of(group.name) if record.committed_ms <= oldest_ms]
+
+    return expired
+
+
+def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
+    """The age of a commit counts, and not since when its group is empty."""
+
+    def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+        oldest_ms = wall_ms - settings.offsets_retention_ms
+        is_empty = group.state is GroupState.EMPTY
+        return [record.key for record in store.of(group.name) if is_empty and record.committed_ms <= oldest_ms]
+
+    return expired
+
+
+def delete_the_group_alone(self: CoordinatorMachine, event: DeleteGroupReceived, decision: GroupDecision) -> None:
+    """The offsets of a deleted group are left."""
+    if self._named_group(event, decision) is not None:
+        decision.write(GroupDeleted(group=event.group))
+        decision.reply(event.request, [])
+
+
+def delete_at_once(self: CoordinatorMachine, event: DeleteGroupReceived, decision: GroupDecision) -> None:
+    """Whether the group has members is not looked at."""
+    if self._named_group(event, decision) is not None:
+        for committed in self._offsets.of(event.group):
+            decision.write(OffsetDeleted(key=committed.key))
+        decision.write(GroupDeleted(group=event.group))
+        decision.reply(event.request, [])
+
+
+# ---------------------------------------------------------------- the runner
+
+
+def swap_rows(original: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    return lambda self, bytes_max: original(self, bytes_max)[::-1]
+
+
+def lose_what_does_not_fit(original: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    def take(self: RowQueue[Row], bytes_max: int) -> list[Row]:
+        batch = original(self, bytes_max)
+        self._rows.clear()
+        return batch
+
+    return take
+
+
+def take_an_earlier_one(original: Callable[..., Any]) -> Callable[..., Any]:
+    def take(self: RequestTable[Any], number: int) -> Any:
+        return original(self, min(self._open, default=number))
+
+    return take

@@ -31,7 +31,6 @@ ProducerEpoch = NewType("ProducerEpoch", int)
 NO_LEADER: Final = BrokerId(-1)
 NO_EPOCH: Final = LeaderEpoch(-1)
 NO_INCARNATION: Final = Incarnation(-1)
-NO_PRODUCER: Final = ProducerId(-1)
 
 EARLIEST: Final = -2
 """Timestamp that stands for the log start offset in ``list_offsets`` (Kafka's number)."""

@@ -59,12 +59,11 @@ ODD: list[Any] = [None, True, -1, 0, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 1.5,
 async def endpoints(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[str, int]]:
     """Make a topic and a group, and return one endpoint of each kind."""
     await talk.create("t")
-    assert cluster.controller is not None
     return {
         "replica": (await talk.leader("t"))[1],
         "broker": cluster.broker_servers[2].endpoint,
         "coordinator": await talk.coordinator("g"),
-        "controller": cluster.controller.endpoint,
+        "controller": cluster.running().endpoint,
     }
 
 

@@ -47,15 +47,14 @@ def tail(cluster: LocalCluster, broker: int) -> bytes:
 
 
 def store(cluster: LocalCluster) -> QuorumRunner:
-    assert cluster.controller is not None
-    found = cluster.controller._metadata
+    found = cluster.running()._metadata
     assert found is not None
     return found.runner
 
 
 def alike(cluster: LocalCluster) -> bool:
     """Every voter has the controller's snapshot and the same log behind it, and nothing is on its way."""
-    if cluster.controller is None or cluster.controller._metadata is None:
+    if cluster.controller is None or cluster.running()._metadata is None:
         return False
     held, log = store(cluster).snapshot, store(cluster)
     if held is None or log.committed_offset < log.log_end_offset:

@@ -8,7 +8,6 @@ from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in, parsed
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
-LINE_LENGTH_MAX = 120
 
 FILES = files_in(*PACKAGES, *OTHERS)
 

@@ -9,8 +9,6 @@ the run's mark in their environment.
 A plugin of the tests (`tests/conftest.py`), and the program of that process. May touch: processes with the run's mark.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -5,8 +5,6 @@ Exits with 0 only when every part that could run PASSED. A part that did not pas
 processes' logs and the data.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Signals go to processes of Ray workers only, whose ids the actors told themselve
 :meth:`RayActors.release`, whatever happened. ``processes.py`` and ``nodes.py`` add what is their own.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -3,8 +3,6 @@
 Implemented by ``processes.py``, ``nodes.py`` and ``network.py``; used by the run and by the figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

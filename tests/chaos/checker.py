@@ -6,8 +6,6 @@ What is not looked for, because it is not promised or not there: gap-free polls 
 transactions (this version has none).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

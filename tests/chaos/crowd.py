@@ -1,7 +1,5 @@
 """A crowd of connections that never authenticate, kept up for as long as the fault lasts. Used by the faults."""
 
-from __future__ import annotations
-
 import selectors
 import socket
 import threading

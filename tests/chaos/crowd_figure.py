@@ -6,8 +6,6 @@ authenticate; the ratio of acknowledged records is taken round by round. The lea
 end.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

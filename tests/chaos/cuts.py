@@ -3,8 +3,6 @@
 The half of ``network.py`` that knows about faults and nothing about processes and sockets.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

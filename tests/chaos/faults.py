@@ -3,8 +3,6 @@
 What is done, and to whom, is the arena's own matter. Whatever is still in effect at the end is taken back.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ nothing of it may say goodbye). Times count from the injury until metadata name 
 was sending has its next record acknowledged.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Started by ``network.py`` as ``python -m tests.chaos.host FD SPEC``. In place of
 where others are, every server writes its endpoint to a file in a folder that all can read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

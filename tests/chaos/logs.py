@@ -4,8 +4,6 @@ Every replica in sync has to hold the same bytes below the high watermark, batch
 cluster has stopped.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping

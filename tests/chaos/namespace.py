@@ -3,8 +3,6 @@
 The namespace belongs to the process: it ends with it, and with it the device, so that nothing can stay behind.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

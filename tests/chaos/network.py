@@ -5,8 +5,6 @@ starts a node again that ended, as Ray would. A node that is killed takes its ad
 from then on, as when a machine loses its power. All namespaces end with their processes. Needs root on Linux.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -5,8 +5,6 @@ metadata, and any of them may lose its raylet, and with it every process on it, 
 node on the same disk. May touch: Ray, its own folder, raylets that it started itself.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

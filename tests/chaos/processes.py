@@ -3,8 +3,6 @@
 May touch: Ray, its own folder, the mount namespace of this process.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What a run found, as text: faults by kind and what they cost, operations, anomalies, verdict. Touches nothing."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_left, bisect_right

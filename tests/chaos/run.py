@@ -3,8 +3,6 @@
 Called by the command (``__main__``), for one part at a time. What kind of cluster it is, is the arena's matter.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import tempfile

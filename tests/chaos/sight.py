@@ -4,8 +4,6 @@ Used by the faults to find their targets, and by the run to tell whether the clu
 answer is a normal sight here.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

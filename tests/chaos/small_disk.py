@@ -4,8 +4,6 @@ Made before Ray starts, because its processes have to inherit the namespace. The
 after a SIGKILL. Needs root on Linux; elsewhere the fault is left out.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

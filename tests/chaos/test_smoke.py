@@ -3,8 +3,6 @@
 Runs the command in a process of its own, with a Ray of its own; longer runs of the same code are ``make chaos``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

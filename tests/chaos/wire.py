@@ -5,8 +5,6 @@ Started by ``network.py`` as ``python -m tests.chaos.wire FD``. The kernels' TCP
 the socket to its parent, and then every link is gone.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import os

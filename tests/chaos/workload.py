@@ -4,8 +4,6 @@ Every operation goes into the history. A thread ends when it is told to; one tha
 threads, the network through Raylog's clients.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -3,8 +3,6 @@
 Used by the tests of the README and of the examples.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@ Patches the seams through which all of them go, for everything in this process. 
 them: behind the arguments of a request, behind the values of an answer, and behind the fields of each row in either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

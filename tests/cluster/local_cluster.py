@@ -4,8 +4,6 @@ For tests that want many clusters quickly. What only Ray and separate processes 
 is tested in ``test_ray_cluster.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Mapping

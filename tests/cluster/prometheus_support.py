@@ -3,8 +3,6 @@
 Nothing is installed. It listens on loopback, keeps its data in a folder of the test, and is always stopped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

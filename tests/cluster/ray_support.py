@@ -4,8 +4,6 @@ Everything here runs on one machine, beside other Rays that may run there: this 
 this cluster's own actors are ever killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

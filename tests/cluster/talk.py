@@ -4,8 +4,6 @@ A story is an async function of a cluster and of somebody who talks to it; ``in_
 own and checks afterwards that no actor found itself broken.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

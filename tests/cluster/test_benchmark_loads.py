@@ -1,7 +1,5 @@
 """The loads of the benchmarks run against a cluster: each counts what is there, whatever its speed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 `--address local` keeps it apart from any other Ray on the machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The controller's node is lost: Ray starts the controller on another one, which needs no file of the first."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

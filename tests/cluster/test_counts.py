@@ -3,8 +3,6 @@
 Nothing here looks at a clock, so it says the same on every machine: a change that makes the hot path longer fails here.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.counts import Counts, budgets, measure

@@ -1,7 +1,5 @@
 """Elections by command, eligible leaders, a broker that is stopped under load: through real replicas and clients."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

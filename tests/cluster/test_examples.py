@@ -1,7 +1,5 @@
 """Every small example runs as its first line says. ``examples/flights`` has a test of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

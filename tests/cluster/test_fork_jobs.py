@@ -1,7 +1,5 @@
 """Forked workers on a node that has served another job before: each works for the job that it was started for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

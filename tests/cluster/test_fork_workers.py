@@ -1,7 +1,5 @@
 """Workers made by fork in a real Ray that Raylog started; one cluster for all tests, in the order given here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Reading with one replica left of three: all that was acknowledged, and the end, as fast as ever (ADR 0025)."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Snapshots of the metadata: the log stays short, nothing is forgotten, and damage in them is damage like any other."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

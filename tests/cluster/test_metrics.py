@@ -1,7 +1,5 @@
 """The page of a node on whole clusters in one process: figures, health, several brokers on one port."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

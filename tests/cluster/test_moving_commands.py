@@ -1,7 +1,5 @@
 """Admin, groups and the command line where partitions move and topics grow: real sockets, no Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

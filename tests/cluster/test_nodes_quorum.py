@@ -1,7 +1,5 @@
 """Three nodes (raylets on one machine) with a voter each: losing one of them stops neither changes nor a new start."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

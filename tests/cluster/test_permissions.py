@@ -1,7 +1,5 @@
 """Every method of every endpoint, called with each kind of credential: only what the table allows gets to a handler."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a real cluster, and finds nothing to complain about in names, page and rules."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

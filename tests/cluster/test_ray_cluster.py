@@ -3,8 +3,6 @@
 One cluster of three brokers serves most tests of this module, in the order in which they stand; each leaves it whole.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics

@@ -3,8 +3,6 @@
 `make` and `pip` are not run here, because they are what runs this test; their targets and extras are looked up.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What reading the page of a node with 200 replicas costs: CPU time, so that a busy machine changes it little."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.scrape import measure

@@ -3,8 +3,6 @@
 One cluster of three brokers with two spares each serves all tests, in the order in which they stand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One broker of a real cluster is stopped and started by the command line, while a producer and a consumer go on."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

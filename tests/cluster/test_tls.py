@@ -1,7 +1,5 @@
 """With Ray's TLS variables set, actors and clients talk by TLS alone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

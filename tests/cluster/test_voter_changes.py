@@ -1,7 +1,5 @@
 """Who keeps the metadata log changes while the cluster runs: growth, replacement, and the loss of the first disk."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The secret and the cluster's id: made once, private, and the same for all that start at once."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

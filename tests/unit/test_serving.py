@@ -1,7 +1,5 @@
 """When a start may return: what is waited for, and what no longer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from raylog.serving import FOLLOWERS_WAIT_S, Serving

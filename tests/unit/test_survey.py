@@ -1,7 +1,5 @@
 """What nodes hold before a start creates anything: one cluster is joined, several or half of one are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The producer's memory: whatever is sent wherever, it is never exceeded, counted to the byte, and given back."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Columns, however they are looked at, hold what the records hold: eager decoding is the obvious twin."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from itertools import chain

@@ -1,7 +1,5 @@
 """Whatever is fetched, sought and taken in whatever order: a session gives each record once, in order, without gaps."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Timestamps: however they lie, and whichever way a record is added, each record keeps its own."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The producer counts exactly what the leader checks: no record passes `send()` and is refused for its size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given, settings

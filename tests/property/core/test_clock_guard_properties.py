@@ -1,7 +1,5 @@
 """A log under clocks that are set at random: no record goes before its time has come by the true clock as well."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Laws of deleting records: whatever followers say and when, an answer is true and the log start never falls."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Slow, obvious twins of the two rules that all hangs on: the commit rule and the search for the parting point."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Laws of the framing: however a stream is cut, the same frames come out; no bytes can do more than be refused."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Laws of the handshake: only the honest run ends well, and nothing that a stranger sends does more than end it."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Laws of the source: cutting loses and repeats nothing, decoding equals a dumb twin, filters never lose a match."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """No legal topic loses its folders to a cleaner, and every legal name can be opened, locked and deleted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -1,7 +1,5 @@
 """A jump of the wall clock: what is logged, and what the shells delete by."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Consumers' reads at a leader, on a real log and real connections; the machine's two answers are the test's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,5 @@
 """The fork server and its launcher with real processes, and a script in the place of Ray's worker."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

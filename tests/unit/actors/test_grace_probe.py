@@ -1,7 +1,5 @@
 """Knocking at addresses: who refuses is gone, who listens or only stays silent is not."""
 
-from __future__ import annotations
-
 import asyncio
 
 from raylog.actors.grace_probe import Endpoint, GraceProbe

@@ -1,7 +1,5 @@
 """A coordinator's runner: no answer before its rows are stored, no request without an answer, nothing after the end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

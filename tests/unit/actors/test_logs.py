@@ -1,7 +1,5 @@
 """What a process writes to its log, and what it says about a format that it does not know."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Every node that offers the resource is given a broker, whatever becomes of the other nodes meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from pathlib import Path

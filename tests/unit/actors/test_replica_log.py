@@ -1,7 +1,5 @@
 """What a replica's folder tells of the life before: a new log, and a machine that went down under an unsynced one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Requests that wait for their answers."""
 
-from __future__ import annotations
-
 from raylog.actors.request_table import RequestTable
 from raylog.core.errors import NotCoordinator
 from raylog.rpc.framing import NO_PAYLOAD, Buffers

@@ -1,7 +1,5 @@
 """Every request of the controller and of a group coordinator becomes an event, unless its shell answers it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A replica on a broken disk restarts less and less often; one failure costs no pause."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

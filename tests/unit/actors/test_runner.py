@@ -1,7 +1,5 @@
 """The order of events and effects, which every shell and every simulated process takes from the runner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders of deleted, replaced and damaged partitions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

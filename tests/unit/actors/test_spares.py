@@ -1,7 +1,5 @@
 """Which spare becomes which replica, when spares are made and ended, and the notes about what they have become."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

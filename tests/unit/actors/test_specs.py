@@ -1,7 +1,5 @@
 """Specifications of actors: what they show of themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 

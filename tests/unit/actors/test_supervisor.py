@@ -1,7 +1,5 @@
 """The supervisor brings replicas in line with the metadata, whatever fails on the way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path

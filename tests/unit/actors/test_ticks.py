@@ -1,7 +1,5 @@
 """How often a replica looks at the clock."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What ps, top and Ray show of a replica's process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Where actors may listen, and what their specifications carry."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

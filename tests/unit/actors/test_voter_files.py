@@ -1,7 +1,5 @@
 """A voter's files after a crash between any two steps, and after damage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A voter in its thread: answers in order, errors that end a life, and a disk that hangs while the broker stops."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from pathlib import Path

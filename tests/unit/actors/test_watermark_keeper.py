@@ -1,7 +1,5 @@
 """When the high watermark is written down, and that a slow or full disk holds nothing up."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

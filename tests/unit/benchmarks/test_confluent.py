@@ -1,7 +1,5 @@
 """The loads with confluent-kafka, against the mock of a cluster that librdkafka has inside: no Kafka is needed."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

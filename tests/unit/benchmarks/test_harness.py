@@ -1,7 +1,5 @@
 """The harness without servers: options, rounds in turn, and what happens to a contestant that fails."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

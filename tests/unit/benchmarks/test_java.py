@@ -1,7 +1,5 @@
 """What Kafka's perf tools print is read as they print it."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """The bare prototype as a contestant, and how every measurement begins."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The process that holds a cluster for the harness: what it answers when a command fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What a run keeps, compares and shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

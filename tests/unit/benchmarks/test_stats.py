@@ -1,7 +1,5 @@
 """The arithmetic of the benchmarks: medians, percentiles, ratios."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The time of a run: each scenario's share, what is kept when it is over, and topics that leave in time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The chaos checker finds each anomaly in a history made by hand, and nothing in one that is right."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

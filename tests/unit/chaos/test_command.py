@@ -1,7 +1,5 @@
 """The command: its parts, their shares of the time, and what they come to together."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparing the replicas' logs on disk: real partition folders, written by the storage engine and then spoilt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from raylog.storage.log import LogConfig, PartitionLog

@@ -1,7 +1,5 @@
 """The report's arithmetic, and the schedule of faults."""
 
-from __future__ import annotations
-
 import random
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """What a link does to packets, and what the network part says where it cannot run."""
 
-from __future__ import annotations
-
 import os
 import random
 

@@ -1,7 +1,5 @@
 """Run the command line in this process, as a user would type it."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

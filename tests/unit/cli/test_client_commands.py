@@ -1,7 +1,5 @@
 """Producing, consuming, measuring and topics, against a cluster in memory that is reached by address and secret."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which Ray a command takes: the note in the data directory comes before a Ray that happens to run on the machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """`raylog log dump` on folders that the storage engine wrote."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`raylog metrics`: the Grafana page and the alert rules name only metrics that there are."""
 
-from __future__ import annotations
-
 import json
 import re
 

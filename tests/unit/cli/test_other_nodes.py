@@ -1,7 +1,5 @@
 """Which nodes `raylog stop --nodes` ends. (That it ends them: tests/hosts.)"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

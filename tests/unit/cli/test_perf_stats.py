@@ -1,7 +1,5 @@
 """The output of `raylog perf` has the form of Kafka's tools, and its numbers are right."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`raylog secret`: a secret is changed in two steps, and never printed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Help, wrong arguments, and what a person reads when something is not there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

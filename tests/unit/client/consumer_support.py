@@ -1,7 +1,5 @@
 """Shared by the consumers' tests: filling a toy partition, reading until enough has come, members on threads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

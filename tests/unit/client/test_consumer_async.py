@@ -1,7 +1,5 @@
 """AsyncConsumer on the test's own event loop."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

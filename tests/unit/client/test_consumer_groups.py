@@ -4,8 +4,6 @@ The law under all of it: every record is read at least once, in a generation a p
 coordinator checks each generation it writes), and what was committed stays committed.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The consumer when a leader says nothing any more: its process hangs, or its machine is gone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Consumer without a group: positions, seeks, resets, pauses, errors, and what a leader's move does to it."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import warnings

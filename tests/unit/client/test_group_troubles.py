@@ -1,7 +1,5 @@
 """A group goes on through deleted topics, late commits, replaced members and members of another kind."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches grow with what is under way of their partition, and no further; without a queue nothing is held back."""
 
-from __future__ import annotations
-
 from raylog.client.accumulator import Accumulator
 from raylog.client.config import ProducerConfig, load
 from raylog.client.lanes import Lane

@@ -1,7 +1,5 @@
 """How far a group is behind, in records and in seconds; and a consumer's own numbers."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What users do by mistake: forks, wrong offsets, callbacks that end the process. Each has an error, none hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import sys

@@ -1,7 +1,5 @@
 """A batch that cannot be read gives one clear error with its place, again at each poll, and a way on behind it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

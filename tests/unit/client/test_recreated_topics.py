@@ -1,7 +1,5 @@
 """A producer that lives on while its topic is deleted and made again; and the sizes at the edge of what topics take."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

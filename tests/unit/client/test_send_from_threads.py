@@ -1,7 +1,5 @@
 """`send()` from several threads at once, while batches are closed and sent: nothing is lost, doubled or mixed up."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a consumer does when records that it has read are gone from the partition (KIP-320)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

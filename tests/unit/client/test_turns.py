@@ -1,7 +1,5 @@
 """Which partition is read next, where records lie in files: one is gone on with before another is begun."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

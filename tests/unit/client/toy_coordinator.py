@@ -5,8 +5,6 @@ one owner, and generations never fall. `move` replaces the coordinator as a rest
 machine rebuilt from the log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which time of day may delete."""
 
-from __future__ import annotations
-
 from raylog.core.clock_guard import BELIEVED_AFTER_MS, JUMP_MS, REPORT_MS, ClockGuard, ClockReading
 
 START = 1_700_000_000_000

@@ -1,7 +1,5 @@
 """Configuration keys: legal values, defaults, suggestions, and the generated page."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

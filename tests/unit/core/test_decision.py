@@ -1,7 +1,5 @@
 """The decision of a step: what is written holds at once, is stored first, and is told in a broken invariant's story."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.decision import STORY_STEPS_MAX, Decision, LoggedDecision, Story

@@ -1,7 +1,5 @@
 """Epoch history: the answers that decide how far a follower cuts, and what truncation forgets."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.epochs import EpochHistory

@@ -1,7 +1,5 @@
 """What the tests of the documents share: which documents there are, their links, headings and code blocks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The documents say what is there: paths and functions exist, links lead somewhere, nothing private is in them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demo's own lines reach the terminal, everything else its file; a long step says that it still goes on."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Compiled with mypyc, the hot modules do what they do interpreted; and nothing is compiled unless somebody asks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Well-formed messages made from their types, as an earlier, the same and a later release would send them."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin

@@ -1,7 +1,5 @@
 """Every message of every method: what passes the door of an endpoint, and how releases understand each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

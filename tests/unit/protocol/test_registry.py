@@ -1,7 +1,5 @@
 """What the pages state of methods as a whole: endpoints, roles, forwarding."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

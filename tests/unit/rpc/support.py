@@ -1,7 +1,5 @@
 """A server with an echo handler, raw sockets that misbehave, and waiting on conditions. Used by the tests beside it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

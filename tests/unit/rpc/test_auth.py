@@ -1,7 +1,5 @@
 """The handshake alone, without sockets."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

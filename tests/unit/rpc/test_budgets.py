@@ -1,7 +1,5 @@
 """What peers can take from a server: unsent answers, unfinished frames, connections. Each has a bound."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 

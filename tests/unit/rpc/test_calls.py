@@ -1,7 +1,5 @@
 """Deadlines of waiting calls, on a real loop."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

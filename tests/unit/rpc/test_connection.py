@@ -1,7 +1,5 @@
 """Calls, notifications and payloads over real sockets, in both directions."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import itertools

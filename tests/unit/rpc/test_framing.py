@@ -1,7 +1,5 @@
 """Frames in memory: the cases with a name. Arbitrary ones are in tests/property/rpc."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 

@@ -1,7 +1,5 @@
 """When a server gives a connection up: by counters alone, on a clock of the test."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A process in the middle that passes bytes on between two real connections, and recordings that are played again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

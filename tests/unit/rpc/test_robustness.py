@@ -1,7 +1,5 @@
 """Peers that misbehave: each is dropped or held back, and the server goes on serving others."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

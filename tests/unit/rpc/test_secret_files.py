@@ -1,7 +1,5 @@
 """The secrets' files: who may read them, several processes that make them at once, and changing a secret."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

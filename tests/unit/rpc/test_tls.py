@@ -1,7 +1,5 @@
 """TLS from Ray's variables, with certificates made on the spot by the openssl command."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import shutil

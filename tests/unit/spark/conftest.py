@@ -1,7 +1,5 @@
 """A cluster in memory with a topic to read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Filling a cluster in memory, and reading it as the data source does, without a Spark session."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

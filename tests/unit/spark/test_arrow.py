@@ -1,7 +1,5 @@
 """Record batches have the very schema that Spark compares them with, and are cut to size."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema

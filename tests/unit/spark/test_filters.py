@@ -1,7 +1,5 @@
 """Which comparisons narrow what is read, and that all go back to Spark."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The options of a batch read: Kafka's names, Kafka's rules, and errors that say what to change."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

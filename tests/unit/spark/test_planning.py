@@ -1,7 +1,5 @@
 """What the driver plans: which offsets of which partitions, cut as asked, and how the leaders are reached."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a worker reads: exactly its offsets, whatever batches, leaders and retention do meanwhile."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import replace

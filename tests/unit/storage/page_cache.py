@@ -5,8 +5,6 @@ to the disk, or fails: then the pages count as clean, are reported once, and sti
 since Linux 4.13). Only dropping clean pages, or the loss of power, shows what the disk has.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

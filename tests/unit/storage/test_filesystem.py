@@ -1,7 +1,5 @@
 """The port to the operating system: storage touches files through it alone, and a simulator can take its place."""
 
-from __future__ import annotations
-
 import ast
 import os
 from pathlib import Path

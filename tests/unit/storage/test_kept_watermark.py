@@ -1,7 +1,5 @@
 """The file with the high watermark: what it promises through crashes, cuts and damage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a broker writes can be read by its owner only, whatever the umask and whatever an earlier version left."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batches that are small and claim to be large cost a consumer little memory and one CorruptBatch."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a leader takes from a producer, judged by headers alone: counts, sizes, attribute bits and timestamps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run that hangs outside Python is ended from outside, says where, and leaves no process behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What every plan of the balancer keeps to, whatever the cluster looks like."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, settings

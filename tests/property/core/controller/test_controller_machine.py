@@ -4,8 +4,6 @@ The bench checks after every step: the machine's own claims, one leader (broker 
 the log replayed and the snapshot equal to the image, each prefix of the step's records legal.
 """
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

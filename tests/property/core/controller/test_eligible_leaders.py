@@ -5,8 +5,6 @@ Three replicas with logs of plain tuples. Leaders act on what they were last tol
 the eligible replicas and the commit rule are the real functions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import settings

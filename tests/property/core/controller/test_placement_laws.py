@@ -1,7 +1,5 @@
 """The laws of replica placement, and of elections, over anything that hypothesis can think of."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, settings

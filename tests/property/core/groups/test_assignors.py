@@ -1,7 +1,5 @@
 """The laws of the assignors, over generated subscriptions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

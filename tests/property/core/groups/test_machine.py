@@ -5,8 +5,6 @@ and leave. After every step: each request is answered at most once, generations 
 generation's members holds a partition, each partition has one holder, and a machine that replays the log is equal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,7 +1,5 @@
 """The queue between machine and log: order, limits, and how far it is stored, whatever the steps are like."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The text format, read back by a reader of its own: whatever the values and labels are, the page says just that."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """A broker's look at its replicas: over real connections, with replicas that are slow, gone, or answer nonsense."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

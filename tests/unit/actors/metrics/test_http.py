@@ -1,7 +1,5 @@
 """The small HTTP server: what it answers, and that slow, broken and hostile clients cost it next to nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus

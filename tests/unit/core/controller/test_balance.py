@@ -1,7 +1,5 @@
 """Plans of the balancer for clusters that people have."""
 
-from __future__ import annotations
-
 from raylog.core.controller.balance import plan_balance
 from raylog.core.ids import BrokerId, TopicPartition
 

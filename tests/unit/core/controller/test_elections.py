@@ -1,7 +1,5 @@
 """Elections by command and by the clock: preferred leaders, and leaders at any price."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import ElectLeadersReceived

@@ -1,7 +1,5 @@
 """Eligible leader replicas and unclean elections: who may lead when the ISR is too small, or not there at all."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import AlterTopicConfigReceived, DescribeClusterReceived, Reply, Warn

@@ -1,7 +1,5 @@
 """The cluster's feature level: who may take part, when it rises, and what it allows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Topics that get more partitions."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.errors import (

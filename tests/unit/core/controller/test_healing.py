@@ -1,7 +1,5 @@
 """Brokers that stay away for good: their replicas are built anew elsewhere, on virtual time."""
 
-from __future__ import annotations
-
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from tests.unit.core.controller.bench import GRACE_MS, T0, Bench
 

@@ -1,7 +1,5 @@
 """What the controller checks before it commits a leader's ISR proposal (Kafka's AlterPartition)."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import DeleteTopicReceived, IsrChangeReceived

@@ -1,7 +1,5 @@
 """Brokers, coordinators, producer ids, and the life of the controller itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import (

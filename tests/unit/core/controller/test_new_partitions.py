@@ -1,7 +1,5 @@
 """New partitions: who is waited for before somebody leads, and before writes are taken."""
 
-from __future__ import annotations
-
 from tests.unit.core.controller.bench import WAIT_MS, new_topic
 
 

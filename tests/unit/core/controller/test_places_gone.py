@@ -1,7 +1,5 @@
 """Who cannot come back after the controller's restart is given up early, where others can go on without it."""
 
-from __future__ import annotations
-
 from raylog.core.controller import PlacesGone
 from raylog.core.ids import BrokerId
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic

@@ -1,7 +1,5 @@
 """Partitions that move to other brokers: the states between, completion, cancelling, refusals, removed replicas."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import CloseSession, DescribeClusterReceived, MetadataImage, SendPartitionState

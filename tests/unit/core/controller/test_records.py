@@ -1,7 +1,5 @@
 """The wire forms of metadata records, and an image that refuses what does not fit."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

@@ -1,7 +1,5 @@
 """Registration, fencing and election of replicas, rule by rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import CloseSession, Reply, SendPartitionState, Tick

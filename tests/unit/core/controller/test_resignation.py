@@ -1,7 +1,5 @@
 """A leader that cannot write any more gives way to another member of the ISR, if there is one that runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import LeaderResigned

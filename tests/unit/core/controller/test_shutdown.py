@@ -1,7 +1,5 @@
 """Stopping a broker on purpose: everything is given away first, and the broker stays out until somebody asks for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import DescribeClusterReceived, Reply, ResumeBrokerReceived, StopBrokerReceived

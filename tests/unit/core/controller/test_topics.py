@@ -1,7 +1,5 @@
 """Topics: names, creation, deletion, configuration."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, StopReplica

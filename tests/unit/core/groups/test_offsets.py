@@ -1,7 +1,5 @@
 """Committed offsets: whose they are, when they may be stored, and when they are forgotten; and the group commands."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings

@@ -1,7 +1,5 @@
 """What members tell each other, as wire lists, comes back as it went in."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.groups.assignors import Subscription

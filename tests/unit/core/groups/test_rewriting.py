@@ -1,7 +1,5 @@
 """The coordinator's log stays short: what holds is written again at its end, and the beginning is deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Rounds of a dynamic group: who is waited for, who is dropped, who leads, what survives."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.decision import Refuse

@@ -1,7 +1,5 @@
 """What the log would refuse is refused to its sender, before it is decided."""
 
-from __future__ import annotations
-
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.sizes import row_bytes
 from tests.unit.core.groups.context import Groups

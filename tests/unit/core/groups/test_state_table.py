@@ -1,7 +1,5 @@
 """The table of the classic protocol, cell by cell: each request of a known member in each state of its group."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

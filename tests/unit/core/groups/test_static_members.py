@@ -1,7 +1,5 @@
 """Static membership (KIP-345): an instance id keeps its place and its assignment through a restart of its process."""
 
-from __future__ import annotations
-
 from tests.unit.core.groups.context import RANGE, Groups
 
 

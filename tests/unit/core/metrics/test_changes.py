@@ -1,7 +1,5 @@
 """Elections, and ISRs that shrink and grow, as metadata records go by."""
 
-from __future__ import annotations
-
 from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.records import PartitionChanged, TopicCreated
 from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch

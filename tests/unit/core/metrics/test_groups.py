@@ -1,7 +1,5 @@
 """Lag of consumer groups in records and in seconds."""
 
-from __future__ import annotations
-
 from raylog.core.ids import TopicPartition
 from raylog.core.metrics.exposition import render
 from raylog.core.metrics.groups import MARKS_MAX, EndHistory, GroupCensus, Lag, group_families

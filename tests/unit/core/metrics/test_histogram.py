@@ -1,7 +1,5 @@
 """Latency histograms: what falls where, quantiles, and what Prometheus gets."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Sums over processes that come and go never fall."""
 
-from __future__ import annotations
-
 from raylog.core.metrics.totals import MARK_MS, WINDOW_MS, Reading, Totals
 
 

@@ -1,7 +1,5 @@
 """A replica machine with a vocabulary for tests: what the controller says, what clients and followers ask."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TypeVar
 

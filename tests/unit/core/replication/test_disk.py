@@ -1,7 +1,5 @@
 """A disk that goes on refusing appends: the leader gives way, the follower holds nobody up."""
 
-from __future__ import annotations
-
 from raylog.core.errors import OutOfOrderSequence
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.core.outbox import Outbox

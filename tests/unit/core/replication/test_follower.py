@@ -1,7 +1,5 @@
 """The follower's duties: copy, acknowledge only what is durable, cut only on its own leader's word (R1)."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.ids import LeaderEpoch, Offset

@@ -1,7 +1,5 @@
 """Shrinking and growing the in-sync set (R2, R3, R4), and what becomes of proposals whose outcome is unknown."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.replication.events import ProposeIsr

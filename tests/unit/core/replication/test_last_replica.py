@@ -1,7 +1,5 @@
 """Below ``min.insync.replicas``: what a leader may show of the records that it began its epoch with (ADR 0025)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from raylog.core.errors import NotEnoughReplicasAfterAppend

@@ -1,7 +1,5 @@
 """The leader's duties, one test a rule (R1 to R5 of the protocol rules; Kafka's produce and fetch semantics)."""
 
-from __future__ import annotations
-
 import pytest
 
 from raylog.core.errors import (

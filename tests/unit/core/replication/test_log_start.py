@@ -1,7 +1,5 @@
 """Deleting records (KIP-107): the leader moves its log start, others follow, the low watermark says when all have."""
 
-from __future__ import annotations
-
 from raylog.core.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,

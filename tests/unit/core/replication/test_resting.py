@@ -1,7 +1,5 @@
 """When time alone changes something: shells let a replica rest until then."""
 
-from __future__ import annotations
-
 from raylog.core.replication.events import FetchFailed, ProposeIsr, SendFetch
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state
 

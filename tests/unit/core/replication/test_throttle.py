@@ -1,7 +1,5 @@
 """A replica that is being added fetches no faster than it may; nobody in sync is ever slowed down. Virtual clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -327,7 +327,7 @@ class ClusterClient:
         names = None if topics is None else sorted(topics)
         timeout_s = max(0.001, deadline_s - self._now_s())
         reply = await self.call_broker("metadata", [names], timeout_s=timeout_s)
-        changed = self.metadata.update(reply.args)
+        changed = self.metadata.update(reply.args, is_whole=topics is None)
         if changed:
             for listener in self._listeners:
                 listener(changed)

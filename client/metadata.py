@@ -70,14 +70,17 @@ class MetadataCache:
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
 
-    def update(self, answer: Sequence[Any]) -> set[str]:
-        """Take in a `metadata` answer; return the names of the topics that are now known differently."""
+    def update(self, answer: Sequence[Any], *, is_whole: bool = False) -> set[str]:
+        """Take in a `metadata` answer; return the names of the topics that are now known differently.
+
+        `is_whole`: the answer has all topics there are, so a topic that is not in it was deleted.
+        """
         cluster_id, version, brokers, topics = answer[:4]
         self.cluster_id = cluster_id
         if version >= self.version:
             self.version = version
             self.brokers = {row[0]: BrokerInfo(row[0], row[1], row[2], str(row[3])) for row in brokers}
-        changed = set()
+        changed = self._drop_missing({row[2] for row in topics}, version) if is_whole else set()
         for error_code, topic_id, name, internal, partitions, config in (row[:6] for row in topics):
             known = self.topics.get(name)
             if error_code:
@@ -92,6 +95,11 @@ class MetadataCache:
             if known is None or replace(known, version=merged.version) != merged:
                 changed.add(name)
         return changed
+
+    def _drop_missing(self, there: set[str], version: int) -> set[str]:
+        gone = {name for name, known in self.topics.items() if name not in there and version >= known.version}
+        self.forget_topics(gone)
+        return gone
 
     def topic(self, name: str) -> TopicInfo | None:
         """The topic, or None when it is not known."""

@@ -90,3 +90,20 @@ def test_partitions_that_were_added_are_not_lost_to_an_older_answer() -> None:
     cache.update(answer(5, epoch=1, partitions=3))
     cache.update(answer(4, epoch=1, partitions=2))
     assert cache.partition("a", 2) is not None
+
+
+def test_a_topic_that_is_missing_from_an_answer_about_all_topics_is_gone() -> None:
+    cache = MetadataCache()
+    cache.update(answer(5, epoch=3))
+    nothing = ["c", 6, [[1, "h", 5, "n"]], []]
+    assert cache.update(nothing) == set()
+    assert cache.topic("a") is not None, "an answer about other topics says nothing about this one"
+    assert cache.update(nothing, is_whole=True) == {"a"}
+    assert cache.topic("a") is None
+
+
+def test_an_old_answer_about_all_topics_drops_none_that_came_later() -> None:
+    cache = MetadataCache()
+    cache.update(answer(5, epoch=3))
+    assert cache.update(["c", 4, [[1, "h", 5, "n"]], []], is_whole=True) == set()
+    assert cache.topic("a") is not None

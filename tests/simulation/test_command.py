@@ -54,6 +54,7 @@ def test_the_command_says_what_caught_each_planted_bug(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "EVERY_BUG", PLANTED[:2])
+    monkeypatch.setattr(command, "BUGS", {})
     assert main(["--planted"]) == 0
     printed = capsys.readouterr().out
     assert all(planted.name in printed for planted in PLANTED[:2])

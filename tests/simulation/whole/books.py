@@ -77,6 +77,12 @@ class Books:
         """A call has returned, whatever came of it."""
         self.waiting.pop(number, None)
 
+    def excuse(self, prefix: str, by_s: float) -> None:
+        """The client whose calls begin so is paused for a time, or for ever."""
+        for number, (deadline_s, what) in list(self.waiting.items()):
+            if what.startswith(prefix):
+                self.waiting[number] = (deadline_s + by_s, what)
+
     def check_deadlines(self, now_s: float) -> None:
         """Every call returns by its deadline."""
         for deadline_s, what in self.waiting.values():
@@ -129,6 +135,13 @@ class Books:
         """A member's first record of a partition; ``committed``: what was acknowledged before it got the partition."""
         if offset < committed:
             raise Violation("W7", f"{member} begins {at} at {offset}, below the committed {committed} of {group}")
+
+    def fetched(self, group: str, at: At, committed: int, found: int | None) -> None:
+        """The group's offset was asked for; ``committed``: what was acknowledged before."""
+        if found is None and committed:
+            raise Violation("W7", f"{committed} of {at} was committed by {group}, and nothing is there")
+        if found is not None and found < committed:
+            raise Violation("W7", f"{committed} of {at} was committed by {group}, and {found} is there")
 
     def committed(self, group: str, at: At, offset: int) -> None:
         """A commit was acknowledged."""

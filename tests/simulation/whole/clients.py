@@ -35,8 +35,13 @@ Result = TypeVar("Result")
 DELIVERY_S: Final = 12.0
 API_S: Final = 10.0
 LAST_API_S: Final = 60.0
-BUILD_S: Final = 60.0
-SETTLED_S: Final = 1.0
+RECOVERED_S: Final = 10.0
+"""Time from the loss of one node until every record that is sent is stored within its delivery timeout."""
+PAUSED_S: Final = 2.5
+"""A round of a member that took longer was held up by a pause."""
+AUTOMATIC: Final = "automatic"
+"""The group whose members commit automatically."""
+BY_HAND: Final = "by-hand"
 
 
 class Client:
@@ -111,7 +116,7 @@ class ProducingClient(Client):
         waits: set[asyncio.Task[None]] = set()
         while not self.world.is_quiet:
             for _ in range(int(self.between(1, 12))):
-                waiting = await self._send(producer)
+                waiting = await self._send(producer, self.pick(self.world.open_partitions()))
                 if waiting is not None:
                     waits.add(waiting)
                     waiting.add_done_callback(waits.discard)
@@ -120,9 +125,19 @@ class ProducingClient(Client):
         while waits:
             await asyncio.wait(set(waits))
 
-    async def _send(self, producer: AsyncProducer) -> asyncio.Task[None] | None:
+    async def write(self, producer: AsyncProducer, at: At) -> None:
+        """Send one record and wait until it is stored, which has to succeed."""
+        waiting = await self._send(producer, at)
+        if waiting is not None:
+            await waiting
+        failed = [
+            record.failed for record in self.books.sent.values() if record.producer == self.name and record.failed
+        ]
+        if failed:
+            raise Violation("W16", f"{at} takes no write although all is as it should be: {failed[0]}")
+
+    async def _send(self, producer: AsyncProducer, at: At) -> asyncio.Task[None] | None:
         books, world = self.books, self.world
-        at: At = self.pick(world.open_partitions())
         self._count += 1
         filler = "x" * int(self.between(0, 200) if self.chance(0.95) else self.between(0, 4000))
         value = f"{self.name}/{self._count}/{filler}".encode()
@@ -151,15 +166,19 @@ class ProducingClient(Client):
         is_gone = record.at[0] in self.books.gone
         if not (error.retriable or is_gone or isinstance(error, (DeliveryTimedOut, ClientClosed))):
             raise Violation("W8", f"{self.name}: {value[:40]!r} failed for good: {error!r}")
+        if record.sent_s > self.world.nemesis.lost_s + RECOVERED_S and not is_gone:
+            raise Violation("W16", f"{self.name}: {value[:40]!r} failed with one node lost: {error!r}")
 
 
 class GroupMember(Client):
     """Reads as a member of a group, commits what it has read, and leaves or is killed now and then."""
 
     def __init__(self, world: World, name: str, group: str, topics: list[str]) -> None:
-        """One life of one member."""
+        """One life of one member. In :data:`AUTOMATIC` the consumer commits by itself."""
         super().__init__(world, name)
         self.group, self.topics = group, topics
+        self._commits_itself = group == AUTOMATIC
+        self._round_s = world.now_s
         self._last: dict[At, int] = {}
         self._before: dict[At, int] = {}
 
@@ -169,7 +188,8 @@ class GroupMember(Client):
         consumer = AsyncConsumer(
             group_id=self.group,
             auto_offset_reset="earliest",
-            enable_auto_commit=False,
+            enable_auto_commit=self._commits_itself,
+            auto_commit_interval_ms=500,
             default_api_timeout_ms=int(API_S * 1000),
             **options,
         )
@@ -183,9 +203,12 @@ class GroupMember(Client):
         lives_until_s = self.world.now_s + self.between(5.0, 40.0)
         while not self.world.is_over and (self.world.now_s < lives_until_s or self.world.is_quiet):
             await self._round(consumer)
-        await self.call("stop", consumer.stop(autocommit=False), 35.0)
+        await self.call("stop", consumer.stop(autocommit=self._commits_itself), 35.0)
 
     async def _round(self, consumer: AsyncConsumer) -> None:
+        if self.world.now_s - self._round_s > PAUSED_S and self._last and not self._commits_itself:
+            await self._commit(consumer)  # a member that was paused does not know what has happened meanwhile
+        self._round_s = self.world.now_s
         wait_s = self.between(0.0, 1.0)
         try:
             found = await self.call("getmany", consumer.getmany(timeout_ms=wait_s * 1000), wait_s + 1.0)
@@ -197,7 +220,7 @@ class GroupMember(Client):
         for partition, records in found.items():
             for record in records:
                 self._read(partition, record.offset, record.value)
-        if self._last and self.chance(0.3):
+        if self._last and not self._commits_itself and self.chance(0.3):
             await self._commit(consumer)
 
     def _read(self, at: At, offset: int, value: bytes) -> None:
@@ -242,6 +265,10 @@ class Reader(Client):
             return
         wanted = [at for at in self.world.open_partitions() if at.topic in self.world.steady_topics]
         consumer.assign(wanted)
+        observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False, default_api_timeout_ms=int(API_S * 1000))
+        while not await self.tried("start", observer.start(), LAST_API_S):
+            observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False)
+        watching = asyncio.get_running_loop().create_task(self._observe(observer, wanted))
         last: dict[At, int] = {}
         while not self.world.is_over:
             wait_s = self.between(0.0, 0.5)
@@ -256,11 +283,32 @@ class Reader(Client):
                 target = int(self.between(0, last[at]))
                 consumer.seek(at, target)
                 del last[at]
+        await watching
         await self.call("stop", consumer.stop(), 35.0)
+
+    async def _observe(self, observer: AsyncConsumer, wanted: list[At]) -> None:
+        """Ask for the group's committed offsets again and again."""
+        while not self.world.is_over:
+            await asyncio.sleep(self.between(0.1, 1.0))
+            at = self.pick(wanted)
+            committed = self.books.commits.get((BY_HAND, at), 0)
+            try:
+                found = await self.call("committed", observer.committed(at), API_S)
+            except RaylogError as error:
+                self.world.tell(self.name, f"committed: {error!r}")
+            else:
+                self.books.fetched(BY_HAND, at, committed, found)
+        await self.call("stop", observer.stop(), 35.0)
 
 
 class Administrator(Client):
     """Creates, grows and deletes topics, moves replicas, deletes records, changes configurations, elects leaders."""
+
+    def __init__(self, world: World, name: str) -> None:
+        """One administrator."""
+        super().__init__(world, name)
+        self._unsure: set[At] = set()
+        """Partitions of which the outcome of a move is not known."""
 
     async def run(self) -> None:
         """Change things until the world is quiet."""
@@ -307,7 +355,10 @@ class Administrator(Client):
         what = f"move {at} to {target}"
         work = admin.alter_partition_reassignments({at: target}, timeout_s=API_S)
         if await self.tried(what, work, API_S, InvalidReplicaAssignment, NoReassignmentInProgress):
-            self.books.assignments[at] = tuple(target)
+            if at not in self._unsure:
+                self.books.assignments[at] = tuple(target)
+        else:
+            self._unsure.add(at)  # what was given up may still be carried out, and replace what comes after it
 
     async def _delete_records(self, admin: AsyncAdmin, number: int) -> None:
         at: At = self.pick([at for at in self.world.open_partitions() if at[0] in self.world.steady_topics])
@@ -334,10 +385,11 @@ class Administrator(Client):
         count = 1 + number % 2
         books.partitions[name] = 0
         work = admin.create_topic(name, count, self.world.plan.replication_factor, timeout_s=API_S)
-        if await self.tried(f"create {name}", work, API_S, TopicAlreadyExists, InvalidReplicationFactor):
+        is_made = await self.tried(f"create {name}", work, API_S, TopicAlreadyExists, InvalidReplicationFactor)
+        if is_made:
             books.partitions[name] = count
             await asyncio.sleep(self.between(0.5, 4.0))
         books.gone.add(name)
         work_too = admin.delete_topic(name, timeout_s=API_S)
-        if await self.tried(f"delete {name}", work_too, API_S, UnknownTopicOrPartition):
-            books.deleted.add(name)
+        if await self.tried(f"delete {name}", work_too, API_S, UnknownTopicOrPartition) and is_made:
+            books.deleted.add(name)  # else a creation that was given up may be carried out only now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +73,9 @@ class Cluster:
         self.fatal: list[str] = []
         """Why processes ended themselves."""
         self.restarts = 0
+        self.lost: set[str] = set()
+        """Hosts that Ray takes for lost."""
+        self._zombies: list[SimProcess] = []
 
     def host(self, broker: int) -> str:
         """Return the host of a broker's node."""
@@ -171,8 +174,8 @@ class Cluster:
     def _begin(self, actor: Actor) -> None:
         """Start a life of an actor on a host that has power, or try again."""
         if actor.ended or actor.process is not None:
-            return
-        hosts = [host for host in actor.hosts if host not in self.network.down]
+            return  # started already, or ended for good
+        hosts = [host for host in actor.hosts if host not in self.network.down and host not in self.lost]
         if not hosts:
             self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
             return
@@ -205,6 +208,32 @@ class Cluster:
             else:
                 self.restarts += 1
                 self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+
+    def lose_node(self, host: str) -> None:
+        """Ray has not heard of a node for too long: it starts elsewhere what may run elsewhere.
+
+        The processes there go on until the node is heard again, and know nothing of their successors.
+        """
+        self.lost.add(host)
+        for actor in list(self.actors.values()):
+            process = actor.process
+            if process is not None and process.host == host and len(actor.hosts) > 1 and not actor.ended:
+                self.scheduler.tell(actor.name, f"is taken for lost with {host}")
+                process.on_end = None
+                self._zombies.append(process)
+                actor.process, actor.serves = None, False
+                self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+
+    def find_node(self, host: str) -> None:
+        """Ray hears of a node again, and ends what has successors."""
+        self.lost.discard(host)
+        zombies, self._zombies = self._zombies, []
+        for zombie in zombies:
+            if zombie.host != host:
+                self._zombies.append(zombie)
+            else:
+                zombie.resume()
+                self.scheduler.after(self.scheduler.between(0.1, 3.0), zombie.kill, "it has a successor")
 
     async def end(self, name: str) -> None:
         """Stop an actor cleanly and end it for good; no error when there is none."""
@@ -255,7 +284,7 @@ class Cluster:
 
     async def _nodes_alive(self) -> set[str]:
         await asyncio.sleep(self.scheduler.between(0.001, 0.01))
-        return {host for host in self.hosts if host not in self.network.down}
+        return {host for host in self.hosts if host not in self.network.down and host not in self.lost}
 
     def is_serving(self, name: str) -> bool:
         """Whether an actor serves now."""
@@ -318,6 +347,3 @@ class Workshop:
             if loop.time() > deadline_s:
                 raise TimeoutError(f"{actor.name} does not serve")
             await asyncio.sleep(POLL_S)
-
-
-Job = Callable[[], Awaitable[None]]

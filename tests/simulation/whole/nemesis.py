@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,32 @@ class Nemesis:
         self._network = world.network
         self._active = False
         self.faults = 0
+        self.lost_s = math.inf
+        """When one node was lost and everything else began to be as it should."""
 
     def start(self) -> None:
         """Begin."""
         self._active = True
+        if self._world.plan.loses_one:
+            self._scheduler.after(self._scheduler.between(1.0, 3.0), self._lose_one)
         self._again()
+
+    def _lose_one(self) -> None:
+        """Lose one node until all is healed, not the controller's: power, network, or all its processes hang."""
+        cluster = self._world.cluster
+        controller = cluster.actors["controller"].process
+        hosts = [host for host in cluster.hosts if controller is None or host != controller.host]
+        host = hosts[int(self._scheduler.random.random() * len(hosts))]
+        deeds = [self._cut_off, self._power_off, self._hang]
+        deeds[int(self._scheduler.random.random() * len(deeds))](host)
+        self.faults += 1
+        self.lost_s = self._world.now_s
+
+    def _hang(self, host: str) -> None:
+        self._world.tell("nemesis", f"all processes of {host} hang")
+        for actor in self._world.cluster.actors.values():
+            if actor.process is not None and actor.process.host == host:
+                actor.process.pause()
 
     def heal(self) -> None:
         """Take back everything, and let nothing more happen."""
@@ -36,9 +58,13 @@ class Nemesis:
         self._network.clock_jump_s.clear()
         for host in list(self._network.down):
             self._power_on(host)
+        for host in list(self._world.cluster.lost):
+            self._world.cluster.find_node(host)
         for actor in self._world.cluster.actors.values():
             if actor.process is not None:
                 actor.process.resume()
+        for process in self._world.places.values():
+            process.resume()
         self._world.tell("nemesis", "everything is healed")
 
     def _again(self) -> None:
@@ -52,8 +78,11 @@ class Nemesis:
         deeds: list[Callable[[], None]] = [
             self._kill_replica,
             self._kill_replica,
+            self._kill_replica,
             self._kill_actor,
             self._kill_controller,
+            self._kill_coordinator,
+            self._strike_member,
             self._pause,
             self._cut_host,
             self._cut_link,
@@ -86,6 +115,24 @@ class Nemesis:
     def _kill_controller(self) -> None:
         self._kill(self._pick(self._world.cluster.named("controller")))
 
+    def _kill_coordinator(self) -> None:
+        self._kill(self._pick(self._world.cluster.named("coordinator-")))
+
+    def _strike_member(self) -> None:
+        """Kill the process of a group member, which another follows, or pause it for longer than its session."""
+        world = self._world
+        place = int(self._scheduler.random.random() * len(world.places))
+        process, calls = world.places[place], f"member-{place}."
+        if self._scheduler.chance(0.5):
+            process.kill("killed by the nemesis")
+            world.books.excuse(calls, math.inf)
+            self._scheduler.after(self._scheduler.between(0.1, 2.0), world.fill_place, place)
+        elif not process.is_paused:
+            for_s = self._scheduler.between(0.5, 9.0)
+            process.pause()
+            world.books.excuse(calls, for_s)
+            self._scheduler.after(for_s, process.resume)
+
     def _pause(self) -> None:
         actor = self._pick(list(self._world.cluster.actors.values()))
         if actor is not None and actor.process is not None:
@@ -95,9 +142,26 @@ class Nemesis:
 
     def _cut_host(self) -> None:
         host = self._a_host()
+        self._cut_off(host)
+        self._scheduler.after(self._scheduler.between(0.2, 12.0), self._reconnect, host)
+
+    def _reconnect(self, host: str) -> None:
+        for source, target in self._links_of(host):
+            self._network.heal(source, target)
+        self._world.cluster.find_node(host)
+
+    def _cut_off(self, host: str) -> None:
         self._world.tell("nemesis", f"{host} is cut off")
-        links = [link for other in self._all_hosts() if other != host for link in ((host, other), (other, host))]
-        self._block(links, self._scheduler.between(0.2, 10.0))
+        for source, target in self._links_of(host):
+            self._network.block(source, target)
+        self._scheduler.after(self._scheduler.between(2.0, 6.0), self._take_for_lost, host)
+
+    def _take_for_lost(self, host: str) -> None:
+        if all(link in self._network.blocked for link in self._links_of(host)):
+            self._world.cluster.lose_node(host)
+
+    def _links_of(self, host: str) -> list[tuple[str, str]]:
+        return [link for other in self._all_hosts() if other != host for link in ((host, other), (other, host))]
 
     def _cut_link(self) -> None:
         source, target = (
@@ -123,12 +187,15 @@ class Nemesis:
         if self._network.down or not self._world.plan.power_cuts:
             return
         host = self._a_host()
+        self._power_off(host)
+        self._scheduler.after(self._scheduler.between(0.5, 12.0), self._power_on, host)
+
+    def _power_off(self, host: str) -> None:
         self._world.tell("nemesis", f"{host} loses power")
         self._network.power_off(host)
         for actor in list(self._world.cluster.actors.values()):
             if actor.process is not None and actor.process.host == host:
                 actor.process.kill("its node lost power")
-        self._scheduler.after(self._scheduler.between(0.5, 12.0), self._power_on, host)
 
     def _power_on(self, host: str) -> None:
         if host in self._network.down:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 WHOLE: Final = "whole"
-WHOLE_PROFILES: Final = (WHOLE,)
+"""Faults of all kinds, anywhere."""
+MINORITY: Final = "whole-minority"
+"""One node is lost for nearly all of the run, and nothing else happens: everything has to go on."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Plan:
     """Mean time between two faults; 0 = none."""
     send_pause_s: float
     power_cuts: bool
+    loses_one: bool = False
+    """Whether one node is lost, and nothing else goes wrong."""
     config: dict[str, str] = field(default_factory=dict)
 
     def producer_options(self, chance: random.Random) -> dict[str, Any]:
@@ -58,6 +63,13 @@ class Plan:
 
 def draw(profile: str, seed: int) -> Plan:
     """Return the plan of a seed."""
+    plan = _draw(profile, seed)
+    if profile == MINORITY:
+        return replace(plan, loses_one=True, fault_pause_s=0.0, work_s=40.0, send_pause_s=1.0, members=2)
+    return plan
+
+
+def _draw(profile: str, seed: int) -> Plan:
     chance = random.Random(f"{profile} {seed}")
     brokers = chance.choice([3, 3, 3, 4, 5])
     voters = tuple(range(1, (5 if brokers == 5 else 3) + 1))
@@ -78,11 +90,11 @@ def draw(profile: str, seed: int) -> Plan:
         topics=chance.choice([1, 2]),
         partitions_max=chance.choice([2, 3]),
         producers=chance.choice([2, 3]),
-        members=chance.choice([1, 2, 3]),
-        work_s=chance.uniform(8.0, 25.0),
+        members=chance.choice([2, 3, 4]),
+        work_s=chance.uniform(6.0, 16.0),
         calm_s=3.0,
-        fault_pause_s=chance.choice([0.7, 2.0, 5.0]),
-        send_pause_s=chance.choice([0.1, 1.0]),
+        fault_pause_s=chance.choice([0.25, 0.7, 2.0]),
+        send_pause_s=chance.choice([0.3, 1.0]),
         power_cuts=chance.random() < 0.5,
         config=config,
     )

@@ -1,21 +1,11 @@
-"""Bugs planted in shipped code, which the world has to notice: each replaces one method, in the process of one run."""
+"""Every bug that is planted in shipped code: the tables of clients and of servers as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from tests.simulation.whole.bugs import Bug
+from tests.simulation.whole.planted_clients import CLIENT_BUGS
+from tests.simulation.whole.planted_servers import SERVER_BUGS
 
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """One bug: what plants it, and within how many seeds of which profile which rules have to notice it."""
-
-    name: str
-    plant: Callable[[], None]
-    rules: tuple[str, ...]
-    seeds: int = 10
-    profile: str = "whole"
-
-
-BUGS: Final[dict[str, Bug]] = {}
+BUGS: Final[dict[str, Bug]] = {bug.name: bug for bug in (*CLIENT_BUGS, *SERVER_BUGS)}

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.results import Result
+from tests.simulation.whole.bugs import Bug
+from tests.simulation.whole.planted import BUGS
 from tests.simulation.world import Violation
 
 NO_BUG = "-"
@@ -77,3 +79,13 @@ def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
         trace=found.get("trace", 0),
         seconds=found.get("seconds", 0.0),
     )
+
+
+def catch_whole(name: str) -> tuple[Bug, int, Violation | None]:
+    """Run seeds with a planted bug until one is noticed; return the bug, the last seed and what was noticed."""
+    bug = BUGS[name]
+    for seed in range(1, bug.seeds + 1):
+        result = run_whole(seed, bug.profile, name)
+        if result.violation is not None:
+            return bug, seed, result.violation
+    return bug, bug.seeds, None

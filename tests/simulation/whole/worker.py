@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from tests.simulation.whole import ports
 from tests.simulation.whole.plan import draw
+from tests.simulation.whole.planted import BUGS
+from tests.simulation.whole.world import World
 
 SHM: Final = Path("/dev/shm")
 RUN_S: Final = 300
@@ -27,9 +29,6 @@ RUN_S: Final = 300
 
 def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
     """Run one seed in this process and return what came of it; the process is of no use afterwards."""
-    from tests.simulation.whole.planted import BUGS
-    from tests.simulation.whole.world import World
-
     gc.disable()
     root = Path(tempfile.mkdtemp(prefix="raylog-whole-", dir=SHM if SHM.is_dir() else None))
     began_s = time.process_time()

@@ -15,7 +15,15 @@ from raylog.core.ids import TopicPartition
 from tests.simulation.whole import ports
 from tests.simulation.whole.books import At, Books
 from tests.simulation.whole.checks import Finish
-from tests.simulation.whole.clients import Administrator, Client, GroupMember, ProducingClient, Reader
+from tests.simulation.whole.clients import (
+    AUTOMATIC,
+    BY_HAND,
+    Administrator,
+    Client,
+    GroupMember,
+    ProducingClient,
+    Reader,
+)
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.network import Network
@@ -29,7 +37,6 @@ BUILT_S: Final = 60.0
 FINISH_S: Final = 200.0
 """By when, after the last fault, everything has converged and was read."""
 LOOK_S: Final = 0.5
-GROUPS: Final = ("readers", "others")
 
 
 class World:
@@ -49,6 +56,9 @@ class World:
         self.nemesis = Nemesis(self)
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
         self.client_hosts = ["127.0.0.100"]
+        self.places: dict[int, SimProcess] = {}
+        """The processes of group members, by place."""
+        self._lives = 0
         self.is_built = False
         self.is_quiet = False
         """Nothing new is sent or changed any more."""
@@ -179,15 +189,18 @@ class World:
         self._spawn("reader", Reader(self, "reader").run())
         self._spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
-            self._spawn(f"place-{number}", self._members(number))
+            self.fill_place(number)
+
+    def fill_place(self, number: int) -> None:
+        """Start the process of one place in a group, again after it was killed."""
+        self.places[number] = self._spawn(f"place-{number}", self._members(number))
 
     async def _members(self, number: int) -> None:
         """One place in a group: a member, and when it leaves another."""
-        life = 0
-        group = GROUPS[0]
+        group = AUTOMATIC if number % 2 else BY_HAND
         while not self.is_over:
-            life += 1
-            await GroupMember(self, f"member-{number}.{life}", group, self.steady_topics).run()
+            self._lives += 1
+            await GroupMember(self, f"member-{number}.{self._lives}", group, self.steady_topics).run()
             await asyncio.sleep(self.scheduler.between(0.0, 3.0))
 
 

@@ -1,0 +1,32 @@
+"""What a planted bug is: a patch of one method of shipped code, and the rules that have to notice it.
+
+Planted in the process of one run, after the world has bound the shipped modules, and gone with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.whole.plan import WHOLE
+
+SEEDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One bug: ``patch`` takes the method as it is and returns the one that breaks a rule."""
+
+    name: str
+    target: Any
+    attribute: str
+    patch: Callable[[Any], Any]
+    rules: tuple[str, ...]
+    seeds: int = SEEDS
+    """Within how many seeds it has to be noticed."""
+    profile: str = WHOLE
+
+    def plant(self) -> None:
+        """Have the bug from now on, in this process."""
+        setattr(self.target, self.attribute, self.patch(getattr(self.target, self.attribute)))

@@ -169,7 +169,9 @@ class Finish:
         """Return what no member of the group has been given."""
         for at, (start, end) in ends.items():
             if at[0] in self._world.steady_topics:
-                missing = set(range(start, end)) - self._books.delivered[(group, at)]
+                # Members go over what a leader has begun to delete, even if its successor has it again.
+                first = max(start, self._books.deleted_below.get(at, 0))
+                missing = set(range(first, end)) - self._books.delivered[(group, at)]
                 if missing:
                     return f"{len(missing)} records of {at}, the first at {min(missing)}, of {start} to {end}"
         return ""

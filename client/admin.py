@@ -17,6 +17,7 @@ import msgspec
 from raylog.client import runtime
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import AdminConfig, load
+from raylog.client.connections import call
 from raylog.client.descriptions import (
     ClusterDescription,
     GroupDescription,
@@ -43,6 +44,36 @@ from raylog.core.errors import (
 )
 from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
+from raylog.protocol.admin import (
+    ALTER_TOPIC_CONFIG,
+    CREATE_PARTITIONS,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    DESCRIBE_CLUSTER,
+    ELECT_LEADERS,
+    RESUME_BROKER,
+    STOP_BROKER,
+    AlterTopicConfigRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DescribeClusterRequest,
+    ElectedPartition,
+    ElectLeadersRequest,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
+)
+from raylog.protocol.broker import METADATA, MetadataRequest
+from raylog.protocol.groups import (
+    DELETE_GROUP,
+    DESCRIBE_GROUP,
+    LIST_GROUPS,
+    DeleteGroupRequest,
+    DescribedMember,
+    DescribeGroupRequest,
+    ListGroupsRequest,
+)
+from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
 
 Result = TypeVar("Result")
 
@@ -103,18 +134,18 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
         """
         deadline_s = self._now_s() + timeout_s
-        args = [
+        request = CreateTopicRequest(
             name,
             CONTROLLER_DEFAULT if partitions is None else partitions,
             CONTROLLER_DEFAULT if replication_factor is None else replication_factor,
-            None if assignment is None else [list(brokers) for brokers in assignment],
-            dict(config or {}),
-            False,
-            int(timeout_s * 1000),
-        ]
+            assignment,
+            config or {},
+            validate_only=False,
+            timeout_ms=int(timeout_s * 1000),
+        )
         failures: list[RaylogError] = []
         try:
-            await self.cluster.call_broker("create_topic", args, timeout_s=timeout_s, failures=failures)
+            await self.cluster.call_broker(CREATE_TOPIC, request, timeout_s=timeout_s, failures=failures)
         except TopicAlreadyExists:
             if not failures:
                 raise
@@ -130,7 +161,9 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
         deadline_s = self._now_s() + timeout_s
         failures: list[RaylogError] = []
         try:
-            await self.cluster.call_broker("delete_topic", [name], timeout_s=timeout_s, failures=failures)
+            await self.cluster.call_broker(
+                DELETE_TOPIC, DeleteTopicRequest(name), timeout_s=timeout_s, failures=failures
+            )
         except UnknownTopicOrPartition as error:
             if not failures:
                 known = await self.list_topics(timeout_s=timeout_s)
@@ -168,8 +201,8 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
 
         Raises InvalidConfig that names the nearest key, UnknownTopicOrPartition.
         """
-        args = [name, dict(set or {}), list(delete)]
-        await self.cluster.call_broker("alter_topic_config", args, timeout_s=timeout_s)
+        request = AlterTopicConfigRequest(name, set or {}, list(delete))
+        await self.cluster.call_broker(ALTER_TOPIC_CONFIG, request, timeout_s=timeout_s)
 
     async def create_partitions(
         self,
@@ -186,11 +219,9 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
         """
         deadline_s = self._now_s() + timeout_s
         failures: list[RaylogError] = []
-        rows = None if assignment is None else [list(brokers) for brokers in assignment]
+        request = CreatePartitionsRequest(name, total, assignment)
         try:
-            await self.cluster.call_broker(
-                "create_partitions", [name, total, rows], timeout_s=timeout_s, failures=failures
-            )
+            await self.cluster.call_broker(CREATE_PARTITIONS, request, timeout_s=timeout_s, failures=failures)
         except InvalidPartitions:
             if not failures or len((await self.describe_topic(name, timeout_s=timeout_s)).partitions) != total:
                 raise
@@ -221,10 +252,12 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
     async def _delete_records(self, where: TopicPartition, before: int, timeout_s: float) -> int:
         # The leader gives up first, because only it can tell who keeps it waiting.
         leader_ms = max(1, int(timeout_s * 1000 - min(500.0, timeout_s * 100)))
-        reply = await self.cluster.call_leader(
-            where.topic, where.partition, "delete_records", before, leader_ms, timeout_s=timeout_s
-        )
-        return int(reply.args[0])
+
+        def request(topic_id: str, number: int, epoch: int) -> DeleteRecordsRequest:
+            return DeleteRecordsRequest(topic_id, number, epoch, before, leader_ms)
+
+        reply, _ = await self.cluster.call_leader(*where, DELETE_RECORDS, request, timeout_s=timeout_s)
+        return reply.low_watermark
 
     # Leaders and brokers
 
@@ -241,9 +274,15 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
         They have to be named. Returns for each partition None, or why nothing was changed: ElectionNotNeeded,
         PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition, InvalidRequest.
         """
-        named = None if partitions is None else [[topic, number] for topic, number in partitions]
-        reply = await self.cluster.call_broker("elect_leaders", [named, unclean], timeout_s=timeout_s)
-        return {TopicPartition(row[0], row[1]): from_code(row[2], row[3]) if row[2] else None for row in reply.args}
+        named = None if partitions is None else [ElectedPartition(topic, number) for topic, number in partitions]
+        request = ElectLeadersRequest(named, unclean)
+        results = await self.cluster.call_broker(ELECT_LEADERS, request, timeout_s=timeout_s)
+        return {
+            TopicPartition(row.topic, row.partition): from_code(row.error_code, row.error_message)
+            if row.error_code
+            else None
+            for row in results
+        }
 
     async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
         """Have a broker give its leaders away and leave every ISR that has other members.
@@ -252,23 +291,22 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
         Raises StopRefused, which names the partitions that would have no leader or refuse writes with `acks=all`
         (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown broker.
         """
-        reply = await self.cluster.call_broker("stop_broker", [broker, force], timeout_s=timeout_s)
-        moved, leaderless, below = reply.args[:3]
-        return StoppedBroker(broker, moved, tuple(leaderless), tuple(below))
+        reply = await self.cluster.call_broker(STOP_BROKER, StopBrokerRequest(broker, force), timeout_s=timeout_s)
+        return StoppedBroker(broker, reply.leaders_moved, tuple(reply.leaderless), tuple(reply.below_min_isr))
 
     async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
         """Let a broker that was stopped take part again; `raylog start --broker` also starts its processes.
 
         Raises InvalidRequest for an unknown broker.
         """
-        await self.cluster.call_broker("resume_broker", [broker], timeout_s=timeout_s)
+        await self.cluster.call_broker(RESUME_BROKER, ResumeBrokerRequest(broker), timeout_s=timeout_s)
 
     # Cluster and groups
 
     async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
         """The cluster as its controller sees it."""
-        reply = await self.cluster.call_broker("describe_cluster", [], timeout_s=timeout_s)
-        return describe_cluster(reply.args)
+        request = DescribeClusterRequest()
+        return describe_cluster(await self.cluster.call_broker(DESCRIBE_CLUSTER, request, timeout_s=timeout_s))
 
     async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
         """All groups, sorted by name. Asks every coordinator, and starts those that sleep."""
@@ -278,28 +316,32 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
             return []  # nobody has committed or joined anything yet
         found: set[tuple[str, str, str]] = set()
         for key in keys_of_each_coordinator(len(topic.partitions)):
-            reply = await self.cluster.call_coordinator(key, "list_groups", [], timeout_s=timeout_s)
-            found.update((row[0], row[1], row[2]) for row in reply.args)
+            rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=timeout_s)
+            found.update((row.group_id, row.protocol_type, row.state) for row in rows)
         return [GroupListing(*row) for row in sorted(found)]
 
     async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
         """One group with members and committed offsets. Raises GroupIdNotFound."""
-        reply = await self.cluster.call_coordinator(group_id, "describe_group", [group_id], timeout_s=timeout_s)
-        answer = reply.args
+        request = DescribeGroupRequest(group_id)
+        found = await self.cluster.call_coordinator(group_id, DESCRIBE_GROUP, request, timeout_s=timeout_s)
         return GroupDescription(
-            answer["group"],
-            answer["state"],
-            answer["protocol_type"],
-            answer["protocol"],
-            answer["generation"],
-            answer["leader"],
-            tuple(_member(row) for row in answer["members"]),
-            {TopicPartition(row[1], row[2]): row[3] for row in answer["offsets"] if row[3] >= 0},
+            found.group,
+            found.state,
+            found.protocol_type,
+            found.protocol,
+            found.generation,
+            found.leader,
+            tuple(_member(row) for row in found.members),
+            {
+                TopicPartition(row.topic, row.partition): row.committed_offset
+                for row in found.offsets
+                if row.committed_offset >= 0
+            },
         )
 
     async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
         """Delete a group without members, and its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
-        await self.cluster.call_coordinator(group_id, "delete_group", [group_id], timeout_s=timeout_s)
+        await self.cluster.call_coordinator(group_id, DELETE_GROUP, DeleteGroupRequest(group_id), timeout_s=timeout_s)
 
     # Inside
 
@@ -318,20 +360,20 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
             for broker in list(self.cluster.metadata.brokers.values()):
                 try:
                     connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
-                    reply = await connection.call("metadata", [[name]], timeout_s=min(left_s, 5.0))
+                    reply, _ = await call(connection, METADATA, MetadataRequest([name]), timeout_s=min(left_s, 5.0))
                 except RaylogError as error:  # a broker that dies meanwhile is none to wait for
                     late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
                     continue
-                error_code, _, _, _, partitions = reply.args[3][0][:5]
-                whole = not error_code and len(partitions) >= at_least and all(row[4] for row in partitions)
+                topic = reply.topics[0]
+                count, led = len(topic.partitions), sum(bool(row.leader_port) for row in topic.partitions)
+                whole = not topic.error_code and count >= at_least and led == count
                 if is_there and not whole:
-                    led = sum(bool(row[4]) for row in partitions)
                     late = LeaderNotAvailable(
                         f"Topic {name!r} was created, but as far as broker {broker.broker} knows only {led} of its "
-                        f"{max(len(partitions), at_least)} partitions have a leader yet; see `raylog status`."
+                        f"{max(count, at_least)} partitions have a leader yet; see `raylog status`."
                     )
                     waiting += 1
-                elif not is_there and not error_code:
+                elif not is_there and not topic.error_code:
                     waiting += 1
             if not waiting:
                 await self.cluster.refresh((name,), timeout_s=max(0.1, deadline_s - self._now_s()))
@@ -484,10 +526,10 @@ def keys_of_each_coordinator(partitions: int) -> list[str]:
     return [keys[index] for index in range(partitions)]
 
 
-def _member(row: Mapping[str, Any]) -> MemberDescription:
-    raw = row["assignment"]
+def _member(row: DescribedMember) -> MemberDescription:
+    raw = row.assignment
     try:
         assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
     except (ValueError, TypeError):
         assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row["member_id"], row["instance_id"], row["client_id"], tuple(assigned))
+    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned))

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from raylog.client.config import ClientConfig
-from raylog.client.connections import ConnectionPool
+from raylog.client.connections import ConnectionPool, call
 from raylog.client.discovery import ClusterAddress, Endpoint, find_cluster
 from raylog.client.failures import Backoff, as_raylog_error
 from raylog.client.metadata import MetadataCache, PartitionInfo, TopicInfo
@@ -26,8 +26,10 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.rpc import Connection, Reply
-from raylog.rpc.framing import Buffers
+from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
+from raylog.protocol.method import Method, ReplyT, RequestT
+from raylog.protocol.replica import LIST_OFFSETS, ListOffsetsReply, ListOffsetsRequest
+from raylog.rpc import Connection
 from raylog.rpc.heap import keep_freed_memory
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
@@ -38,10 +40,10 @@ KEPT_BYTES = 16 << 20
 """Less than `buffer_memory` and what a consumer fetches ahead."""
 _PATIENT = (BROKER_ATTEMPT_TIMEOUT_S, float("inf"))
 NEW_TOPIC_GRACE_S = 1.0
+"""How long a topic may be unknown to a broker after another broker has said that it was created."""
 SUSPECT_S = 1.0
 """A leader that owes an answer for so long may be none any more: it hangs, or its machine is gone. Then metadata is
 asked, at most this often, long before the request's own deadline."""
-"""How long a topic may be unknown to a broker after another broker has said that it was created."""
 TopicsListener = Callable[[set[str]], None]
 
 
@@ -187,8 +189,13 @@ class ClusterClient:
     # Calls
 
     async def call_broker(
-        self, method: str, args: object = None, *, timeout_s: float, failures: list[RaylogError] | None = None
-    ) -> Reply:
+        self,
+        method: Method[RequestT, ReplyT],
+        request: RequestT,
+        *,
+        timeout_s: float,
+        failures: list[RaylogError] | None = None,
+    ) -> ReplyT:
         """Call any broker, the next one if one cannot be reached, until `timeout_s` is over.
 
         What made it try again is added to `failures`: after a lost answer the first attempt may have had its effect.
@@ -203,20 +210,22 @@ class ClusterClient:
                     raise error
                 # While one broker hangs, another may answer. A broker answers for metadata from memory: whoever owes
                 # that is gone, with its machine perhaps, and nothing else would end the wait for it.
-                limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if method == "metadata" else _PATIENT
+                is_metadata = method.name == METADATA.name
+                limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if is_metadata else _PATIENT
                 connection: Connection | None = None
                 try:
                     connection = await self.connection(endpoint, min(left_s, limits[0]))
                     left_s = max(0.001, deadline_s - self._now_s())
-                    reply = await connection.call(method, args, timeout_s=min(left_s, limits[1]))
-                    self._informant = endpoint if method == "metadata" else self._informant
+                    reply, _ = await call(connection, method, request, timeout_s=min(left_s, limits[1]))
+                    self._informant = endpoint if is_metadata else self._informant
                     return reply
                 except RaylogError as failure:
-                    if method == "metadata" and connection is not None and isinstance(failure, RequestTimedOut):
+                    is_silent = isinstance(failure, RequestTimedOut) and not failure.is_remote
+                    if is_metadata and is_silent and connection is not None:
                         connection.abort("a request for metadata was not answered in time")
-                    error = as_raylog_error(failure)
+                    error = failure
                     if not error.retriable or isinstance(error, UnknownTopicOrPartition):
-                        raise error from failure
+                        raise
                     if failures is not None:
                         failures.append(error)
             await self._pause(backoff, deadline_s, error)
@@ -224,9 +233,18 @@ class ClusterClient:
                 await self._find_again(deadline_s)
 
     async def call_leader(
-        self, topic: str, partition: int, method: str, *rest: object, payload: Buffers = b"", timeout_s: float
-    ) -> Reply:
-        """Call the leader with [topic_id, partition, leader_epoch, *rest]; again after retriable errors."""
+        self,
+        topic: str,
+        partition: int,
+        method: Method[RequestT, ReplyT],
+        request: Callable[[str, int, int], RequestT],
+        *,
+        timeout_s: float,
+    ) -> tuple[ReplyT, memoryview]:
+        """Call the leader, again after retriable errors; the reply and its payload.
+
+        `request` makes the request of topic id, partition and leader epoch, as they are known at each attempt.
+        """
         deadline_s = self._now_s() + timeout_s
         backoff = self._backoff()
         while True:
@@ -235,31 +253,41 @@ class ClusterClient:
                 info, found = await self.leader(topic, partition, timeout_s=left_s)
                 assert found.endpoint is not None  # `leader` returns none without
                 connection = await self.connection(found.endpoint, left_s)
-                args = [info.topic_id, partition, found.leader_epoch, *rest]
-                return await connection.call(method, args, payload, timeout_s=max(0.001, deadline_s - self._now_s()))
+                asked = request(info.topic_id, partition, found.leader_epoch)
+                return await call(connection, method, asked, timeout_s=max(0.001, deadline_s - self._now_s()))
             except RaylogError as failure:
-                error = as_raylog_error(failure)
-                # A topic nobody knows stays unknown; a partition whose replica says so has only moved.
+                error = failure
+                # A topic that no broker knows stays unknown; a partition that a replica does not know has only moved.
                 if not error.retriable or "topic" in error.details:
-                    raise error from failure
+                    raise
             await self._pause(backoff, deadline_s, error)
             if error.refresh_metadata:
                 await self._refresh_quietly(topic, deadline_s)
+
+    async def list_offset(self, partition: tuple[str, int], timestamp_ms: int, *, timeout_s: float) -> ListOffsetsReply:
+        """The first offset at or after a time (ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP), by the leader."""
+
+        def request(topic_id: str, number: int, epoch: int) -> ListOffsetsRequest:
+            return ListOffsetsRequest(topic_id, number, epoch, timestamp_ms)
+
+        return (await self.call_leader(*partition, LIST_OFFSETS, request, timeout_s=timeout_s))[0]
 
     async def coordinator(self, group: str, *, timeout_s: float) -> Endpoint:
         """Where the group's coordinator is reached; waits while it is being started."""
         known = self._coordinators.get(group)
         if known is None:
-            reply = await self.call_broker("find_coordinator", ["group", group], timeout_s=timeout_s)
-            _, host, port = reply.args[:3]
-            known = self._coordinators[group] = (host, port)
+            asked = FindCoordinatorRequest("group", group)
+            found = await self.call_broker(FIND_COORDINATOR, asked, timeout_s=timeout_s)
+            known = self._coordinators[group] = (found.host, found.port)
         return known
 
     def forget_coordinator(self, group: str) -> None:
         """Look the group's coordinator up again at the next call."""
         self._coordinators.pop(group, None)
 
-    async def call_coordinator(self, group: str, method: str, args: object = None, *, timeout_s: float) -> Reply:
+    async def call_coordinator(
+        self, group: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
+    ) -> ReplyT:
         """Call the group's coordinator; again when it has moved, cannot be reached or still reads its log.
 
         Errors that are the member's own business (a rebalance, a lost generation) are raised at once.
@@ -270,13 +298,14 @@ class ClusterClient:
             left_s = max(0.001, deadline_s - self._now_s())
             try:
                 connection = await self.connection(await self.coordinator(group, timeout_s=left_s), left_s)
-                return await connection.call(method, args, timeout_s=max(0.001, deadline_s - self._now_s()))
+                timeout_s = max(0.001, deadline_s - self._now_s())
+                return (await call(connection, method, request, timeout_s=timeout_s))[0]
             except RaylogError as failure:
-                error = as_raylog_error(failure)
+                error = failure
                 if error.refresh_metadata:
                     self.forget_coordinator(group)
                 elif not isinstance(error, CoordinatorLoadInProgress):
-                    raise error from failure
+                    raise
             await self._pause(backoff, deadline_s, error)
 
     # Inside
@@ -326,8 +355,8 @@ class ClusterClient:
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline_s: float) -> None:
         names = None if topics is None else sorted(topics)
         timeout_s = max(0.001, deadline_s - self._now_s())
-        reply = await self.call_broker("metadata", [names], timeout_s=timeout_s)
-        changed = self.metadata.update(reply.args, is_whole=topics is None)
+        reply = await self.call_broker(METADATA, MetadataRequest(names), timeout_s=timeout_s)
+        changed = self.metadata.update(reply, is_whole=topics is None)
         if changed:
             for listener in self._listeners:
                 listener(changed)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from raylog.client.discovery import Endpoint
-from raylog.client.failures import as_raylog_error
-from raylog.core.errors import ClientClosed, RaylogError
+from raylog.core.errors import ClientClosed, RequestTimedOut
+from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.rpc import Connection, Secret, client_context, connect
 
 CONNECT_TIMEOUT_S = 5.0
@@ -53,8 +53,8 @@ class ConnectionPool:
         try:
             # Shielded: one who gives up must not take the connection from the others who wait for it.
             return await asyncio.wait_for(asyncio.shield(task), timeout_s)
-        except (RaylogError, TimeoutError) as error:
-            raise as_raylog_error(error) from error
+        except TimeoutError as error:
+            raise RequestTimedOut(str(error)) from error
         except asyncio.CancelledError:
             if task.cancelled() and self._is_closed:  # it was not the caller that was cancelled
                 raise ClientClosed("The client was closed while it connected.") from None
@@ -92,3 +92,11 @@ class ConnectionPool:
     def _gone(self, endpoint: Endpoint, connection: Connection) -> None:
         if self._open.get(endpoint) is connection:
             del self._open[endpoint]
+
+
+async def call(
+    connection: Connection, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
+) -> tuple[ReplyT, memoryview]:
+    """Send a request as its method's page states it; the reply and its payload. Raises RaylogError."""
+    reply = await connection.call(method.name, request, timeout_s=timeout_s)
+    return method.read_reply(reply.args), reply.payload

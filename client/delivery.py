@@ -41,8 +41,8 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     RaylogError,
     RequestTimedOut,
-    UnknownServerError,
 )
+from raylog.protocol.replica import PRODUCE, ProduceRequest
 from raylog.rpc import Connection, Reply
 
 logger = logging.getLogger(__name__)
@@ -238,11 +238,13 @@ class Delivery:
         batch.sent_s = now_s
         batch.is_refused_as_out_of_order = False
         lane = self._lane
-        args = [self._topic_id, lane.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms]
+        request = ProduceRequest(
+            self._topic_id, lane.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms
+        )
         attempt = batch.attempts
         if sender.wire_acks == 0:
             try:
-                connection.notify("produce", args, batch.encoded)
+                connection.notify("produce", request, batch.encoded)
             except RaylogError as error:  # too large for a frame
                 asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
                 return
@@ -253,7 +255,7 @@ class Delivery:
             return
         connection.call_then(
             "produce",
-            args,
+            request,
             batch.encoded,
             timeout_s=sender.request_timeout_s,
             then=partial(self._answered, batch, attempt),
@@ -263,14 +265,14 @@ class Delivery:
         if batch.attempts != attempt or batch.is_done:
             return
         if not isinstance(answer, Reply):
-            self._refused(batch, as_raylog_error(answer))
+            self._refused(batch, answer)
             return
         try:
-            base_offset = int(answer.args[0])
-        except (TypeError, ValueError, IndexError, KeyError):
-            self._refused(batch, UnknownServerError(f"The answer to produce makes no sense: {answer.args!r:.100}."))
+            reply = PRODUCE.read_reply(answer.args)
+        except RaylogError as error:
+            self._refused(batch, error)
             return
-        self._stored(batch, base_offset)
+        self._stored(batch, reply.base_offset)
 
     def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
         """The socket has taken a batch that will not be answered."""

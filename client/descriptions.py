@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from raylog.client.metadata import BrokerInfo, PartitionInfo, TopicInfo
 from raylog.core.ids import TopicPartition
+from raylog.protocol.admin import DescribeClusterReply
 
 __all__ = [
     "BrokerInfo",
@@ -104,21 +106,21 @@ def describe_topic(info: TopicInfo) -> TopicDescription:
     return TopicDescription(info.name, info.topic_id, info.internal, info.partitions, dict(info.config))
 
 
-def describe_cluster(answer: Mapping[str, Any]) -> ClusterDescription:
+def describe_cluster(reply: DescribeClusterReply) -> ClusterDescription:
     """The controller's answer as users see it."""
     online: list[BrokerInfo] = []
     offline: list[BrokerInfo] = []
     stopped: list[BrokerInfo] = []
-    for row in answer.get("brokers", ()):
-        broker = BrokerInfo(row["broker"], row["host"], row["port"], str(row["node_id"]))
-        (online if row.get("online", True) else offline).append(broker)
-        if row.get("stopped"):
+    for row in reply.brokers:
+        broker = BrokerInfo(row.broker, row.host, row.port, row.node_id)
+        (online if row.online else offline).append(broker)
+        if row.stopped:
             stopped.append(broker)
     return ClusterDescription(
-        str(answer.get("cluster_id", "")),
-        int(answer.get("controller_epoch", -1)),
+        reply.cluster_id,
+        reply.controller_epoch,
         tuple(online),
         tuple(offline),
-        dict(answer),
+        msgspec.to_builtins(reply),
         tuple(stopped),
     )

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from raylog.client.cluster import ClusterClient
+from raylog.protocol.admin import (
+    DESCRIBE_CLUSTER,
+    RAISE_FEATURE_LEVEL,
+    DescribeClusterRequest,
+    RaiseFeatureLevelRequest,
+)
 
 Result = TypeVar("Result")
 
@@ -31,10 +37,9 @@ class AsyncFeatures:
 
         A controller of a release without levels tells none: everything is at level 1 then.
         """
-        reply = await self.cluster.call_broker("describe_cluster", [], timeout_s=timeout_s)
-        brokers = {row["broker"]: row.get("feature_levels", (1, 1)) for row in reply.args["brokers"]}
-        known = {broker: (levels[0], levels[1]) for broker, levels in brokers.items()}
-        return FeatureDescription(reply.args.get("feature_level", 1), known)
+        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
+        known = {row.broker: (row.feature_levels[0], row.feature_levels[1]) for row in reply.brokers}
+        return FeatureDescription(reply.feature_level, known)
 
     async def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
         """Let the cluster use what a newer release brings; the level now, and the one before.
@@ -43,8 +48,9 @@ class AsyncFeatures:
         brokers that do not know the level.
         """
         wanted = -1 if level is None else level
-        reply = await self.cluster.call_broker("raise_feature_level", [wanted], timeout_s=timeout_s)
-        return int(reply.args[0]), int(reply.args[1])
+        asked = RaiseFeatureLevelRequest(wanted)
+        reply = await self.cluster.call_broker(RAISE_FEATURE_LEVEL, asked, timeout_s=timeout_s)
+        return reply.level, reply.previous_level
 
 
 class Features:

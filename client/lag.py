@@ -17,7 +17,7 @@ from raylog.client.descriptions import GroupDescription
 from raylog.client.failures import as_raylog_error
 from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import LATEST, TopicPartition
-from raylog.rpc import Reply
+from raylog.protocol.replica import FETCH, FetchRequest
 from raylog.rpc.framing import Buffer
 from raylog.storage.records import TIMESTAMP_TYPE_BIT, iter_headers, open_batch
 
@@ -69,8 +69,7 @@ async def partition_lags(
 async def _lag(
     cluster: ClusterClient, partition: TopicPartition, offset: int | None, now_ms: int, timeout_s: float
 ) -> PartitionLag:
-    reply = await cluster.call_leader(*partition, "list_offsets", LATEST, timeout_s=timeout_s)
-    end = int(reply.args[0])
+    end = (await cluster.list_offset(partition, LATEST, timeout_s=timeout_s)).offset
     if offset is None:
         return PartitionLag(None, end)
     records = max(0, end - offset)
@@ -78,31 +77,35 @@ async def _lag(
         return PartitionLag(offset, end, 0, 0.0)
     try:
         made_ms = await _made_ms(cluster, partition, offset, timeout_s)
-    except RaylogError as failure:
-        return PartitionLag(offset, end, records, error=as_raylog_error(failure))
+    except RaylogError as error:
+        return PartitionLag(offset, end, records, error=error)
     return PartitionLag(offset, end, records, None if made_ms is None else max(0, now_ms - made_ms) / 1000)
 
 
 async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> int | None:
     """The timestamp of the first record at or behind an offset; None when there is none, or only markers."""
     try:
-        reply = await _one_batch(cluster, partition, offset, timeout_s)
-    except RaylogError as failure:
-        error = as_raylog_error(failure)
+        batch = await _one_batch(cluster, partition, offset, timeout_s)
+    except OffsetOutOfRange as error:
         start = error.details.get("start")
-        if not isinstance(error, OffsetOutOfRange) or not isinstance(start, int) or start <= offset:
+        if not isinstance(start, int) or start <= offset:
             raise
         offset = start  # retention was faster than the group
-        reply = await _one_batch(cluster, partition, offset, timeout_s)
+        batch = await _one_batch(cluster, partition, offset, timeout_s)
     try:
-        return timestamp_at(reply.payload, offset)
+        return timestamp_at(batch, offset)
     except RaylogError as error:
         raise UnknownServerError(f"The batch at offset {offset} of {partition} cannot be read: {error}") from error
 
 
-async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> Reply:
+async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> memoryview:
     """A fetch of at least one batch, which is as much as a leader gives for one byte, and without waiting."""
-    return await cluster.call_leader(*partition, "fetch", offset, 1, 0, 0, READ_UNCOMMITTED, timeout_s=timeout_s)
+
+    def request(topic_id: str, number: int, epoch: int) -> FetchRequest:
+        return FetchRequest(topic_id, number, epoch, offset, 1, 0, 0, READ_UNCOMMITTED)
+
+    _, payload = await cluster.call_leader(*partition, FETCH, request, timeout_s=timeout_s)
+    return payload
 
 
 def timestamp_at(batches: Buffer, offset: int) -> int | None:

@@ -6,14 +6,13 @@ an answer may be older than what is known: a partition's newer leader epoch wins
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raylog.client.discovery import Endpoint
 from raylog.core.errors import UnknownTopicOrPartition
-
-UNKNOWN_TOPIC = UnknownTopicOrPartition.code
+from raylog.protocol.broker import MetadataPartition, MetadataReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +69,30 @@ class MetadataCache:
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
 
-    def update(self, answer: Sequence[Any], *, is_whole: bool = False) -> set[str]:
-        """Take in a `metadata` answer; return the names of the topics that are now known differently.
+    def update(self, reply: MetadataReply, *, is_whole: bool = False) -> set[str]:
+        """Take in a broker's metadata; return the names of the topics that are now known differently.
 
         `is_whole`: the answer has all topics there are, so a topic that is not in it was deleted.
         """
-        cluster_id, version, brokers, topics = answer[:4]
-        self.cluster_id = cluster_id
+        version = reply.version
+        self.cluster_id = reply.cluster_id
         if version >= self.version:
             self.version = version
-            self.brokers = {row[0]: BrokerInfo(row[0], row[1], row[2], str(row[3])) for row in brokers}
-        changed = self._drop_missing({row[2] for row in topics}, version) if is_whole else set()
-        for error_code, topic_id, name, internal, partitions, config in (row[:6] for row in topics):
+            self.brokers = {
+                row.broker: BrokerInfo(row.broker, row.host, row.port, row.node_id) for row in reply.brokers
+            }
+        changed = self._drop_missing({topic.topic for topic in reply.topics}, version) if is_whole else set()
+        for topic in reply.topics:
+            name = topic.topic
             known = self.topics.get(name)
-            if error_code:
-                if error_code == UNKNOWN_TOPIC and known is not None and version >= known.version:
+            if topic.error_code:
+                is_gone = topic.error_code == UnknownTopicOrPartition.code
+                if is_gone and known is not None and version >= known.version:
                     del self.topics[name]
                     changed.add(name)
                 continue
-            rows = tuple(sorted(map(_partition, partitions), key=lambda one: one.partition))
-            found = TopicInfo(topic_id, name, bool(internal), rows, dict(config or {}), version)
+            rows = tuple(sorted(map(_partition, topic.partitions), key=lambda row: row.partition))
+            found = TopicInfo(topic.topic_id, name, topic.is_internal, rows, dict(topic.config), version)
             merged = found if known is None else _merged(known, found)
             self.topics[name] = merged
             if known is None or replace(known, version=merged.version) != merged:
@@ -118,20 +121,18 @@ class MetadataCache:
             self.topics.pop(name, None)
 
 
-def _partition(row: Sequence[Any]) -> PartitionInfo:
-    partition, leader, epoch, host, port, replicas, isr, places = row[:8]
-    elr, unclean = row[8:10] if len(row) >= 10 else ((), 0)
+def _partition(row: MetadataPartition) -> PartitionInfo:
     return PartitionInfo(
-        partition,
-        leader,
-        epoch,
-        host or "",
-        port or 0,
-        tuple(replicas),
-        tuple(isr),
-        tuple((place[0], place[1], place[2]) for place in places or ()),
-        tuple(elr),
-        unclean,
+        row.partition,
+        row.leader,
+        row.leader_epoch,
+        row.leader_host,
+        row.leader_port,
+        tuple(row.replicas),
+        tuple(row.isr),
+        tuple((place.broker, place.host, place.port) for place in row.places),
+        tuple(row.elr),
+        row.unclean_leader_epoch,
     )
 
 

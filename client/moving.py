@@ -11,9 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raylog.client.cluster import ClusterClient
+from raylog.client.connections import call
 from raylog.core.controller.balance import Move, plan_balance
 from raylog.core.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
 from raylog.core.ids import BrokerId, TopicPartition
+from raylog.protocol.admin import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    DESCRIBE_CLUSTER,
+    LIST_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsRequest,
+    DescribeClusterRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+)
+from raylog.protocol.replica import REPLICA_STATUS, ReplicaStatusRequest
 
 __all__ = ["AsyncMoving", "Move", "Moving", "PartitionReassignment"]
 
@@ -74,13 +85,15 @@ class AsyncMoving:
         `min.insync.replicas`), NoReassignmentInProgress.
         """
         changes = [
-            [topic, partition, None if brokers is None else list(brokers)]
-            for (topic, partition), brokers in reassignments.items()
+            ReassignablePartition(topic, partition, brokers) for (topic, partition), brokers in reassignments.items()
         ]
         failures: list[RaylogError] = []
         try:
             await self.cluster.call_broker(
-                "alter_partition_reassignments", [changes, throttle], timeout_s=timeout_s, failures=failures
+                ALTER_PARTITION_REASSIGNMENTS,
+                AlterPartitionReassignmentsRequest(changes, throttle),
+                timeout_s=timeout_s,
+                failures=failures,
             )
         except NoReassignmentInProgress:
             if not failures:
@@ -91,12 +104,18 @@ class AsyncMoving:
         self, *, sizes: bool = False, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The partitions on the move. With `sizes` their leaders and new replicas are asked how much they hold."""
-        reply = await self.cluster.call_broker("list_partition_reassignments", [], timeout_s=timeout_s)
+        asked = ListPartitionReassignmentsRequest()
+        rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, asked, timeout_s=timeout_s)
         found = {}
-        for topic, number, replicas, adding, removing, isr, leader, *_ in reply.args:
-            partition = TopicPartition(topic, number)
+        for row in rows:
+            partition = TopicPartition(row.topic, row.partition)
             found[partition] = PartitionReassignment(
-                partition, tuple(replicas), tuple(adding), tuple(removing), tuple(isr), leader
+                partition,
+                tuple(row.replicas),
+                tuple(row.adding_replicas),
+                tuple(row.removing_replicas),
+                tuple(row.isr),
+                row.leader,
             )
         if sizes and found:
             await self.cluster.refresh({partition.topic for partition in found}, timeout_s=timeout_s)
@@ -132,11 +151,9 @@ class AsyncMoving:
         """
         await self.cluster.refresh(None, timeout_s=timeout_s)
         metadata = self.cluster.metadata
-        reply = await self.cluster.call_broker("describe_cluster", [], timeout_s=timeout_s)
+        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
         nodes = {
-            BrokerId(row["broker"]): str(row["node_id"])
-            for row in reply.args["brokers"]
-            if row["online"] and not row.get("stopped")
+            BrokerId(broker.broker): broker.node_id for broker in reply.brokers if broker.online and not broker.stopped
         }
         moving = await self.list_partition_reassignments(timeout_s=timeout_s)
         layout: dict[TopicPartition, tuple[BrokerId, ...]] = {}
@@ -164,11 +181,10 @@ class AsyncMoving:
             try:
                 async with limit:
                     connection = await self.cluster.connection(endpoint, ASK_TIMEOUT_S)
-                    reply = await connection.call("replica_status", [], timeout_s=ASK_TIMEOUT_S)
+                    status, _ = await call(connection, REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=ASK_TIMEOUT_S)
             except (RaylogError, OSError):
                 return None  # it is starting, or on its way out
-            size: int = reply.args["size_bytes"]
-            return size
+            return status.size_bytes
 
         answers = await asyncio.gather(*(ask(partition, broker) for partition, broker in wanted))
         return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}

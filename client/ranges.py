@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from raylog.client.cluster import ClusterClient
 from raylog.client.config import ClientConfig
-from raylog.client.connections import ConnectionPool
-from raylog.client.consuming.near import NearReadFailed, Place, near_arguments, open_places
+from raylog.client.connections import ConnectionPool, call
+from raylog.client.consuming.near import NearReadFailed, Place, near_or_plain, open_places
 from raylog.client.consuming.opening import FetchedBatch, corrupt
 from raylog.client.discovery import Endpoint
 from raylog.client.failures import Backoff, as_raylog_error
@@ -32,6 +32,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, TopicPartition
+from raylog.protocol.replica import LIST_OFFSETS, FetchNearReply, FetchRequest, ListOffsetsRequest
 from raylog.rpc import Connection, ReadToken
 from raylog.storage.records import check_crc, iter_headers
 
@@ -179,22 +180,24 @@ class RangeFetcher:
             return await asyncio.to_thread(self._read_near)  # files may be cold
         connection, timeout_s = await self._connection(deadline_s)
         wanted = self.wanted
-        args = [wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset]
         # Half of what is left, so that the leader's answer is here before this call's own deadline.
-        args += [self._max_bytes, 1, min(FETCH_MAX_WAIT_MS, int(timeout_s * 500)), 0]
-        asks_near = near_arguments(connection) if self._reads_near else []
-        reply = await connection.call("fetch_near" if asks_near else "fetch", [*args, *asks_near], timeout_s=timeout_s)
-        if asks_near and reply.args[3]:
-            self._places.extend(open_places(reply.args[3], None, wanted.topic_partition))
+        wait_ms = min(FETCH_MAX_WAIT_MS, int(timeout_s * 500))
+        request = FetchRequest(
+            wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset, self._max_bytes, 1, wait_ms, 0
+        )
+        method, asked = near_or_plain(connection, request, wants_near=self._reads_near)
+        reply, payload = await call(connection, method, asked, timeout_s=timeout_s)
+        if isinstance(reply, FetchNearReply) and reply.slices:
+            self._places.extend(open_places(reply.slices, None, wanted.topic_partition))
             return await asyncio.to_thread(self._read_near)  # files may be cold
         found: list[FetchedBatch] = []
         try:
-            for place, header in iter_headers(reply.payload):
+            for place, header in iter_headers(payload):
                 if header.base_offset >= wanted.end:
                     self.next_offset = wanted.end
                     break
                 if header.next_offset > self.next_offset:
-                    found.append(FetchedBatch(reply.payload, place, header))
+                    found.append(FetchedBatch(payload, place, header))
                     self.next_offset = header.next_offset
         except RaylogError as error:
             if not found:  # what is good comes first; the next fetch meets the damage again
@@ -283,9 +286,9 @@ class RangeFetcher:
 
     async def _log_start(self, deadline_s: float) -> int:
         connection, timeout_s = await self._connection(deadline_s)
-        args = [self.wanted.topic_id, self.wanted.partition, self._leader_epoch, EARLIEST]
-        reply = await connection.call("list_offsets", args, timeout_s=timeout_s)
-        return int(reply.args[0])
+        request = ListOffsetsRequest(self.wanted.topic_id, self.wanted.partition, self._leader_epoch, EARLIEST)
+        reply, _ = await call(connection, LIST_OFFSETS, request, timeout_s=timeout_s)
+        return reply.offset
 
 
 __all__ = ["PartitionRange", "RangeFetcher"]

@@ -19,6 +19,7 @@ from raylog.client.config import ProducerConfig
 from raylog.client.delivery import Delivery
 from raylog.client.lanes import Lane, lane_gone
 from raylog.core.errors import ClientClosed, RaylogError
+from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.rpc import Together
 from raylog.rpc.heap import keep_freed_memory
 from raylog.storage.compression import COMPRESSIONS
@@ -241,8 +242,9 @@ class Sender:
         return await asyncio.shield(self._asking_producer)
 
     async def _ask_producer_id(self) -> tuple[int, int]:
-        reply = await self.cluster.call_broker("init_producer_id", [], timeout_s=self.request_timeout_s)
-        self._producer = (int(reply.args[0]), int(reply.args[1]))
+        request = InitProducerIdRequest()
+        reply = await self.cluster.call_broker(INIT_PRODUCER_ID, request, timeout_s=self.request_timeout_s)
+        self._producer = (reply.producer_id, reply.producer_epoch)
         return self._producer
 
     # Numbers

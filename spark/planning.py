@@ -210,10 +210,7 @@ class _Planner:
         return min(max(offset, low), high)
 
     async def _ask(self, one: TopicPartition, time_ms: int) -> int:
-        reply = await self._client.call_leader(
-            one.topic, one.partition, "list_offsets", time_ms, timeout_s=self._left_s()
-        )
-        return int(reply.args[0])
+        return (await self._client.list_offset(one, time_ms, timeout_s=self._left_s())).offset
 
 
 def _edge_or(number: int, low: int, high: int) -> int:

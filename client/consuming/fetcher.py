@@ -161,7 +161,7 @@ class Fetcher:
         topic, partition = state.partition
         timeout_s = config.request_timeout_ms / 1000
         info, leader = await cluster.leader(topic, partition, timeout_s=timeout_s)
-        if state.topic_id is None:
+        if not state.topic_id:
             state.topic_id = info.topic_id
         elif state.topic_id != info.topic_id:
             # Deleted and created again: the position belonged to other records.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +26,8 @@ from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPart
 from raylog.core.groups.assignors import Subscription
 from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import DESCRIBE_GROUP, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, DescribeGroupRequest
+from raylog.protocol.method import Method, ReplyT, RequestT
 
 logger = logging.getLogger(__name__)
 
@@ -203,15 +205,15 @@ class GroupSession:
             call = Call.JOIN
             try:
                 timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
-                answer = await self._ask(call, member.join_args(topics, _pack), timeout_s)
-                rows = member.joined(answer)
+                joined = await self._ask(JOIN_GROUP, member.join_request(topics, _pack), timeout_s)
+                rows = member.joined(joined)
                 subscriptions = member.subscriptions(rows, _unpack)
                 watched = subscriptions or member.subscriptions(member.unassigned_rows, _unpack)
                 counts = await self._partition_counts(watched)
                 call = Call.SYNC
-                assignments = member.sync_args(subscriptions, counts, _pack)
-                answer = await self._ask(call, assignments, max(self._request_s, JOIN_EXTRA_S))
-                partitions = member.synced(bytes(answer[0]), _unpack)
+                assignments = member.sync_request(subscriptions, counts, _pack)
+                synced = await self._ask(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
+                partitions = member.synced(synced.assignment, _unpack)
                 if topics != sorted(self._assignment.topics):
                     member.need_rejoin("its subscription was changed while it joined")
                 if member.unassigned_rows:
@@ -227,12 +229,8 @@ class GroupSession:
                 if not isinstance(error, MemberIdRequired):
                     await asyncio.sleep(backoff.next_s())
 
-    async def _ask(self, call: Call, args: list[object], timeout_s: float) -> Any:
-        try:
-            reply = await self._cluster.call_coordinator(self.membership.group, call.value, args, timeout_s=timeout_s)
-        except RaylogError as failure:
-            raise as_raylog_error(failure) from failure
-        return reply.args
+    async def _ask(self, method: Method[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
 
     async def _look_up(self, topics: Sequence[str]) -> None:
         """Learn of the topics. Raises UnknownTopicOrPartition when none exists; the others go on without one that does
@@ -253,12 +251,9 @@ class GroupSession:
         member = self.membership
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         try:
-            group = await self._ask(Call.DESCRIBE, [member.group], self._request_s)
+            group = await self._ask(DESCRIBE_GROUP, DescribeGroupRequest(member.group), self._request_s)
             given = {
-                each
-                for row in group["members"]
-                if row["assignment"]
-                for each in decode_assignment(_unpack(bytes(row["assignment"])))
+                each for row in group.members if row.assignment for each in decode_assignment(_unpack(row.assignment))
             }
         except (RaylogError, ValueError, TypeError, LookupError) as error:
             member.need_rejoin(f"the group's assignment is not known ({error})")
@@ -309,7 +304,7 @@ class GroupSession:
                 continue
             generation = member.generation
             try:
-                await self._ask(Call.HEARTBEAT, member.heartbeat_args(), timeout_s)
+                await self._ask(HEARTBEAT, member.heartbeat_request(), timeout_s)
             except RaylogError as error:
                 reaction = member.failed(Call.HEARTBEAT, error, generation=generation)
                 if reaction.retry:
@@ -321,13 +316,13 @@ class GroupSession:
     async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
         """Say goodbye to the coordinator, so that the others need not wait for the session timeout."""
         member = self.membership
-        args = member.leave_args()
+        request = member.leave_request()
         member.lose(reason, member_too=True)
         if not lost:
             member.lost = False
-        if args is not None:
+        if request is not None:
             try:
-                await self._cluster.call_coordinator(member.group, "leave_group", args, timeout_s=timeout_s)
+                await self._ask(LEAVE_GROUP, request, timeout_s)
             except RaylogError:
                 pass  # the session timeout says goodbye in its place
 

@@ -1,7 +1,7 @@
 """One member of a consumer group as a pure machine: who it is, whether it has to join again, what each error means.
 
 Kafka's classic protocol from the client's side. `group.py` carries the requests; here is every decision. Time, sockets
-and bytes are not: the machine makes the wire lists and takes the replies in. It also runs the assignor when this member
+and bytes are not: the machine makes the requests and takes the replies in. It also runs the assignor when this member
 leads. Touches nothing.
 """
 
@@ -26,26 +26,38 @@ from raylog.core.errors import (
 from raylog.core.groups.assignors import Subscription, assign
 from raylog.core.groups.protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import (
+    HEARTBEAT,
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    SYNC_GROUP,
+    HeartbeatRequest,
+    JoinGroupMember,
+    JoinGroupProtocol,
+    JoinGroupReply,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
 
 logger = logging.getLogger(__name__)
 
 PROTOCOL_TYPE: Final = "consumer"
 NO_GENERATION: Final = -1
 
-Row = tuple[str, str | None, bytes]
-"""A member as the leader sees it: member id, instance id, metadata."""
 Pack = Callable[[object], bytes]
 Unpack = Callable[[bytes], Any]
 
 
 class Call(Enum):
-    """The requests whose errors change what a member is; the values are the wire's method names."""
+    """The requests whose errors change what a member is; the values are the names of the methods."""
 
-    JOIN = "join_group"
-    SYNC = "sync_group"
-    HEARTBEAT = "heartbeat"
-    COMMIT = "offset_commit"
-    DESCRIBE = "describe_group"
+    JOIN = JOIN_GROUP.name
+    SYNC = SYNC_GROUP.name
+    HEARTBEAT = HEARTBEAT.name
+    COMMIT = OFFSET_COMMIT.name
 
 
 class Forget(Enum):
@@ -141,7 +153,7 @@ class Membership:
         self.owned: tuple[TopicPartition, ...] = ()
         """What the last successful sync gave, in ``owned_generation``; sticky assignors look at it."""
         self.owned_generation = NO_GENERATION
-        self.unassigned_rows: list[Row] = []
+        self.unassigned_rows: list[JoinGroupMember] = []
         """Of all members, where this one leads and the coordinator goes on with the old assignment; else empty."""
         self.fenced: FencedInstanceId | None = None
         """Another process has this member's instance id: it must never join again (KIP-345)."""
@@ -158,12 +170,12 @@ class Membership:
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
 
-    def join_args(self, topics: Sequence[str], pack: Pack) -> list[object]:
-        """The arguments of JoinGroup. The member holds no generation from here until it has synced."""
+    def join_request(self, topics: Sequence[str], pack: Pack) -> JoinGroupRequest:
+        """The request to join. The member holds no generation from here until it has synced."""
         asked = Subscription(topics=tuple(sorted(topics)), owned=self.owned, generation=self.owned_generation)
         wire = pack(encode_subscription(asked))
         self.is_stable = False
-        return [
+        return JoinGroupRequest(
             self.group,
             self.member_id,
             self.instance_id,
@@ -171,58 +183,60 @@ class Membership:
             self.session_timeout_ms,
             self.rebalance_timeout_ms,
             PROTOCOL_TYPE,
-            [[name, wire] for name in self.assignors],
-        ]
+            [JoinGroupProtocol(name, wire) for name in self.assignors],
+        )
 
-    def joined(self, reply: Sequence[Any]) -> list[Row]:
+    def joined(self, reply: JoinGroupReply) -> list[JoinGroupMember]:
         """Take JoinGroup's answer in; the rows of all members if this one leads and has to assign, else none.
 
         A static leader that comes back need not assign, but has to watch the topics for all members (KIP-814): their
         rows are in `unassigned_rows` then.
         """
-        generation, protocol, leader, member_id, members, skip_assignment = reply[:6]
-        self.generation = generation
-        self.protocol = protocol
-        self.member_id = member_id
-        self.is_leader = leader == member_id
+        self.generation = reply.generation_id
+        self.protocol = reply.protocol_name or ""
+        self.member_id = reply.member_id
+        self.is_leader = reply.leader == reply.member_id
         self.rejoin_reason = None
         self.lost = False
-        rows = [(row[0], row[1], bytes(row[2])) for row in members] if self.is_leader else []
-        self.unassigned_rows = rows if skip_assignment else []
-        return [] if skip_assignment else rows
+        rows = list(reply.members) if self.is_leader else []
+        self.unassigned_rows = rows if reply.skip_assignment else []
+        return [] if reply.skip_assignment else rows
 
-    def subscriptions(self, members: Sequence[Row], unpack: Unpack) -> dict[str, Subscription]:
+    def subscriptions(self, members: Sequence[JoinGroupMember], unpack: Unpack) -> dict[str, Subscription]:
         """What each member of the round asks for, as the leader has to know.
 
         A member whose metadata are of another client and make no sense here gets nothing; the group goes on without it.
         """
         found: dict[str, Subscription] = {}
-        for member_id, instance_id, metadata in members:
+        for row in members:
             try:
-                found[member_id] = decode_subscription(unpack(metadata), instance_id)
+                found[row.member_id] = decode_subscription(unpack(row.metadata), row.group_instance_id)
             except (ValueError, TypeError) as error:  # msgspec's errors are ValueErrors
-                found[member_id] = Subscription(topics=(), instance_id=instance_id)
+                found[row.member_id] = Subscription(topics=(), instance_id=row.group_instance_id)
                 logger.warning(
                     "Member %s of group %s gets no partitions, because its metadata cannot be read (%s): make it use "
                     "this client's embedded protocol, or another group.",
-                    member_id,
+                    row.member_id,
                     self.group,
                     error,
                 )
         return found
 
-    def sync_args(
+    def sync_request(
         self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int], pack: Pack
-    ) -> list[object]:
-        """The arguments of SyncGroup, with everyone's assignment if this member leads.
+    ) -> SyncGroupRequest:
+        """The request to sync, with everyone's assignment if this member leads.
 
         Raises InconsistentGroupProtocol when the group chose an assignor that is not known here.
         """
-        rows: list[object] = []
+        rows: list[SyncGroupAssignment] = []
         if subscriptions:
             result = assign(self.protocol, subscriptions, partition_counts)
-            rows = [[member_id, pack(encode_assignment(result[member_id]))] for member_id in sorted(result)]
-        return [self.group, self.generation, self.member_id, self.instance_id, rows]
+            rows = [
+                SyncGroupAssignment(member_id, pack(encode_assignment(result[member_id])))
+                for member_id in sorted(result)
+            ]
+        return SyncGroupRequest(self.group, self.generation, self.member_id, self.instance_id, rows)
 
     def synced(self, assignment: bytes, unpack: Unpack) -> tuple[TopicPartition, ...]:
         """Take SyncGroup's answer in: the partitions of this member.
@@ -242,9 +256,9 @@ class Membership:
 
     # What else happens
 
-    def heartbeat_args(self) -> list[object]:
-        """The arguments of Heartbeat."""
-        return [self.group, self.generation, self.member_id, self.instance_id]
+    def heartbeat_request(self) -> HeartbeatRequest:
+        """The request to stay a member."""
+        return HeartbeatRequest(self.group, self.generation, self.member_id, self.instance_id)
 
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
         """Take an error in. `generation` is the one the request was sent in; answers to an older one change nothing."""
@@ -275,11 +289,11 @@ class Membership:
         self.owned_generation = NO_GENERATION
         self.need_rejoin(reason)
 
-    def leave_args(self) -> list[object] | None:
-        """The arguments of LeaveGroup; None when there is nothing to leave, or when a static member only pauses."""
+    def leave_request(self) -> LeaveGroupRequest | None:
+        """The request to leave; None when there is nothing to leave, or when a static member only pauses."""
         if self.member_id == "" or self.instance_id is not None:
             return None
-        return [self.group, [[self.member_id, None]]]
+        return LeaveGroupRequest(self.group, [LeavingMember(self.member_id, None)])
 
     def left(self) -> None:
         """The member has left of its own will; its partitions were given back before."""

@@ -13,12 +13,20 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from raylog.client.consuming.opening import FetchedBatch
 from raylog.core.errors import RaylogError, RetriableError
 from raylog.core.ids import TopicPartition
+from raylog.protocol.method import AnyMethod
+from raylog.protocol.replica import (
+    FETCH,
+    FETCH_NEAR,
+    FetchNearRequest,
+    FetchRequest,
+    NearSlice,
+)
 from raylog.rpc import Connection, machine_number
 from raylog.storage.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
 
@@ -104,10 +112,24 @@ class Place(NamedTuple):
         return batches, Place(file, position + used, length - used) if used < length else None
 
 
-def near_arguments(connection: Connection) -> list[int]:
-    """What to add to a fetch that asks a leader on this machine for places in its files; nothing if it is elsewhere."""
-    number = machine_number() if connection.stays_here else None
-    return [] if number is None else [number]
+def near_or_plain(
+    connection: Connection, fetch: FetchRequest, *, wants_near: bool
+) -> tuple[AnyMethod, FetchRequest | FetchNearRequest]:
+    """The method and the request of a fetch, which asks for places in files where the leader is on this machine."""
+    number = machine_number() if wants_near and connection.stays_here else None
+    if number is None:
+        return FETCH, fetch
+    return FETCH_NEAR, FetchNearRequest(
+        fetch.topic_id,
+        fetch.partition,
+        fetch.current_leader_epoch,
+        fetch.fetch_offset,
+        fetch.max_bytes,
+        fetch.min_bytes,
+        fetch.max_wait_ms,
+        fetch.isolation_level,
+        number,
+    )
 
 
 def owner_of_segment(path: str, partition: TopicPartition) -> int:
@@ -134,11 +156,12 @@ def owner_of_segment(path: str, partition: TopicPartition) -> int:
     return marked.st_uid
 
 
-def open_places(rows: Iterable[Sequence[Any]], last: SegmentFile | None, partition: TopicPartition) -> list[Place]:
+def open_places(rows: Iterable[NearSlice], last: SegmentFile | None, partition: TopicPartition) -> list[Place]:
     """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
     places: list[Place] = []
-    for path, position, length, _, device, inode, *_ in rows:
-        if last is None or last.identity != (device, inode):
-            last = SegmentFile(path, (device, inode), owner_of_segment(str(path), partition))
-        places.append(Place(last, position, length))
+    for row in rows:
+        identity = (row.device, row.inode)
+        if last is None or last.identity != identity:
+            last = SegmentFile(row.path, identity, owner_of_segment(row.path, partition))
+        places.append(Place(last, row.position, row.length))
     return places

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from raylog.client.cluster import ClusterClient
 from raylog.client.consuming.membership import Call, Membership
-from raylog.client.failures import as_raylog_error
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import (
     CommitFailed,
@@ -23,6 +22,14 @@ from raylog.core.errors import (
     from_code,
 )
 from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import (
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchPartition,
+    OffsetFetchRequest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +43,19 @@ async def list_offsets(
     """
     partitions = list(wanted)
     answers = await asyncio.gather(
-        *(
-            cluster.call_leader(each.topic, each.partition, "list_offsets", wanted[each], timeout_s=timeout_s)
-            for each in partitions
-        ),
+        *(cluster.list_offset(each, wanted[each], timeout_s=timeout_s) for each in partitions),
         return_exceptions=True,
     )
     found: dict[TopicPartition, OffsetAndTimestamp | RaylogError | None] = {}
     for partition, answer in zip(partitions, answers, strict=True):
         if isinstance(answer, RaylogError):
-            found[partition] = as_raylog_error(answer)
+            found[partition] = answer
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            offset, timestamp_ms, leader_epoch = answer.args[:3]
-            found[partition] = None if offset < 0 else OffsetAndTimestamp(offset, timestamp_ms, leader_epoch)
+            found[partition] = (
+                None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            )
     return found
 
 
@@ -100,11 +105,14 @@ class CommittedOffsets:
         ids, missing = await self._with_ids(wanted, timeout_s)
         if missing is not None and not ids:
             raise missing
-        reply = await self._call("offset_fetch", [group, [[ids[each], *each] for each in ids]], timeout_s)
+        request = OffsetFetchRequest(group, [OffsetFetchPartition(ids[each], *each) for each in ids])
+        rows = await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=timeout_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
-        for _, topic, partition, offset, leader_epoch, metadata, *_ in reply:
-            if offset >= 0:
-                found[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, metadata, leader_epoch)
+        for row in rows:
+            if row.committed_offset >= 0:
+                found[TopicPartition(row.topic, row.partition)] = OffsetAndMetadata(
+                    row.committed_offset, row.committed_metadata, row.committed_leader_epoch
+                )
         return found
 
     def speaker(self) -> Speaker:
@@ -133,7 +141,9 @@ class CommittedOffsets:
             async with asyncio.timeout(timeout_s), self._one_at_a_time:
                 ids, missing = await self._with_ids(offsets, timeout_s)
                 rows = [
-                    [ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata]
+                    OffsetCommitPartition(
+                        ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata
+                    )
                     for each in ids
                 ]
                 if rows:
@@ -165,7 +175,9 @@ class CommittedOffsets:
             except Exception:  # the user's code; its bug is no failure of this consumer
                 logger.exception("The callback of a commit raised an error.")
 
-    async def _commit_rows(self, group: str, speaker: Speaker, rows: list[list[object]], timeout_s: float) -> None:
+    async def _commit_rows(
+        self, group: str, speaker: Speaker, rows: list[OffsetCommitPartition], timeout_s: float
+    ) -> None:
         member, generation, member_id = speaker
         instance_id = None if member is None else member.instance_id
         if member is not None and generation < 0:
@@ -175,7 +187,8 @@ class CommittedOffsets:
                 "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
             )
         try:
-            reply = await self._call("offset_commit", [group, generation, member_id, rows, instance_id], timeout_s)
+            request = OffsetCommitRequest(group, generation, member_id, rows, instance_id)
+            results = await self._cluster.call_coordinator(group, OFFSET_COMMIT, request, timeout_s=timeout_s)
         except RaylogError as error:
             if member is None:
                 raise
@@ -187,19 +200,12 @@ class CommittedOffsets:
                 "read again. Poll more often, or raise max_poll_interval_ms.",
                 **error.details,
             ) from error
-        for topic, partition, code, *_ in reply:
-            if code:
+        for row in results:
+            if row.error_code:
+                where = f"{row.topic}-{row.partition}"
                 raise from_code(
-                    code, f"The offset of {topic}-{partition} was refused by group {group!r} (error {code})."
+                    row.error_code, f"The offset of {where} was refused by group {group!r} (error {row.error_code})."
                 )
-
-    async def _call(self, method: str, args: list[object], timeout_s: float) -> Any:
-        assert self._group is not None  # `_known_group` was asked before
-        try:
-            reply = await self._cluster.call_coordinator(self._group, method, args, timeout_s=timeout_s)
-        except RaylogError as error:
-            raise as_raylog_error(error) from error
-        return reply.args
 
     async def _with_ids(
         self, partitions: Iterable[TopicPartition], timeout_s: float

@@ -84,8 +84,8 @@ class PartitionState:
         """Where the next fetch begins: behind everything that is buffered."""
         self.session = 0
         self.paused = False
-        self.topic_id: str | None = None
-        """The topic this position belongs to; another id under the same name is another topic."""
+        self.topic_id = ""
+        """Of the topic that this position belongs to; empty = not looked up. Another id is another topic."""
         self.high_watermark = -1
         self.log_start_offset = -1
         self.last_epoch = -1

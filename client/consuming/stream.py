@@ -7,14 +7,16 @@ to the user's thread that records are there. Made by `fetcher.py`, lives on its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from raylog.client.config import ConsumerConfig
-from raylog.client.consuming.near import NearReadFailed, near_arguments, open_places
+from raylog.client.consuming.near import NearReadFailed, near_or_plain, open_places
 from raylog.client.consuming.partition import PartitionState
 from raylog.client.metadata import PartitionInfo
 from raylog.core.errors import RaylogError
+from raylog.protocol.method import AnyMethod
+from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, NearSlice
 from raylog.rpc import Connection, Reply
 
 ISOLATION_READ_UNCOMMITTED = 0
@@ -83,7 +85,7 @@ class FetchStream:
 
     def _ask(self) -> None:
         config, leader = self._config, self.leader
-        args = [
+        fetch = FetchRequest(
             self.state.topic_id,
             leader.partition,
             leader.leader_epoch,
@@ -92,45 +94,39 @@ class FetchStream:
             config.fetch_min_bytes,
             config.fetch_max_wait_ms,
             ISOLATION_READ_UNCOMMITTED,
-        ]
+        )
         self._asked_s = self._loop.time()
-        near = self._near()
-        method = "fetch_near" if near else "fetch"
-        self.connection.call_then(method, [*args, *near], timeout_s=self._timeout_s, then=self._answered)
+        wants_near = config.short_circuit_reads and self.state.reads_near
+        method, asked = near_or_plain(self.connection, fetch, wants_near=wants_near)
+        self.connection.call_then(method.name, asked, timeout_s=self._timeout_s, then=partial(self._answered, method))
 
-    def _near(self) -> list[int]:
-        """What to add to a fetch that asks for places in files; nothing if it does not."""
-        wants_near = self._config.short_circuit_reads and self.state.reads_near
-        return near_arguments(self.connection) if wants_near else []
-
-    def _answered(self, answer: Reply | RaylogError) -> None:
+    def _answered(self, method: AnyMethod, answer: Reply | RaylogError) -> None:
         if self._ended.done():  # also when `run` was cancelled
             return
         if not isinstance(answer, Reply):
             self.end(answer)
             return
         try:
-            self._take_in(answer)
+            self._take_in(method.read_reply(answer.args), answer.payload)
         except Exception as failure:  # whatever an answer was made of: without an end, `run` would wait for ever
             self.end(failure)
 
-    def _take_in(self, answer: Reply) -> None:
+    def _take_in(self, reply: FetchReply | FetchNearReply, payload: memoryview) -> None:
         state = self.state
-        mark, _, start, *near = answer.args
-        rows = near[0] if near else ()
+        rows = reply.slices if isinstance(reply, FetchNearReply) else ()
         try:
-            taken = _add_places(state, self._session, rows) if rows else state.add(self._session, answer.payload)
+            taken = _add_places(state, self._session, rows) if rows else state.add(self._session, payload)
         except NearReadFailed as failure:
             self.end(failure)
             return
         if not taken:
             self.end()
             return
-        if mark > state.high_watermark:
-            state.high_watermark = mark
-        state.log_start_offset = start
+        if reply.high_watermark > state.high_watermark:
+            state.high_watermark = reply.high_watermark
+        state.log_start_offset = reply.log_start_offset
         self.has_answered = True
-        self.has_records = bool(rows) or len(answer.payload) > 0
+        self.has_records = bool(rows) or len(payload) > 0
         if self.has_records:
             # First: the user's thread wakes up meanwhile, and gets the interpreter's lock when the request is written.
             self._on_data()
@@ -155,8 +151,8 @@ class FetchStream:
             self._look()
 
 
-def _add_places(state: PartitionState, session: int, rows: list[list[Any]]) -> bool:
+def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice]) -> bool:
     """Open what the leader has named, and queue it. Raises NearReadFailed."""
     places = open_places(rows, state.segment_file, state.partition)
     state.segment_file = places[-1].file
-    return state.add_places(session, places, next_offset=rows[-1][3])
+    return state.add_places(session, places, next_offset=rows[-1].next_offset)

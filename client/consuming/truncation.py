@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 
+from raylog.client.connections import call
 from raylog.client.consuming.near import NearReadFailed
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.client.metadata import PartitionInfo
 from raylog.core.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange
+from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 from raylog.rpc import Connection
 
 logger = logging.getLogger(__name__)
@@ -36,16 +38,15 @@ async def has_what_was_read(
     Everything buffered has to be opened, so that `last_epoch` is that of the record before `fetch_offset`.
     """
     session, offset, epoch = state.session, state.fetch_offset, state.last_epoch
-    args = [state.topic_id, leader.partition, leader.leader_epoch, epoch]
+    request = OffsetForLeaderEpochRequest(state.topic_id, leader.partition, leader.leader_epoch, epoch)
     try:
-        reply = await connection.call("offset_for_leader_epoch", args, timeout_s=timeout_s)
+        found, _ = await call(connection, OFFSET_FOR_LEADER_EPOCH, request, timeout_s=timeout_s)
     except InvalidRequest:
         state.compared_epoch = leader.leader_epoch  # a leader of the first release, which cannot tell
         return True
     if state.session != session:
         return False
-    known, end = reply.args[:2]
-    divergent = end if known == epoch else min(end, offset - 1)
+    divergent = found.end_offset if found.leader_epoch == epoch else min(found.end_offset, offset - 1)
     state.compared_epoch = leader.leader_epoch
     if divergent >= offset:
         return True

@@ -19,6 +19,7 @@ from raylog.client.producer import AsyncProducer
 from raylog.core.controller.records import record_from_wire
 from raylog.core.errors import InvalidRequest
 from raylog.core.replication.state import PartitionState
+from raylog.protocol.broker import METADATA
 from raylog.protocol.message import read
 from raylog.protocol.registry import methods
 from raylog.rpc.framing import NOTIFICATION, REQUEST, decode_header
@@ -73,7 +74,7 @@ def test_metadata_in_answers_of_a_release_is_read(release: str) -> None:
     found = frames(release)
     answers = {method: msgspec.msgpack.decode(frame) for method, frame in found["answers"].items()}
     cache = MetadataCache()
-    cache.update(answers["metadata"])
+    cache.update(METADATA.read_reply(answers["metadata"]))
     assert cache.brokers
     for row in answers["register_broker"][4]:
         record_from_wire(row)

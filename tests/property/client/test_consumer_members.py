@@ -30,6 +30,7 @@ from raylog.core.groups.events import (
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.ids import TopicPartition
 from raylog.core.outbox import Outbox
+from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 PARTITIONS = {"flights": 5, "trips": 2}
 MEMBERS = 4
@@ -103,10 +104,9 @@ class GroupOfMembers(RuleBasedStateMachine):
             return
         if member.rejoin_reason is not None:
             client.owned.clear()  # given back before joining, as an eager rebalance demands
-            args = member.join_args(["flights", "trips"], msgspec.msgpack.encode)
-            self._send(client, Call.JOIN, args)
+            self._send(client, Call.JOIN, member.join_request(["flights", "trips"], msgspec.msgpack.encode))
         else:
-            self._send(client, Call.HEARTBEAT, member.heartbeat_args())
+            self._send(client, Call.HEARTBEAT, member.heartbeat_request())
 
     @rule(number=st.integers(0, MEMBERS - 1), is_lost=st.sampled_from([False, False, False, True]))
     def receive(self, number: int, is_lost: bool) -> None:
@@ -126,11 +126,11 @@ class GroupOfMembers(RuleBasedStateMachine):
             if client.member.lost:
                 client.owned.clear()
         elif call is Call.JOIN:
-            rows = client.member.joined(answer)
+            rows = client.member.joined(JOIN_GROUP.read_reply(answer))
             subscriptions = client.member.subscriptions(rows, msgspec.msgpack.decode)
-            self._send(client, Call.SYNC, client.member.sync_args(subscriptions, PARTITIONS, msgspec.msgpack.encode))
+            self._send(client, Call.SYNC, client.member.sync_request(subscriptions, PARTITIONS, msgspec.msgpack.encode))
         elif call is Call.SYNC:
-            client.owned = set(client.member.synced(bytes(answer[0]), msgspec.msgpack.decode))
+            client.owned = set(client.member.synced(SYNC_GROUP.read_reply(answer).assignment, msgspec.msgpack.decode))
 
     @rule(number=st.integers(0, MEMBERS - 1))
     def commit(self, number: int) -> None:
@@ -170,8 +170,8 @@ class GroupOfMembers(RuleBasedStateMachine):
     @rule(number=st.integers(0, MEMBERS - 1))
     def leave(self, number: int) -> None:
         client = self.clients[number]
-        args = client.member.leave_args()
-        if args is None or client.waiting is not None or client.is_silent:
+        request = client.member.leave_request()
+        if request is None or client.waiting is not None or client.is_silent:
             return
         client.owned.clear()
         client.member.left()
@@ -182,7 +182,7 @@ class GroupOfMembers(RuleBasedStateMachine):
                 now_ms=self.now_ms,
                 request=self.requests,
                 group="board",
-                members=[(row[0], row[1]) for row in args[1]],  # type: ignore[attr-defined]
+                members=[(row.member_id, row.group_instance_id) for row in request.members],
             )
         )
 
@@ -203,39 +203,34 @@ class GroupOfMembers(RuleBasedStateMachine):
 
     # How messages travel
 
-    def _send(self, client: Client, call: Call, args: list[Any]) -> None:
+    def _send(
+        self, client: Client, call: Call, request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest
+    ) -> None:
         self.requests += 1
         client.waiting = (self.requests, call, client.member.generation)
         common: dict[str, Any] = {
             "cause": call.value,
             "now_ms": self.now_ms,
             "request": self.requests,
-            "group": args[0],
+            "group": request.group_id,
+            "member_id": request.member_id,
+            "instance_id": request.group_instance_id,
         }
-        if call is Call.JOIN:
+        if isinstance(request, JoinGroupRequest):
             self._step(
                 JoinReceived(
                     **common,
-                    member_id=args[1],
-                    instance_id=args[2],
-                    client_id=args[3],
-                    session_timeout_ms=args[4],
-                    rebalance_timeout_ms=args[5],
-                    protocols=[(name, data) for name, data in args[7]],
+                    client_id=request.client_id,
+                    session_timeout_ms=request.session_timeout_ms,
+                    rebalance_timeout_ms=request.rebalance_timeout_ms,
+                    protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
                 )
             )
-        elif call is Call.SYNC:
-            self._step(
-                SyncReceived(
-                    **common,
-                    generation=args[1],
-                    member_id=args[2],
-                    instance_id=args[3],
-                    assignments=dict(args[4]),
-                )
-            )
+        elif isinstance(request, SyncGroupRequest):
+            assignments = {row.member_id: row.assignment for row in request.assignments}
+            self._step(SyncReceived(**common, generation=request.generation_id, assignments=assignments))
         else:
-            self._step(HeartbeatReceived(**common, generation=args[1], member_id=args[2], instance_id=args[3]))
+            self._step(HeartbeatReceived(**common, generation=request.generation_id))
 
     def _step(self, event: Any) -> None:
         out: Outbox[Effect] = self.coordinator.step(event)

@@ -21,6 +21,8 @@ from raylog.core.errors import (
     RequestTimedOut,
 )
 from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP
+from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim
 from tests.simulation.groups.wire import Wire
 
@@ -115,16 +117,16 @@ class Member:
         if self._leaving:
             return
         self._leaving = True
-        args = self.membership.leave_args()
+        request = self.membership.leave_request()
         self.world.tell("member {} leaves", self.process)
 
         def goodbye(_: Any, __: RaylogError | None) -> None:
             self._give_back()
             self.membership.left()
-            if args is None:
+            if request is None:
                 self.end("it is closed")
             else:
-                self._call("leave_group", args, REQUEST_MS, lambda _, __: self.end("it has left"))
+                self._call("leave_group", _sent(request), REQUEST_MS, lambda _, __: self.end("it has left"))
 
         self._commit(goodbye)
 
@@ -171,7 +173,7 @@ class Member:
     def _join(self) -> None:
         if self._leaving or not self.alive:
             return
-        args = self.membership.join_args([TOPIC], _pack)
+        args = _sent(self.membership.join_request([TOPIC], _pack))
         timeout_ms = self.membership.rebalance_timeout_ms + JOIN_EXTRA_MS
         self._call(Call.JOIN.value, args, timeout_ms, self._joined)
 
@@ -182,11 +184,12 @@ class Member:
             self._join_failed(Call.JOIN, error)
             return
         member = self.membership
-        rows = member.joined(result)
+        rows = member.joined(JOIN_GROUP.read_reply(result))
         self.simulation.books.joined(self.process, member.generation)
         subscriptions = member.subscriptions(rows, _unpack)
         counts = {TOPIC: self.simulation.faults.partitions}
-        self._call(Call.SYNC.value, member.sync_args(subscriptions, counts, _pack), REQUEST_MS, self._synced)
+        args = _sent(member.sync_request(subscriptions, counts, _pack))
+        self._call(Call.SYNC.value, args, REQUEST_MS, self._synced)
 
     def _synced(self, result: Any, error: RaylogError | None) -> None:
         if self._leaving:
@@ -195,7 +198,8 @@ class Member:
             self._join_failed(Call.SYNC, error)
             return
         member = self.membership
-        partitions = frozenset(number for _, number in member.synced(bytes(result[0]), _unpack))
+        assignment = SYNC_GROUP.read_reply(result).assignment
+        partitions = frozenset(number for _, number in member.synced(assignment, _unpack))
         self.world.tell("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
         self.simulation.books.claims(self.process, Claim(self.group, member.member_id, member.generation, partitions))
         self._busy = False
@@ -285,7 +289,8 @@ class Member:
                 elif reaction.fatal:
                     self.end(f"{type(error).__name__}: {error}")
 
-        self._call(Call.HEARTBEAT.value, member.heartbeat_args(), member.session_timeout_ms // 3, answered)
+        args = _sent(member.heartbeat_request())
+        self._call(Call.HEARTBEAT.value, args, member.session_timeout_ms // 3, answered)
 
     # ------------------------------------------------------------ requests
 
@@ -384,3 +389,9 @@ class Outsider(Member):
     def _next_offset(self) -> int:
         self.last_offset += 1
         return self.last_offset
+
+
+def _sent(request: Message) -> list[object]:
+    """A request as it arrives: a list of its fields."""
+    listed: list[object] = msgspec.to_builtins(request, builtin_types=(bytes,))
+    return listed

@@ -14,6 +14,8 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import DELETE_GROUP, DescribedMember, DescribeGroupReply, ListedGroup, OffsetFetchResult
+from raylog.protocol.message import Empty
 from raylog.rpc import Request
 from tests.unit.client.toy_server import ToyCluster
 
@@ -88,20 +90,31 @@ def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
     deleted: list[str] = []
 
     def delete(request: Request) -> None:
-        deleted.append(request.args[0])
-        request.reply([])
+        deleted.append(DELETE_GROUP.read_request(request.args).group_id)
+        request.reply(Empty())
 
-    cluster.extra_methods["list_groups"] = lambda request: request.reply([["g", "consumer", "Stable"]])
+    cluster.extra_methods["list_groups"] = lambda request: request.reply([ListedGroup("g", "consumer", "Stable")])
     cluster.extra_methods["delete_group"] = delete
-    cluster.extra_methods["describe_group"] = lambda request: request.reply(
-        {
-            "group": "g", "state": "Stable", "protocol_type": "consumer", "protocol": "range", "generation": 2,
-            "leader": "m", "offsets": [["id", "t", 0, 5, 1, ""], ["id", "t", 1, -1, -1, ""]],
-            "members": [
-                {"member_id": "m", "instance_id": None, "client_id": "c", "assignment": b"\x93\x01\x90\xc4\x00"}
-            ],
-        }
-    )  # fmt: skip
+    member = DescribedMember(
+        member_id="m",
+        instance_id=None,
+        client_id="c",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+        metadata=b"",
+        assignment=b"\x93\x01\x90\xc4\x00",
+    )
+    described = DescribeGroupReply(
+        group="g",
+        state="Stable",
+        protocol_type="consumer",
+        protocol="range",
+        generation=2,
+        leader="m",
+        members=[member],
+        offsets=[OffsetFetchResult("id", "t", 0, 5, 1, ""), OffsetFetchResult("id", "t", 1, -1, -1, "")],
+    )
+    cluster.extra_methods["describe_group"] = lambda request: request.reply(described)
     with Admin(**cluster.options) as admin:
         assert [one.group_id for one in admin.list_groups()] == ["g"]
         found = admin.describe_group("g")

@@ -17,6 +17,10 @@ from raylog.core.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
+from raylog.core.ids import LATEST
+from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdReply, InitProducerIdRequest
+from raylog.protocol.groups import HEARTBEAT, HeartbeatRequest
+from raylog.protocol.replica import FETCH, FetchRequest, ListOffsetsReply
 from tests.unit.client.toy_server import ToyCluster
 
 
@@ -33,24 +37,25 @@ async def client_of(cluster: ToyCluster, **options: Any) -> AsyncIterator[Cluste
 async def test_a_leader_is_found_and_answers(cluster: ToyCluster) -> None:
     cluster.create_topic("a", partitions=2)
     async with client_of(cluster) as client:
-        assert (await client.call_leader("a", 1, "list_offsets", -1, timeout_s=5)).args == [0, -1, 0]
+        assert await client.list_offset(("a", 1), LATEST, timeout_s=5) == ListOffsetsReply(0, -1, 0)
 
 
 async def test_a_call_follows_a_leader_that_moves(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
     async with client_of(cluster) as client:
-        await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
+        await client.list_offset(("a", 0), LATEST, timeout_s=5)
         await asyncio.to_thread(cluster.move_leader, "a", 0, silently=True)
-        assert (await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)).args[2] == 1
+        assert (await client.list_offset(("a", 0), LATEST, timeout_s=5)).leader_epoch == 1
 
 
 async def test_a_call_survives_cut_connections(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
     async with client_of(cluster) as client:
         for _ in range(3):
-            await client.call_leader("a", 0, "list_offsets", -1, timeout_s=5)
+            await client.list_offset(("a", 0), LATEST, timeout_s=5)
             await asyncio.to_thread(cluster.cut_connections)
-        assert (await client.call_broker("init_producer_id", [], timeout_s=5)).args == [1, 0]
+        reply = await client.call_broker(INIT_PRODUCER_ID, InitProducerIdRequest(), timeout_s=5)
+        assert reply == InitProducerIdReply(1, 0)
 
 
 async def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
@@ -86,10 +91,13 @@ def test_who_looks_for_a_leader_asks_another_broker_each_time(cluster: ToyCluste
 
 
 async def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:
+    def behind(topic_id: str, partition: int, epoch: int) -> FetchRequest:
+        return FetchRequest(topic_id, partition, epoch, 99, 1, 1, 0, 0)
+
     cluster.create_topic("a")
     async with client_of(cluster) as client:
         with pytest.raises(OffsetOutOfRange) as caught:
-            await client.call_leader("a", 0, "fetch", 99, 1, 1, 0, 0, timeout_s=5)
+            await client.call_leader("a", 0, FETCH, behind, timeout_s=5)
         assert caught.value.details == {"start": 0, "end": 0}
 
 
@@ -126,7 +134,7 @@ def test_the_group_coordinator_is_looked_up_once(cluster: ToyCluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as client:
             for _ in range(3):
-                await client.call_coordinator("g", "heartbeat", ["g", 1, "m", None], timeout_s=5)
+                await client.call_coordinator("g", HEARTBEAT, HeartbeatRequest("g", 1, "m", None), timeout_s=5)
 
     asyncio.run(scenario())
     assert cluster.requests_seen.count("find_coordinator") == 1

@@ -8,6 +8,7 @@ import pytest
 from raylog.client.consuming.membership import NO_GENERATION, REACTIONS, Call, Membership, reaction_to
 from raylog.core import errors
 from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import JoinGroupMember, JoinGroupReply, LeaveGroupRequest, LeavingMember, SyncGroupRequest
 
 pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 COUNTS = {"flights": 4}
@@ -20,10 +21,10 @@ def member(**options: str) -> Membership:
 def stable(generation: int = 3, **options: str) -> Membership:
     """A member that leads a group of its own and owns everything."""
     made = member(**options)
-    metadata = made.join_args(["flights"], pack)[7][0][1]  # type: ignore[index]
-    rows = made.joined([generation, "range", "c-1", "c-1", [["c-1", None, metadata]], False])
-    assignments = made.sync_args(made.subscriptions(rows, unpack), COUNTS, pack)[4]
-    made.synced(assignments[0][1], unpack)  # type: ignore[index]
+    metadata = made.join_request(["flights"], pack).protocols[0].metadata
+    rows = made.joined(JoinGroupReply(generation, "range", "c-1", "c-1", [JoinGroupMember("c-1", None, metadata)]))
+    assignments = made.sync_request(made.subscriptions(rows, unpack), COUNTS, pack).assignments
+    made.synced(assignments[0].assignment, unpack)
     return made
 
 
@@ -31,7 +32,7 @@ def test_a_new_member_has_to_join_and_speaks_for_nobody() -> None:
     new = member()
     assert new.rejoin_reason is not None
     assert new.commit_identity == (NO_GENERATION, "")
-    assert new.leave_args() is None
+    assert new.leave_request() is None
 
 
 def test_the_leader_assigns_for_everyone_and_a_follower_for_none() -> None:
@@ -40,23 +41,24 @@ def test_the_leader_assigns_for_everyone_and_a_follower_for_none() -> None:
     assert leader.commit_identity == (3, "c-1")
     assert leader.rejoin_reason is None
     follower = member()
-    follower.join_args(["flights"], pack)
-    assert follower.joined([4, "range", "somebody", "c-2", [], False]) == []
-    assert follower.sync_args({}, COUNTS, pack) == ["board", 4, "c-2", None, []]
+    follower.join_request(["flights"], pack)
+    assert follower.joined(JoinGroupReply(4, "range", "c-1", "c-2", [])) == []
+    assert follower.sync_request({}, COUNTS, pack) == SyncGroupRequest("board", 4, "c-2", None, [])
     assert follower.synced(b"", unpack) == ()
 
 
 def test_a_leader_that_is_told_to_skip_assigns_nothing() -> None:
     returned = member(instance_id="one")
-    assert returned.joined([5, "range", "c-9", "c-9", [["c-9", "one", b""]], True]) == []
-    assert returned.sync_args({}, COUNTS, pack)[4] == []
+    rows = [JoinGroupMember("c-9", "one", b"")]
+    assert returned.joined(JoinGroupReply(5, "range", "c-9", "c-9", rows, skip_assignment=True)) == []
+    assert returned.sync_request({}, COUNTS, pack).assignments == []
 
 
 def test_the_id_that_is_handed_out_is_used_in_the_next_join() -> None:
     new = member()
     error = errors.MemberIdRequired("join again", member_id="c-7")
     assert not new.failed(Call.JOIN, error, generation=NO_GENERATION).fatal
-    assert new.join_args(["flights"], pack)[1] == "c-7"
+    assert new.join_request(["flights"], pack).member_id == "c-7"
 
 
 @pytest.mark.parametrize("call", [Call.HEARTBEAT, Call.COMMIT])
@@ -104,9 +106,9 @@ def test_what_is_not_in_the_table_is_repeated_or_told_by_its_flag(call: Call) ->
 
 
 def test_a_static_member_only_pauses_and_a_dynamic_one_says_goodbye() -> None:
-    assert stable(instance_id="one").leave_args() is None
+    assert stable(instance_id="one").leave_request() is None
     dynamic = stable()
-    assert dynamic.leave_args() == ["board", [["c-1", None]]]
+    assert dynamic.leave_request() == LeaveGroupRequest("board", [LeavingMember("c-1", None)])
     dynamic.left()
     assert not dynamic.lost
     assert dynamic.commit_identity == (NO_GENERATION, "")

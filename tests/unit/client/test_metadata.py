@@ -1,15 +1,15 @@
 """The metadata cache: the newest leader epoch wins, whoever tells it."""
 
-from typing import Any
-
 from raylog.client.metadata import MetadataCache
+from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReply, MetadataTopic
 
 
 def answer(
     version: int, *, epoch: int, port: int = 9, topic_id: str = "t1", partitions: int = 1, error: int = 0
-) -> Any:
-    rows = [[number, 1, epoch, "h", port, [1, 2], [1], []] for number in range(partitions)]
-    return ["c", version, [[1, "h", 5, "n"]], [[error, topic_id, "a", False, rows if not error else [], {}]]]
+) -> MetadataReply:
+    rows = [MetadataPartition(number, 1, epoch, "h", port, [1, 2], [1], []) for number in range(partitions)]
+    topic = MetadataTopic(error, topic_id, "a", is_internal=False, partitions=[] if error else rows, config={})
+    return MetadataReply("c", version, [MetadataBroker(1, "h", 5, "n")], [topic])
 
 
 def epoch_of(cache: MetadataCache) -> int:
@@ -95,7 +95,7 @@ def test_partitions_that_were_added_are_not_lost_to_an_older_answer() -> None:
 def test_a_topic_that_is_missing_from_an_answer_about_all_topics_is_gone() -> None:
     cache = MetadataCache()
     cache.update(answer(5, epoch=3))
-    nothing = ["c", 6, [[1, "h", 5, "n"]], []]
+    nothing = MetadataReply("c", 6, [MetadataBroker(1, "h", 5, "n")], [])
     assert cache.update(nothing) == set()
     assert cache.topic("a") is not None, "an answer about other topics says nothing about this one"
     assert cache.update(nothing, is_whole=True) == {"a"}
@@ -105,5 +105,5 @@ def test_a_topic_that_is_missing_from_an_answer_about_all_topics_is_gone() -> No
 def test_an_old_answer_about_all_topics_drops_none_that_came_later() -> None:
     cache = MetadataCache()
     cache.update(answer(5, epoch=3))
-    assert cache.update(["c", 4, [[1, "h", 5, "n"]], []], is_whole=True) == set()
+    assert cache.update(MetadataReply("c", 4, [MetadataBroker(1, "h", 5, "n")], []), is_whole=True) == set()
     assert cache.topic("a") is not None

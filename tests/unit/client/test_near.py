@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from raylog.client.consuming.near import NearReadFailed, Place, SegmentFile, ope
 from raylog.client.consuming.opening import BatchOpener
 from raylog.client.consuming.partition import PartitionState, Start
 from raylog.core.ids import TopicPartition
+from raylog.protocol.replica import NearSlice
 from raylog.storage.records import encode_batch
 
 HERE = TopicPartition("flights", 0)
@@ -59,10 +59,10 @@ def data_directory(root: Path) -> Path:
     return path
 
 
-def named(path: Path | str, *, follow: bool = True) -> list[tuple[str, int, int, int, int, int]]:
+def named(path: Path | str, *, follow: bool = True, called: str = "") -> list[NearSlice]:
     """What a leader says of a file."""
     status = Path(path).stat() if follow else Path(path).lstat()
-    return [(str(path), 0, status.st_size, 1, status.st_dev, status.st_ino)]
+    return [NearSlice(called or str(path), 0, status.st_size, 1, status.st_dev, status.st_ino)]
 
 
 def test_a_segment_in_a_brokers_data_directory_is_opened(tmp_path: Path) -> None:
@@ -82,15 +82,14 @@ def test_a_leader_cannot_name_any_other_file(tmp_path: Path) -> None:
     (real.parent / f"{2:020}.index").write_bytes(real.read_bytes())
     os.mkfifo(real.parent / f"{3:020}.log")
     (tmp_path / "disk" / "secret").write_text("hush")
-    wrong: list[tuple[str, list[Any]]] = [
+    wrong: list[tuple[str, list[NearSlice]]] = [
         ("cannot be seen to be a broker", named(bare)),
         ("cannot be opened", named(real.parent / f"{1:020}.log")),
         ("no segment", named(real.parent / f"{2:020}.index")),
         ("no regular file", named(real.parent / f"{3:020}.log")),
         ("no segment", named(tmp_path / "disk" / "secret")),
         ("no segment", named(f"{real.parent}/../flights-0/{real.name}")),
-        ("no segment", [(f"flights-0/{real.name}", *named(real)[0][1:])]),
-        ("no segment", [(7, *named(real)[0][1:])]),
+        ("no segment", named(real, called=f"flights-0/{real.name}")),
     ]
     for said, rows in wrong:
         with pytest.raises(NearReadFailed, match=said):

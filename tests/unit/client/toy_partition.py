@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from raylog.core import errors
 from raylog.core.errors import RaylogError
+from raylog.protocol.replica import OffsetForLeaderEpochReply, ProduceReply
 from raylog.rpc import Request
 from raylog.storage.producer_state import ProducerState
 from raylog.storage.records import BatchHeader, Columns, check_crc, decode_batch, iter_headers, parse_header, stamp
@@ -42,7 +43,7 @@ class ToyPartition:
     log_end: int = 0
     high_watermark: int = 0
     faults: deque[Fault] = field(default_factory=deque)
-    held: list[tuple[Request, list[int]]] = field(default_factory=list)
+    held: list[tuple[Request, ProduceReply]] = field(default_factory=list)
     lost: list[Request] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     produce_requests: int = 0
@@ -89,12 +90,13 @@ class ToyPartition:
         self.high_watermark = end
         self.forget_unreplicated()
 
-    def end_of_epoch(self, epoch: int) -> list[int]:
+    def end_of_epoch(self, epoch: int) -> OffsetForLeaderEpochReply:
         """The largest leader epoch with records that is not above this one, where it ends, and the log start."""
         headers = [header for header, _ in self.batches]
         known = [header.partition_leader_epoch for header in headers if header.partition_leader_epoch <= epoch]
         later = [header.base_offset for header in headers if header.partition_leader_epoch > epoch]
-        return [known[-1] if known else epoch, later[0] if later else self.log_end, self.log_start]
+        end = later[0] if later else self.log_end
+        return OffsetForLeaderEpochReply(known[-1] if known else epoch, end, self.log_start)
 
     def read(self, offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches from the one that holds `offset`, below the high watermark; at least one if there is one."""

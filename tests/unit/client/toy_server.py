@@ -15,6 +15,41 @@ from typing import Any, Self, TypeVar, cast
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
+from raylog.protocol.admin import (
+    ALTER_TOPIC_CONFIG,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    ELECT_LEADERS,
+    RESUME_BROKER,
+    STOP_BROKER,
+    CreateTopicReply,
+    DescribeClusterReply,
+    DescribedBroker,
+    ElectedPartition,
+    ElectionResult,
+    StopBrokerReply,
+)
+from raylog.protocol.broker import (
+    METADATA,
+    FindCoordinatorReply,
+    InitProducerIdReply,
+    MetadataBroker,
+    MetadataPartition,
+    MetadataReplica,
+    MetadataReply,
+    MetadataTopic,
+)
+from raylog.protocol.message import Empty
+from raylog.protocol.replica import (
+    DELETE_RECORDS,
+    FETCH,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    DeleteRecordsReply,
+    FetchReply,
+    ListOffsetsReply,
+    ProduceReply,
+)
 from raylog.rpc import Connection, Request, RequestConnection, RpcServer
 from tests.unit.client.toy_partition import Fault, ToyPartition
 
@@ -217,85 +252,92 @@ class ToyCluster:
 
     def _on_metadata(self, request: Request) -> None:
         self.informants.append(request.connection)
-        names = list(self.topics) if request.args[0] is None else request.args[0]
-        brokers = [[broker, one.host, one.port, f"node-{broker}"] for broker, one in self.brokers.items()]
-        request.reply(["toy", self.version, brokers, [self._describe(name) for name in names]])
+        asked = METADATA.read_request(request.args).topics
+        names = list(self.topics) if asked is None else asked
+        brokers = [MetadataBroker(broker, one.host, one.port, f"node-{broker}") for broker, one in self.brokers.items()]
+        request.reply(MetadataReply("toy", self.version, brokers, [self._describe(name) for name in names]))
 
-    def _describe(self, name: str) -> list[Any]:
+    def _describe(self, name: str) -> MetadataTopic:
         if name not in self.topics:
-            return [errors.UnknownTopicOrPartition.code, "", name, False, [], {}]
+            code = errors.UnknownTopicOrPartition.code
+            return MetadataTopic(code, "", name, is_internal=False, partitions=[], config={})
         topic_id, config = self.topics[name]
         rows = []
         for one in [one for one in self.partitions.values() if one.topic == name]:
             places = [(broker, self.replicas[name, one.partition, broker]) for broker in one.replicas]
             leader = self.replicas.get((name, one.partition, one.leader))
             host, port = (leader.host, leader.port) if leader is not None else ("", 0)
-            wire_places = [[broker, place.host, place.port] for broker, place in places]
-            isr = one.replicas
-            rows.append([one.partition, one.leader, one.leader_epoch, host, port, one.replicas, isr, wire_places])
-        return [0, topic_id, name, False, rows, config]
+            reached = [MetadataReplica(broker, place.host, place.port) for broker, place in places]
+            row = MetadataPartition(
+                one.partition, one.leader, one.leader_epoch, host, port, one.replicas, one.replicas, reached
+            )
+            rows.append(row)
+        return MetadataTopic(0, topic_id, name, is_internal=False, partitions=rows, config=config)
 
     def _on_init_producer_id(self, request: Request) -> None:
         self.producer_ids += 1
-        request.reply([self.producer_ids, 0])
+        request.reply(InitProducerIdReply(self.producer_ids, 0))
 
     def _on_create_topic(self, request: Request) -> None:
-        name, partitions, factor, assignment, config, validate_only, _ = request.args
-        if validate_only or assignment:
+        asked = CREATE_TOPIC.read_request(request.args)
+        if asked.validate_only or asked.assignments:
             raise errors.InvalidRequest("The toy creates topics only the simple way.")
-        factor = None if factor is None or factor < 1 else factor
-        self._reply_with(
-            request, self._create_topic(name, max(1, partitions or 1), factor, config), lambda found: [found]
-        )
+        factor = None if asked.replication_factor < 1 else asked.replication_factor
+        made = self._create_topic(asked.topic, max(1, asked.num_partitions), factor, dict(asked.configs))
+        self._reply_with(request, made, CreateTopicReply)
 
     def _on_delete_topic(self, request: Request) -> None:
-        self._reply_with(request, self._delete_topic(request.args[0]), lambda _: [])
+        self._reply_with(request, self._delete_topic(DELETE_TOPIC.read_request(request.args).topic), lambda _: Empty())
 
     def _on_alter_topic_config(self, request: Request) -> None:
-        name, changed, deleted = request.args
-        if name not in self.topics:
-            raise errors.UnknownTopicOrPartition(f"There is no topic {name!r}.")
-        config = self.topics[name][1]
-        config.update(changed)
-        for key in deleted:
+        asked = ALTER_TOPIC_CONFIG.read_request(request.args)
+        if asked.topic not in self.topics:
+            raise errors.UnknownTopicOrPartition(f"There is no topic {asked.topic!r}.")
+        config = self.topics[asked.topic][1]
+        config.update(asked.set)
+        for key in asked.delete:
             config.pop(key, None)
         self.version += 1
-        request.reply([])
+        request.reply(Empty())
 
     def _on_elect_leaders(self, request: Request) -> None:
-        wanted, unclean = request.args
-        if wanted is None and unclean:
+        asked = ELECT_LEADERS.read_request(request.args)
+        if asked.partitions is None and asked.unclean:
             raise errors.InvalidRequest("Name the partition.")
         rows = []
         for one in self.partitions.values():
-            asked, strayed = [one.topic, one.partition], one.topic == "strayed"
-            needless = [84, f"{one.topic}-{one.partition} is led as it should be."]
-            if strayed if wanted is None else asked in wanted:
-                rows.append([*asked, *([0, ""] if strayed else needless), one.leader, one.leader_epoch])
+            strayed = one.topic == "strayed"
+            code = 0 if strayed else errors.ElectionNotNeeded.code
+            message = "" if strayed else f"{one.topic}-{one.partition} is led as it should be."
+            if strayed if asked.partitions is None else ElectedPartition(one.topic, one.partition) in asked.partitions:
+                rows.append(ElectionResult(one.topic, one.partition, code, message, one.leader, one.leader_epoch))
         request.reply(rows)
 
     def _on_stop_broker(self, request: Request) -> None:
-        broker, force = request.args
-        if not force:
-            raise errors.StopRefused(f"Broker {broker} was not stopped: --force", leaderless=["flights-0"])
-        self.stopped.add(broker)
-        request.reply([1, ["flights-0"], []])
+        asked = STOP_BROKER.read_request(request.args)
+        if not asked.force:
+            raise errors.StopRefused(f"Broker {asked.broker} was not stopped: --force", leaderless=["flights-0"])
+        self.stopped.add(asked.broker)
+        request.reply(StopBrokerReply(1, ["flights-0"], []))
 
     def _on_resume_broker(self, request: Request) -> None:
-        self.stopped.discard(request.args[0])
-        request.reply([])
+        self.stopped.discard(RESUME_BROKER.read_request(request.args).broker)
+        request.reply(Empty())
 
     def _on_describe_cluster(self, request: Request) -> None:
         brokers = [
-            {"broker": broker, "host": one.host, "port": one.port, "node_id": f"node-{broker}", "online": True}
-            | {"stopped": broker in self.stopped}
+            DescribedBroker(
+                broker=broker, host=one.host, port=one.port, node_id=f"node-{broker}", stopped=broker in self.stopped
+            )
             for broker, one in self.brokers.items()
         ]
-        request.reply({"cluster_id": "toy", "controller_epoch": 1, "brokers": brokers})
+        request.reply(
+            DescribeClusterReply(cluster_id="toy", version=self.version, config={}, controller_epoch=1, brokers=brokers)
+        )
 
     def _on_find_coordinator(self, request: Request) -> None:
         one = next(iter(self.brokers.values()))
-        request.reply([0, one.host, one.port])
+        request.reply(FindCoordinatorReply(0, one.host, one.port))
 
     def _reply_with(self, request: Request, work: Any, shape: Callable[[Any], Any]) -> None:
         async def answer() -> None:
@@ -328,12 +370,13 @@ class ToyCluster:
             elif request.method == "fetch":
                 self._own(asyncio.ensure_future(self._fetch(one, request)))
             elif request.method == "list_offsets":
-                request.reply(self._list_offsets(one, request.args[3]))
+                request.reply(self._list_offsets(one, LIST_OFFSETS.read_request(request.args).timestamp))
             elif request.method == "offset_for_leader_epoch" and self.compares_epochs:
                 self.requests_seen.append(request.method)
-                request.reply(one.end_of_epoch(request.args[3]))
+                request.reply(one.end_of_epoch(OFFSET_FOR_LEADER_EPOCH.read_request(request.args).leader_epoch))
             elif request.method == "delete_records":
-                request.reply([one.delete_records(request.args[3])])
+                before = DELETE_RECORDS.read_request(request.args).before_offset
+                request.reply(DeleteRecordsReply(one.delete_records(before)))
             else:
                 raise errors.InvalidRequest(f"There is no method {request.method!r}.")
 
@@ -353,7 +396,7 @@ class ToyCluster:
         if fault == "cut_before":
             request.connection.abort("cut by the test")
             return
-        answer = [one.append(request.payload), one.log_start]
+        answer = ProduceReply(one.append(request.payload), one.log_start)
         if fault == "hold":
             one.held.append((request, answer))
             return
@@ -371,29 +414,29 @@ class ToyCluster:
             request.reply(answer)
 
     async def _fetch(self, one: ToyPartition, request: Request) -> None:
-        _, _, _, offset, max_bytes, min_bytes, max_wait_ms = request.args[:7]
-        deadline_s = time.monotonic() + max_wait_ms / 1000
+        asked = FETCH.read_request(request.args)
+        deadline_s = time.monotonic() + asked.max_wait_ms / 1000
         while True:
-            if not one.log_start <= offset <= one.log_end:
+            if not one.log_start <= asked.fetch_offset <= one.log_end:
                 found = errors.OffsetOutOfRange(
-                    f"Offset {offset} is not in the log.", start=one.log_start, end=one.high_watermark
+                    f"Offset {asked.fetch_offset} is not in the log.", start=one.log_start, end=one.high_watermark
                 )
                 request.fail(found)
                 return
-            batches = one.read(offset, max_bytes)
+            batches = one.read(asked.fetch_offset, asked.max_bytes)
             left_s = deadline_s - time.monotonic()
-            if sum(map(len, batches)) >= max(1, min_bytes) or left_s <= 0 or not request.is_open:
-                request.reply([one.high_watermark, one.high_watermark, one.log_start], batches)
+            if sum(map(len, batches)) >= max(1, asked.min_bytes) or left_s <= 0 or not request.is_open:
+                request.reply(FetchReply(one.high_watermark, one.high_watermark, one.log_start), batches)
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             one.waiters.append(waiter)
             await asyncio.wait([waiter], timeout=left_s)
 
-    def _list_offsets(self, one: ToyPartition, timestamp_ms: int) -> list[int]:
+    def _list_offsets(self, one: ToyPartition, timestamp_ms: int) -> ListOffsetsReply:
         if timestamp_ms == -1:
-            return [one.high_watermark, -1, one.leader_epoch]
+            return ListOffsetsReply(one.high_watermark, -1, one.leader_epoch)
         if timestamp_ms == -2:
-            return [one.log_start, -1, one.leader_epoch]
+            return ListOffsetsReply(one.log_start, -1, one.leader_epoch)
         rows = [
             (moment, offset)
             for _, found in one.columns()
@@ -404,7 +447,7 @@ class ToyCluster:
             best = max(rows, key=lambda row: (row[0], -row[1]), default=None)
         else:
             best = next((row for row in rows if row[0] >= timestamp_ms), None)
-        return [-1, -1, -1] if best is None else [best[1], best[0], one.leader_epoch]
+        return ListOffsetsReply(-1, -1, -1) if best is None else ListOffsetsReply(best[1], best[0], one.leader_epoch)
 
 
 def _abort_all(endpoint: ToyEndpoint) -> None:

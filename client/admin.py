@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
-
-import msgspec
 
 from raylog.client import runtime
 from raylog.client.cluster import ClusterClient
@@ -20,16 +17,13 @@ from raylog.client.config import AdminConfig, load
 from raylog.client.connections import call
 from raylog.client.descriptions import (
     ClusterDescription,
-    GroupDescription,
-    GroupListing,
-    MemberDescription,
     StoppedBroker,
     TopicDescription,
     describe_cluster,
     describe_topic,
 )
 from raylog.client.features import AsyncFeatures, Features
-from raylog.client.lag import AsyncGroupLag, GroupLag
+from raylog.client.groups import AsyncGroups, Groups
 from raylog.client.moving import AsyncMoving, Moving
 from raylog.core.errors import (
     ClientClosed,
@@ -42,7 +36,6 @@ from raylog.core.errors import (
     did_you_mean,
     from_code,
 )
-from raylog.core.groups.protocol import decode_assignment
 from raylog.core.ids import TopicPartition
 from raylog.protocol.admin import (
     ALTER_TOPIC_CONFIG,
@@ -64,25 +57,15 @@ from raylog.protocol.admin import (
     StopBrokerRequest,
 )
 from raylog.protocol.broker import METADATA, MetadataRequest
-from raylog.protocol.groups import (
-    DELETE_GROUP,
-    DESCRIBE_GROUP,
-    LIST_GROUPS,
-    DeleteGroupRequest,
-    DescribedMember,
-    DescribeGroupRequest,
-    ListGroupsRequest,
-)
 from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
 
 Result = TypeVar("Result")
 
-OFFSETS_TOPIC = "__consumer_offsets"
 CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
+class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -301,47 +284,12 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
         """
         await self.cluster.call_broker(RESUME_BROKER, ResumeBrokerRequest(broker), timeout_s=timeout_s)
 
-    # Cluster and groups
+    # The cluster
 
     async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
         """The cluster as its controller sees it."""
         request = DescribeClusterRequest()
         return describe_cluster(await self.cluster.call_broker(DESCRIBE_CLUSTER, request, timeout_s=timeout_s))
-
-    async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """All groups, sorted by name. Asks every coordinator, and starts those that sleep."""
-        try:
-            topic = await self.cluster.topic(OFFSETS_TOPIC, timeout_s=min(timeout_s, 0.05))
-        except UnknownTopicOrPartition:
-            return []  # nobody has committed or joined anything yet
-        found: set[tuple[str, str, str]] = set()
-        for key in keys_of_each_coordinator(len(topic.partitions)):
-            rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=timeout_s)
-            found.update((row.group_id, row.protocol_type, row.state) for row in rows)
-        return [GroupListing(*row) for row in sorted(found)]
-
-    async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
-        """One group with members and committed offsets. Raises GroupIdNotFound."""
-        request = DescribeGroupRequest(group_id)
-        found = await self.cluster.call_coordinator(group_id, DESCRIBE_GROUP, request, timeout_s=timeout_s)
-        return GroupDescription(
-            found.group,
-            found.state,
-            found.protocol_type,
-            found.protocol,
-            found.generation,
-            found.leader,
-            tuple(_member(row) for row in found.members),
-            {
-                TopicPartition(row.topic, row.partition): row.committed_offset
-                for row in found.offsets
-                if row.committed_offset >= 0
-            },
-        )
-
-    async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
-        """Delete a group without members, and its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
-        await self.cluster.call_coordinator(group_id, DELETE_GROUP, DeleteGroupRequest(group_id), timeout_s=timeout_s)
 
     # Inside
 
@@ -381,7 +329,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroupLag):
             await asyncio.sleep(POLL_S)
 
 
-class Admin(Moving, Features, GroupLag):
+class Admin(Moving, Features, Groups):
     """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
 
     _twin: AsyncAdmin
@@ -474,18 +422,6 @@ class Admin(Moving, Features, GroupLag):
         """See `AsyncAdmin.describe_cluster`."""
         return self._run(lambda: self._twin.describe_cluster(timeout_s=timeout_s))
 
-    def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """See `AsyncAdmin.list_groups`."""
-        return self._run(lambda: self._twin.list_groups(timeout_s=timeout_s))
-
-    def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
-        """See `AsyncAdmin.describe_group`."""
-        return self._run(lambda: self._twin.describe_group(group_id, timeout_s=timeout_s))
-
-    def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
-        """See `AsyncAdmin.delete_group`."""
-        self._run(lambda: self._twin.delete_group(group_id, timeout_s))
-
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
         if not self._is_closed:
@@ -514,22 +450,3 @@ class Admin(Moving, Features, GroupLag):
         if self._is_closed:
             raise ClientClosed("This Admin was closed; make a new one.")
         return self._runtime.run(work())
-
-
-def keys_of_each_coordinator(partitions: int) -> list[str]:
-    """One group name for each partition of the offsets topic that hashes to it, as brokers hash (CRC-32)."""
-    keys: dict[int, str] = {}
-    number = 0
-    while len(keys) < partitions:
-        keys.setdefault(zlib.crc32(str(number).encode()) % partitions, str(number))
-        number += 1
-    return [keys[index] for index in range(partitions)]
-
-
-def _member(row: DescribedMember) -> MemberDescription:
-    raw = row.assignment
-    try:
-        assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
-    except (ValueError, TypeError):
-        assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned))

@@ -6,22 +6,18 @@ Behind `Admin.group_lag` and `raylog group describe`. May touch: the network thr
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from raylog.client.cluster import ClusterClient
-from raylog.client.descriptions import GroupDescription
 from raylog.client.failures import as_raylog_error
 from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.replica import FETCH, FetchRequest
 from raylog.rpc.framing import Buffer
 from raylog.storage.records import TIMESTAMP_TYPE_BIT, iter_headers, open_batch
-
-Result = TypeVar("Result")
 
 AT_ONCE: Final = 64
 """So many partitions are asked at the same time: each answer with a time may hold a whole batch."""
@@ -126,42 +122,3 @@ def timestamp_at(batches: Buffer, offset: int) -> int | None:
         if at < opened.rows:
             return opened.timestamps()[at]
     return None
-
-
-class AsyncGroupLag:
-    """What `AsyncAdmin` knows about lag."""
-
-    cluster: ClusterClient
-
-    async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
-        """See `AsyncAdmin.describe_group`."""
-        raise NotImplementedError  # the admin's own
-
-    async def group_lag(
-        self, group: str | GroupDescription, *, timeout_s: float = 30.0
-    ) -> dict[TopicPartition, PartitionLag]:
-        """How far a group is behind in each partition that it has committed or is reading, in records and in seconds.
-
-        A partition that cannot be asked has its error in the answer. Raises GroupIdNotFound.
-        """
-        found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
-        committed: dict[TopicPartition, int | None] = dict.fromkeys(
-            each for member in found.members for each in member.assignment
-        )
-        committed.update(found.offsets)
-        return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=timeout_s)
-
-
-class GroupLag:
-    """What `Admin` knows about lag."""
-
-    _twin: AsyncGroupLag
-
-    def group_lag(
-        self, group: str | GroupDescription, *, timeout_s: float = 30.0
-    ) -> dict[TopicPartition, PartitionLag]:
-        """See `AsyncAdmin.group_lag`."""
-        return self._run(lambda: self._twin.group_lag(group, timeout_s=timeout_s))
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        raise NotImplementedError  # the admin's own

@@ -4,7 +4,8 @@ import zlib
 
 import pytest
 
-from raylog.client.admin import Admin, AsyncAdmin, keys_of_each_coordinator
+from raylog.client.admin import Admin, AsyncAdmin
+from raylog.client.groups import keys_of_each_coordinator
 from raylog.core.errors import (
     ClientClosed,
     ElectionNotNeeded,

@@ -50,6 +50,8 @@ class VirtualDisk:
         self.draw = random.Random(seed)
         self.sector = sector
         self.faults = Faults()
+        self.device = 0
+        """The number by which `stat` tells it from other disks."""
         self.dead = False
         self.lives = 0
         """How often all descriptors became invalid."""
@@ -195,7 +197,7 @@ class VirtualDisk:
         """As `os.mkdir`."""
         self.require()
         parent = self._folder(path.parent)
-        if path.name in parent.entries:
+        if not path.name or path.name in parent.entries:
             raise failure(errno.EEXIST, path)
         self._rename((parent, path.name, Folder(self._number(), 0o40000 | mode)))
 

@@ -66,6 +66,7 @@ class VirtualFileSystem:
     def mount(self, point: Path, disk: VirtualDisk) -> None:
         """Have `disk` hold everything below `point`, in place of the disk that was there."""
         self._disks[str(point)] = disk
+        disk.device = len(self._disks)
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -241,4 +242,4 @@ def _require_alive() -> None:
 
 def _status(disk: VirtualDisk, node: Node) -> Status:
     size = len(node.content) if isinstance(node, File) else 0
-    return _Status(node.mode, os.geteuid(), size, id(disk), node.number)
+    return _Status(node.mode, os.geteuid(), size, disk.device, node.number)

@@ -35,6 +35,17 @@ RESTART_S: Final = (0.15, 1.2)
 """How long Ray takes to start a process again."""
 POLL_S: Final = 0.02
 
+
+def host_of(broker: int) -> str:
+    """Return the host of a broker's node."""
+    return f"127.0.0.{10 + broker}"
+
+
+def folder_of(root: Path, broker: int) -> Path:
+    """Return the data directory of a broker."""
+    return root / f"broker-{broker}"
+
+
 Server = Any
 """A shipped server: ``start``, ``stop`` and ``endpoint``."""
 
@@ -79,7 +90,7 @@ class Cluster:
 
     def host(self, broker: int) -> str:
         """Return the host of a broker's node."""
-        return f"127.0.0.{10 + broker}"
+        return host_of(broker)
 
     @property
     def hosts(self) -> list[str]:
@@ -91,7 +102,7 @@ class Cluster:
     def start(self) -> None:
         """Found the cluster: its voters' directories, the brokers, the controller."""
         for broker in self.voters:
-            make_founder(self.root / f"broker-{broker}")
+            make_founder(folder_of(self.root, broker))
         for broker in range(1, self.brokers + 1):
             self._start_broker(broker)
         self._ensure("controller", tuple(self.hosts), self._new_controller)
@@ -102,7 +113,7 @@ class Cluster:
         def make(process: SimProcess) -> BrokerServer:
             spec = BrokerSpec(
                 broker=broker,
-                folder=self.root / f"broker-{broker}",
+                folder=folder_of(self.root, broker),
                 secret=SECRET,
                 cluster_id=CLUSTER_ID,
                 node_id=host,

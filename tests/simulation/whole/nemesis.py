@@ -196,6 +196,8 @@ class Nemesis:
         for actor in list(self._world.cluster.actors.values()):
             if actor.process is not None and actor.process.host == host:
                 actor.process.kill("its node lost power")
+        if self._world.disks is not None:
+            self._world.disks.lose_power(host)
 
     def _power_on(self, host: str) -> None:
         if host in self._network.down:

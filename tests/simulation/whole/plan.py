@@ -10,7 +10,9 @@ WHOLE: Final = "whole"
 """Faults of all kinds, anywhere."""
 MINORITY: Final = "whole-minority"
 """One node is lost for nearly all of the run, and nothing else happens: everything has to go on."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY)
+DISK: Final = "whole-disk"
+"""Faults of all kinds on virtual disks, which lose at each loss of power what was not synced."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class Plan:
     power_cuts: bool
     loses_one: bool = False
     """Whether one node is lost, and nothing else goes wrong."""
+    disks: bool = False
+    """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
 
     def producer_options(self, chance: random.Random) -> dict[str, Any]:
@@ -66,6 +70,8 @@ def draw(profile: str, seed: int) -> Plan:
     plan = _draw(profile, seed)
     if profile == MINORITY:
         return replace(plan, loses_one=True, fault_pause_s=0.0, work_s=40.0, send_pause_s=1.0, members=2)
+    if profile == DISK:
+        return replace(plan, disks=True, power_cuts=True)
     return plan
 
 

@@ -44,10 +44,10 @@ def shipped_modules() -> list[types.ModuleType]:
     return [module for name, module in sorted(sys.modules.items()) if name.startswith("raylog.")]
 
 
-def bind(scheduler: Scheduler, network: Network) -> None:
-    """Bind the shipped modules to a world."""
+def bind(scheduler: Scheduler, network: Network, system: object = filesystem) -> None:
+    """Bind the shipped modules to a world, and storage to its file system."""
     blocking.bind(network.threads)
-    files = HostFiles(scheduler)
+    files = HostFiles(scheduler, system)
     shims = _shims(scheduler, network, files)
     for module in shipped_modules():
         for name, value in list(vars(module).items()):
@@ -143,16 +143,17 @@ def _clock(scheduler: Scheduler, network: Network) -> dict[str, Any]:
 class HostFiles:
     """The host's files, each open one the matter of a process: its kernel closes them when it is killed."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        """One for all processes of a world."""
+    def __init__(self, scheduler: Scheduler, system: object) -> None:
+        """One for all processes of a world, above the operating system or virtual disks."""
         self._scheduler = scheduler
+        self._open, self._close, self._sync = (getattr(system, name) for name in ("open", "close", "fdatasync"))
         for name in filesystem.CALLS:
             if not hasattr(self, name):
-                setattr(self, name, getattr(filesystem, name))
+                setattr(self, name, getattr(system, name))
 
     def open(self, path: filesystem.Place, flags: int, mode: int = 0o777) -> int:
         """As `os.open`."""
-        descriptor = os.open(path, flags, mode)
+        descriptor: int = self._open(path, flags, mode)
         if self._scheduler.current is not None and path != os.devnull:
             self._scheduler.current.descriptors[descriptor] = None
         return descriptor
@@ -161,11 +162,11 @@ class HostFiles:
         """As `os.close`."""
         if self._scheduler.current is not None:
             self._scheduler.current.descriptors.pop(descriptor, None)
-        os.close(descriptor)
+        self._close(descriptor)
 
     def fdatasync(self, descriptor: int) -> None:
         """As `os.fdatasync`; takes its time in a thread."""
         thread = self._scheduler.thread
         if thread is not None:
             thread.sleep(self._scheduler.between(0.000_1, 0.001_5))
-        os.fdatasync(descriptor)
+        self._sync(descriptor)

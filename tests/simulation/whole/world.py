@@ -25,6 +25,7 @@ from tests.simulation.whole.clients import (
     Reader,
 )
 from tests.simulation.whole.cluster import Cluster
+from tests.simulation.whole.disks import NodeDisks
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.network import Network
 from tests.simulation.whole.plan import Plan
@@ -47,7 +48,8 @@ class World:
         self.seed, self.plan = seed, plan
         self.scheduler = Scheduler(seed)
         self.network = Network(self.scheduler)
-        ports.bind(self.scheduler, self.network)
+        self.disks = NodeDisks(self.scheduler, root, plan.brokers) if plan.disks else None
+        ports.bind(self.scheduler, self.network, *([] if self.disks is None else [self.disks.files]))
         self.books = Books()
         self.cluster = Cluster(
             self.scheduler, self.network, root, brokers=plan.brokers, voters=plan.voters, config=plan.config

@@ -21,6 +21,7 @@ from tests.simulation.controller import ControllerNode
 from tests.simulation.disk import VirtualLog
 from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.planted_admin import ADMIN_BUGS
+from tests.simulation.planted_metadata import METADATA_BUGS
 from tests.simulation.planted_moves import MOVE_BUGS
 from tests.simulation.planted_survivor import SURVIVOR_BUGS
 from tests.simulation.replica import ReplicaProcess
@@ -268,7 +269,7 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
-EVERY_BUG = PLANTED + MOVE_BUGS + SURVIVOR_BUGS + ADMIN_BUGS + GROUP_BUGS + STORAGE_BUGS + TOO_DEEP
+EVERY_BUG = PLANTED + MOVE_BUGS + SURVIVOR_BUGS + ADMIN_BUGS + METADATA_BUGS + GROUP_BUGS + STORAGE_BUGS + TOO_DEEP
 
 
 def bug(name: str) -> Planted:

@@ -68,8 +68,8 @@ class World:
         """What was ever committed, by its first offset."""
         self.image = MetadataImage()
         """What all that is committed adds up to."""
-        self._states: dict[int, list[MetadataRecord]] = {}
-        """The image behind each committed batch, by its version."""
+        self._verified: set[tuple[int, bytes]] = set()
+        """Snapshots that were compared with what is committed."""
         self.winners: dict[int, SimController] = {}
         self.losses = 0
         self.wins = 0
@@ -134,10 +134,15 @@ class World:
             raise Broken(f"{disk.identity} takes batches of epoch {request.epoch} and has promised {disk.promised}")
         log = sender.runner
         start = 0 if log.snapshot is None else log.snapshot.end
-        if disk.promised == request.epoch and matched > disk.start and matched > start:
-            mine = next((batch for batch in reversed(disk.batches) if batch[0].end == matched), None)
-            if mine is None or mine not in log.batches:
-                raise Broken(f"{disk.identity} confirms {matched} to {sender.name}, and has {mine} there")
+        start = max(start, disk.start)
+        if disk.promised != request.epoch or matched <= start:
+            return
+        mine, theirs = (
+            [batch for batch in batches if start <= batch[0].start and batch[0].end <= matched]
+            for batches in (disk.batches, log.batches)
+        )
+        if mine != theirs or mine[-1][0].end != matched:
+            raise Broken(f"{disk.identity} confirms {matched} to {sender.name}, and has {mine} for {theirs}")
 
     @property
     def decided(self) -> int:
@@ -154,13 +159,24 @@ class World:
                 if batch[0].start != self.image.version:
                     raise Broken(f"{batch[0]} is committed behind {self.image.version}")
                 for record in records_of(batch[1]):
-                    self.image.apply(record)
-                self._states[self.image.version] = self.image.to_records()
+                    self.apply(record)
+
+    def apply(self, record: MetadataRecord) -> None:
+        """A record is committed."""
+        self.image.apply(record)
 
     def is_snapshot(self, snapshot: MetadataSnapshot) -> None:
         """I10: a voter lets go of what a snapshot replaces, so it has to be what is committed."""
-        if self._states.get(snapshot.end) != snapshot.image().to_records():
+        if (snapshot.end, snapshot.batches) in self._verified:
+            return
+        image = MetadataImage()
+        for batch in self.committed.values():
+            if batch[0].end <= snapshot.end:
+                for record in records_of(batch[1]):
+                    image.apply(record)
+        if image.version != snapshot.end or image.to_records() != snapshot.image().to_records():
             raise Broken(f"a snapshot ends at {snapshot.end}, and is not what is committed there")
+        self._verified.add((snapshot.end, snapshot.batches))
 
     def holds(self, identity: str, epoch: int, end: int) -> None:
         """Note what a copy confirms to the proposer of an epoch."""

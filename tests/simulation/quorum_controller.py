@@ -29,6 +29,9 @@ _BATCH_BYTES = 130
 class SimController:
     """One life of a controller: ports and listener of its runner."""
 
+    DECIDES = True
+    """Whether it decides something now and then, and has the voters that the world wants."""
+
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name, self.alive = world, name, True
         self.proposer = proposer_of(world.planted)(
@@ -62,7 +65,7 @@ class SimController:
             return
         world, runner = self.world, self.runner
         self.when_awake(self._turn)
-        if self.leads and not world.quiet and world.random.random() < 0.3:
+        if self.DECIDES and self.leads and not world.quiet and world.random.random() < 0.3:
             self.decide(f"{self.name} at {world.now_ms}")
         if self.leads:
             runner.offer(self.image)
@@ -74,7 +77,7 @@ class SimController:
             self.looks = None
             runner.brokers_found(frozenset(world.numbers))
         runner.tick()
-        if self.leads and self.wanted != world.wanted:
+        if self.DECIDES and self.leads and self.wanted != world.wanted:
             self.wanted = world.wanted
             runner.want_voters(sorted(self.wanted))
 

@@ -1,8 +1,9 @@
 """One seed of one profile, in whichever world the profile belongs to, and what came of it.
 
-Five worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), the
-metadata's voters (``quorum.py``), the log on a virtual disk (``storage``), and all of the cluster together with the
-clients (``whole``). Called by the command, the stories and the tests.
+Six worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), the
+metadata's voters (``quorum.py``), controllers on their voters (``metadata_world.py``), the log on a virtual disk
+(``storage``), and all of the cluster together with the clients (``whole``). Called by the command, the stories and the
+tests.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from raylog.core.invariants import InvariantBroken
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
+from tests.simulation.metadata_world import play as play_metadata
 from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
 from tests.simulation.quorum_disk import Broken
 from tests.simulation.quorum_play import play as play_quorum
@@ -28,8 +30,9 @@ from tests.simulation.world import Violation
 
 REBALANCE_STORM = "rebalance-storm"
 VOTERS = "voters"
+METADATA = "metadata"
 ALL = "all"
-ALL_PROFILES = tuple(sorted((*PROFILES, REBALANCE_STORM, STORAGE, VOTERS, *WHOLE_PROFILES)))
+ALL_PROFILES = tuple(sorted((*PROFILES, METADATA, REBALANCE_STORM, STORAGE, VOTERS, *WHOLE_PROFILES)))
 """Every profile of every world; ``all`` runs them one after another."""
 
 
@@ -45,8 +48,8 @@ def run_seed(
     Without ``validate`` the machines do not check themselves at each step, and the checkers outside are on their own.
     ``faults``, in place of those the seed draws, are for partitions only.
     """
-    if profile == VOTERS:
-        return _run_voters(seed)
+    if profile in (VOTERS, METADATA):
+        return _run_quorum(seed, profile)
     if profile == STORAGE:
         return run_storage(seed)
     if profile in WHOLE_PROFILES:
@@ -94,20 +97,20 @@ def _collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def _run_voters(seed: int) -> Result:
-    """Every third seed is hasty: faults follow so closely that controllers are gone before they have done much."""
+def _run_quorum(seed: int, profile: str) -> Result:
+    """Run voters, or controllers on voters. Every third seed of the first is hasty: controllers do not live long."""
     began = time.process_time()
     violation: Violation | None = None
     events = wins = decided = trace = 0
     try:
-        world = play_quorum(seed, hasty=seed % 3 == 0)
+        world = play_metadata(seed) if profile == METADATA else play_quorum(seed, hasty=seed % 3 == 0)
         events, wins, decided = world.count, world.wins, world.decided
         trace = zlib.crc32(repr(world.committed).encode())
     except (Broken, InvariantBroken) as found:
-        violation = Violation("I5 or I10", str(found))
+        violation = Violation("metadata" if profile == METADATA else "I5 or I10", str(found))
     return Result(
         seed=seed,
-        profile=VOTERS,
+        profile=profile,
         violation=violation,
         story=[] if violation is None else [f"VIOLATION {violation}"],
         events=events,

@@ -28,7 +28,9 @@ def trace_under(hash_seed: str, profile: str, seed: int) -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith("trace "))
 
 
-@pytest.mark.parametrize(("profile", "seed"), [("swarm", 3), ("disk", 8), ("rebalance-storm", 5), ("voters", 4)])
+@pytest.mark.parametrize(
+    ("profile", "seed"), [("swarm", 3), ("disk", 8), ("rebalance-storm", 5), ("voters", 4), ("metadata", 2)]
+)
 def test_the_trace_of_a_seed_does_not_depend_on_the_hash_seed(profile: str, seed: int) -> None:
     assert trace_under("1", profile, seed) == trace_under("2", profile, seed)
 

@@ -88,7 +88,7 @@ class Asked:
 
     def _answer(self, result: object, error: RaylogError | None) -> None:
         if self._is_answered:
-            raise Violation("I15", f"{self.method} of {self.member_id!r} is answered twice")
+            raise Violation("L6", f"{self.method} of {self.member_id!r} is answered twice")
         self._is_answered = True
         if self.decided is not (result if error is None else error) and not isinstance(error, _UNDECIDED):
             raise Violation("I15", f"{self.method} of {self.member_id!r} is answered, but not as the machine decided")
@@ -200,7 +200,7 @@ class Coordinator:
                     self.runner.end()
                     self.runner = None
                     if self.alive and self._requests:
-                        raise Violation("L2", "requests are left without an answer when groups are loaded again")
+                        raise Violation("L1", "requests are left without an answer when groups are loaded again")
                 self.world.after(_RELOAD_US, self._load_again, loads)
 
         return outcome
@@ -269,7 +269,7 @@ class Coordinator:
                 self._nothing_is_overdue()
                 self.runner.tick()
                 if self.alive and any(asked.is_deserted for asked in self._requests.values()):
-                    raise Violation("L2", "a request is kept whose sender has gone")
+                    raise Violation("L1", "a request is kept whose sender has gone")
 
     def _nothing_is_overdue(self) -> None:
         """Each request is answered in time as long as its coordinator runs and its connection stands."""
@@ -278,7 +278,7 @@ class Coordinator:
             waits = asked.method in ("join_group", "sync_group")
             limit_ms = _ANSWER_MS + (faults.rebalance_timeout_ms + faults.initial_rebalance_delay_ms if waits else 0)
             if now_ms - max(asked.came_ms, awake_ms) > limit_ms and not asked.is_deserted:
-                raise Violation("L2", f"{asked.method} of {asked.member_id!r} is not answered in {limit_ms} ms")
+                raise Violation("L1", f"{asked.method} of {asked.member_id!r} is not answered in {limit_ms} ms")
 
     # ------------------------------------------------------------ what its machine does
 

@@ -204,7 +204,7 @@ GROUP_BUGS = (
     ),
     _bug(
         "syncs are forgotten when another round begins",
-        "L2",
+        "L1",
         rebalance,
         "_begin_round",
         sabotage.forget_syncs(rebalance._begin_round),
@@ -244,7 +244,7 @@ GROUP_BUGS = (
     _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),
     _bug("rows that do not fit are lost", "I15", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
     _bug("rows count as stored when they are decided", "I15", RowQueue, "durable_end", lambda self: self._end),
-    _bug("requests of senders that have gone stay parked", "L2", RequestTable, "take_deserted", lambda self: []),
+    _bug("requests of senders that have gone stay parked", "L1", RequestTable, "take_deserted", lambda self: []),
     _bug(
         "an answer goes to an earlier request",
         "I15",
@@ -254,7 +254,7 @@ GROUP_BUGS = (
     ),
     _bug(
         "requests are not answered when groups are loaded again",
-        "L2",
+        "L1",
         RequestTable,
         "fail_all",
         lambda self, error: None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.peers.processes import Unavailable
+
 
 class Peer(Protocol):
     """A server that can be measured. Every method may raise `processes.Unavailable`."""
@@ -48,3 +50,28 @@ class Peer(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""
+
+
+class WithoutFailover:
+    """What the peers share of which no process is killed: nothing takes over, or it is measured against Kafka alone."""
+
+    _root: Path
+
+    def pids(self) -> list[int]:
+        """All processes of the server."""
+        raise NotImplementedError
+
+    def replica_pids(self) -> list[int]:
+        """The same."""
+        return self.pids()
+
+    def kill_leader(self, topic: str) -> None:
+        """Not measured."""
+        raise Unavailable(f"failover is measured against Kafka alone, not for {topic}")
+
+    def heal(self) -> None:
+        """Nothing was killed."""
+
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return self._root

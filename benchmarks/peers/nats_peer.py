@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.optional import module, version_of
+from benchmarks.peers.base import WithoutFailover
 from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
 
 
-class Nats:
+class Nats(WithoutFailover):
     """A cluster of nats-server processes."""
 
     name = "nats"
@@ -96,21 +97,6 @@ class Nats:
     def pids(self) -> list[int]:
         """The processes."""
         return [one.pid for one in self._servers]
-
-    def replica_pids(self) -> list[int]:
-        """The processes."""
-        return self.pids()
-
-    def kill_leader(self, topic: str) -> None:
-        """Not measured."""
-        raise Unavailable(f"failover of {topic} is measured against Kafka alone")
-
-    def heal(self) -> None:
-        """Nothing was killed."""
-
-    def folder(self) -> Path:
-        """Where the streams lie."""
-        return self._root
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

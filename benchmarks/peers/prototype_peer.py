@@ -6,10 +6,11 @@ import contextlib
 from pathlib import Path
 
 from benchmarks import prototype
+from benchmarks.peers.base import WithoutFailover
 from benchmarks.peers.processes import Unavailable
 
 
-class Prototype:
+class Prototype(WithoutFailover):
     """Servers of `benchmarks.prototype`, one for each topic."""
 
     name = "prototype"
@@ -50,21 +51,6 @@ class Prototype:
     def pids(self) -> list[int]:
         """The servers' processes."""
         return [one.pid for one in self._running.values()]
-
-    def replica_pids(self) -> list[int]:
-        """The same."""
-        return self.pids()
-
-    def kill_leader(self, topic: str) -> None:
-        """Nobody would take over."""
-        raise Unavailable(f"nobody would take over {topic}")
-
-    def heal(self) -> None:
-        """Nothing was killed."""
-
-    def folder(self) -> Path:
-        """Where its files lie."""
-        return self._root
 
     def describe(self) -> dict[str, str]:
         """What it leaves out is in the module's words."""

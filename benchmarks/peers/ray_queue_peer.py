@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.optional import version_of
+from benchmarks.peers.base import WithoutFailover
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.raylog_peer import Raylog
 
 
-class RayQueue:
+class RayQueue(WithoutFailover):
     """A queue in Raylog's Ray; it has no server of its own."""
 
     name = "ray.util.queue"
@@ -46,13 +47,6 @@ class RayQueue:
     def replica_pids(self) -> list[int]:
         """There are none."""
         return []
-
-    def kill_leader(self, topic: str) -> None:
-        """Nobody would take over."""
-        raise Unavailable(f"the queue {topic} ends with its process")
-
-    def heal(self) -> None:
-        """Nothing was killed."""
 
     def folder(self) -> Path:
         """It has none; Raylog's is given."""

@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 from benchmarks.optional import module, version_of
+from benchmarks.peers.base import WithoutFailover
 from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
 
 
-class Redis:
+class Redis(WithoutFailover):
     """One redis-server."""
 
     name = "redis"
@@ -67,21 +68,6 @@ class Redis:
     def pids(self) -> list[int]:
         """The process."""
         return [] if self._server is None else [self._server.pid]
-
-    def replica_pids(self) -> list[int]:
-        """The process."""
-        return self.pids()
-
-    def kill_leader(self, topic: str) -> None:
-        """There is no other to take over."""
-        raise Unavailable(f"nobody would take over {topic}")
-
-    def heal(self) -> None:
-        """Nothing was killed."""
-
-    def folder(self) -> Path:
-        """Where its file lies."""
-        return self._root
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

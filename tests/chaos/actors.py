@@ -38,9 +38,22 @@ class RayActors:
         self._topic = setup.topic
         self._partitions = setup.partitions
         self._brokers = setup.brokers
+        self._cluster: raylog.Cluster | None = None
         self._paused: set[int] = set()
         self.remarks: list[str] = []
         self.faults: Mapping[str, Strike] = {kind: partial(strike, self) for kind, strike in ACTOR_FAULTS.items()}
+
+    def stop(self) -> None:
+        """Stop the cluster; Ray goes on."""
+        if self._cluster is not None:
+            cluster, self._cluster = self._cluster, None
+            cluster.stop()
+
+    def secret(self) -> str:
+        """Return the cluster's secret."""
+        if self._cluster is None:
+            raise NoTarget("the cluster does not run")
+        return self._cluster.secret()
 
     def release(self) -> None:
         """Continue whatever is paused."""

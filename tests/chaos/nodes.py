@@ -41,7 +41,6 @@ class RayNodes(RayActors):
     def __init__(self, setup: Setup) -> None:
         """Nothing is started yet."""
         super().__init__(setup)
-        self._cluster: raylog.Cluster | None = None
         self._ray: Any = None
         self._nodes: dict[str, Any] = {}
         self._paused_raylets: set[int] = set()
@@ -82,18 +81,6 @@ class RayNodes(RayActors):
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
         )
-
-    def stop(self) -> None:
-        """Stop the cluster; Ray goes on."""
-        if self._cluster is not None:
-            cluster, self._cluster = self._cluster, None
-            cluster.stop()
-
-    def secret(self) -> str:
-        """Return the cluster's secret."""
-        if self._cluster is None:
-            raise NoTarget("the cluster does not run")
-        return self._cluster.secret()
 
     def close(self) -> None:
         """Stop the cluster and every raylet."""

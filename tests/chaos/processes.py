@@ -27,7 +27,6 @@ class OneNode(RayActors):
     def __init__(self, setup: Setup, *, full_disk: bool = True) -> None:
         """Mount the small disk: Ray's processes have to inherit it."""
         super().__init__(setup)
-        self._cluster: raylog.Cluster | None = None
         self._filled: set[Path] = set()
         self._small = broker_folder(setup.root, SMALL_BROKER)
         remark = small_disk.mount(self._small) if full_disk else "no small disk was asked for"
@@ -53,18 +52,6 @@ class OneNode(RayActors):
         self._cluster = raylog.start(
             setup.root, brokers=setup.brokers, config=setup.config, address="local", timeout_s=setup.start_s
         )
-
-    def stop(self) -> None:
-        """Stop the cluster; Ray goes on."""
-        if self._cluster is not None:
-            cluster, self._cluster = self._cluster, None
-            cluster.stop()
-
-    def secret(self) -> str:
-        """Return the cluster's secret."""
-        if self._cluster is None:
-            raise NoTarget("the cluster does not run")
-        return self._cluster.secret()
 
     def close(self) -> None:
         """Stop the cluster and Ray."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from raylog.actors.controller_link import ControllerLink
 from raylog.rpc import Connection, Reply, Request, RpcServer
@@ -48,6 +49,22 @@ def link_to(find: Callable[[], Awaitable[tuple[str, int]]], heartbeat_s: float =
     )
 
 
+@asynccontextmanager
+async def linked(
+    find: Callable[[], Awaitable[tuple[str, int]]], *controllers: Controller, heartbeat_s: float = BEAT_S
+) -> AsyncIterator[ControllerLink]:
+    """A link that has connected to what ``find`` returns; it and the controllers are closed in the end."""
+    link = link_to(find, heartbeat_s)
+    link.start()
+    try:
+        await link.wait_connected(5)
+        yield link
+    finally:
+        await link.stop()
+        for controller in controllers:
+            await controller.server.close()
+
+
 async def test_a_controller_that_went_silent_is_left_for_one_that_serves() -> None:
     first, second = Controller(silent=True), Controller(silent=False)
     places = [await first.server.start(), await second.server.start()]
@@ -56,17 +73,10 @@ async def test_a_controller_that_went_silent_is_left_for_one_that_serves() -> No
     async def find() -> tuple[str, int]:
         return place
 
-    link = link_to(find)
-    link.start()
-    try:
-        await link.wait_connected(5)
+    async with linked(find, first, second) as link:
         assert (first.registered, second.registered) == (1, 0)
         place = places[1]
         await eventually(lambda: second.registered == 1 and link.is_connected)
-    finally:
-        await link.stop()
-        await first.server.close()
-        await second.server.close()
 
 
 async def test_a_controller_that_is_paused_keeps_its_connections() -> None:
@@ -81,16 +91,10 @@ async def test_a_controller_that_is_paused_keeps_its_connections() -> None:
             looked += 1
             return place if looked == 1 else paused.getsockname()[:2]
 
-        link = link_to(find)
-        link.start()
-        try:
-            await link.wait_connected(5)
+        async with linked(find, controller) as link:
             await eventually(lambda: looked >= 3)
             assert link.is_connected
             assert controller.registered == 1
-        finally:
-            await link.stop()
-            await controller.server.close()
 
 
 async def test_a_controller_that_answers_is_never_looked_for_again() -> None:
@@ -103,15 +107,9 @@ async def test_a_controller_that_answers_is_never_looked_for_again() -> None:
         looked += 1
         return place
 
-    link = link_to(find, PATIENT_BEAT_S)
-    link.start()
-    try:
-        await link.wait_connected(5)
+    async with linked(find, controller, heartbeat_s=PATIENT_BEAT_S):
         await asyncio.sleep(5 * PATIENT_BEAT_S)  # nothing is to happen in this time
         assert (looked, controller.registered) == (1, 1)
-    finally:
-        await link.stop()
-        await controller.server.close()
 
 
 async def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> None:
@@ -126,13 +124,8 @@ async def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> Non
             raise ZeroDivisionError
         return place
 
-    link = link_to(find)
-    link.start()
-    try:
-        await link.wait_connected(5)
-    finally:
-        await link.stop()
-        await controller.server.close()
+    async with linked(find, controller) as link:
+        assert link.is_connected
 
 
 def test_states_behind_the_answer_to_a_registration_come_after_it_and_in_order() -> None:

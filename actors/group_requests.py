@@ -112,6 +112,16 @@ def _offset_fetch(args: groups.OffsetFetchRequest, number: int, now_ms: int) -> 
     )
 
 
+def _offset_delete(args: groups.OffsetDeleteRequest, number: int, now_ms: int) -> ev.Event:
+    return ev.OffsetDeleteReceived(
+        cause="offset_delete",
+        now_ms=now_ms,
+        request=number,
+        group=args.group_id,
+        partitions=[(row.topic_id, row.topic, row.partition) for row in args.partitions],
+    )
+
+
 def _list(args: groups.ListGroupsRequest, number: int, now_ms: int) -> ev.Event:
     return ev.ListGroupsReceived(cause="list_groups", now_ms=now_ms, request=number)
 
@@ -131,6 +141,7 @@ BUILDERS: Final[Mapping[type[Message], Callable[[Any, int, int], ev.Event]]] = {
     groups.LeaveGroupRequest: _leave,
     groups.OffsetCommitRequest: _offset_commit,
     groups.OffsetFetchRequest: _offset_fetch,
+    groups.OffsetDeleteRequest: _offset_delete,
     groups.ListGroupsRequest: _list,
     groups.DescribeGroupRequest: _describe,
     groups.DeleteGroupRequest: _delete,

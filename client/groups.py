@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,10 +22,15 @@ from raylog.protocol.groups import (
     DELETE_GROUP,
     DESCRIBE_GROUP,
     LIST_GROUPS,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
     DeleteGroupRequest,
     DescribedMember,
     DescribeGroupRequest,
     ListGroupsRequest,
+    OffsetDeleteRequest,
+    OffsetFetchPartition,
+    OffsetFetchRequest,
 )
 
 Result = TypeVar("Result")
@@ -73,6 +78,24 @@ class AsyncGroups:
         """Delete a group without members, and its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
         await self.cluster.call_coordinator(group_id, DELETE_GROUP, DeleteGroupRequest(group_id), timeout_s=timeout_s)
 
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0
+    ) -> None:
+        """Delete the offsets that a group without members has committed for these (topic, partition).
+
+        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup.
+        """
+        named = set(partitions)
+        wanted = OffsetFetchRequest(group_id, None)
+        held = await self.cluster.call_coordinator(group_id, OFFSET_FETCH, wanted, timeout_s=timeout_s)
+        rows = [
+            OffsetFetchPartition(row.topic_id, row.topic, row.partition)
+            for row in held
+            if (row.topic, row.partition) in named
+        ]
+        request = OffsetDeleteRequest(group_id, rows)
+        await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=timeout_s)
+
     async def group_lag(
         self, group: str | GroupDescription, *, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionLag]:
@@ -104,6 +127,10 @@ class Groups:
     def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
         """See `AsyncAdmin.delete_group`."""
         self._run(lambda: self._twin.delete_group(group_id, timeout_s))
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.delete_offsets`."""
+        self._run(lambda: self._twin.delete_offsets(group_id, partitions, timeout_s=timeout_s))
 
     def group_lag(
         self, group: str | GroupDescription, *, timeout_s: float = 30.0

@@ -154,7 +154,7 @@ class OffsetCommitResult(Message, frozen=True):
 
 
 class OffsetFetchPartition(Message, frozen=True):
-    """A partition in a request for committed offsets."""
+    """A partition in a request about committed offsets."""
 
     topic_id: str
     topic: str
@@ -180,6 +180,21 @@ class OffsetFetchResult(Message, frozen=True):
     committed_offset: Int64
     committed_leader_epoch: Int64
     committed_metadata: str
+
+
+class OffsetDeleteRequest(Message, frozen=True):
+    """Delete committed offsets of a group without members; one that was not committed is none."""
+
+    group_id: str
+    partitions: Sequence[OffsetFetchPartition]
+
+
+class OffsetDeleteResult(Message, frozen=True):
+    """``error_code`` 0: no offset is committed any more."""
+
+    topic: str
+    partition: Int64
+    error_code: Int64
 
 
 class ListGroupsRequest(Message, frozen=True):
@@ -271,6 +286,7 @@ HEARTBEAT: Final = Method("heartbeat", HeartbeatRequest, Empty, CLIENT)
 LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], CLIENT)
 OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], CLIENT)
 OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], CLIENT)
+OFFSET_DELETE: Final = Method("offset_delete", OffsetDeleteRequest, list[OffsetDeleteResult], CLIENT)
 LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)
 DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, CLIENT)
 DELETE_GROUP: Final = Method("delete_group", DeleteGroupRequest, Empty, CLIENT)
@@ -285,6 +301,7 @@ GROUP_COORDINATOR: Final = Endpoint.of(
         LEAVE_GROUP,
         OFFSET_COMMIT,
         OFFSET_FETCH,
+        OFFSET_DELETE,
         LIST_GROUPS,
         DESCRIBE_GROUP,
         DELETE_GROUP,

@@ -52,6 +52,7 @@ BY_HAND: dict[str, list[Any]] = {
     "alter_partition_reassignments": [[["plain", 0, [1, 2]], ["plain", 1, None]], 1_000_000],
     "broker_metrics": [],
     "delete_group": ["readers"],
+    "offset_delete": ["readers", [[TOPIC_ID, "plain", 0]]],
     "offset_for_leader_epoch": [TOPIC_ID, 0, 6, 5],
     "raise_feature_level": [-1],
     "replica_fetch": [TOPIC_ID, 0, 2, 2, 6, 100, 1, 1_048_576, 500, 0, 0],

@@ -110,6 +110,20 @@ def progress(found: GroupDescription, lags: Mapping[TopicPartition, PartitionLag
     ]
 
 
+@group.command(name="delete-offsets")
+@click.argument("name")
+@click.argument("topic")
+@click.option("--partition", "partitions", type=int, multiple=True, help="Only of this partition; may be repeated.")
+@cluster_options
+def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int, ...]) -> None:
+    """Delete the offsets that a group without members has committed for a topic."""
+    with _admin(target.client_arguments()) as admin:
+        held = {each.partition for each in admin.describe_group(name).offsets if each.topic == topic}
+        wanted = sorted(held & set(partitions) if partitions else held)
+        admin.delete_offsets(name, [(topic, number) for number in wanted])
+        click.echo(f"Group {name} has no committed offsets for {len(wanted)} partitions of {topic} any more.")
+
+
 @group.command()
 @click.argument("names", nargs=-1, required=True)
 @cluster_options

@@ -4,8 +4,14 @@ import asyncio
 from typing import Any
 from unittest import mock
 
+import pytest
+
+from raylog.client.admin import AsyncAdmin
+from raylog.client.consumer import AsyncConsumer
+from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
+    GroupIdNotFound,
     IllegalGeneration,
     MemberIdRequired,
     RebalanceInProgress,
@@ -14,7 +20,8 @@ from raylog.core.errors import (
     UnsupportedVersion,
 )
 from raylog.core.groups.settings import GroupSettings
-from tests.cluster.local_cluster import LocalCluster
+from raylog.core.ids import TopicPartition
+from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually
 
@@ -214,6 +221,21 @@ async def test_a_zombie_coordinator_is_fenced_and_ends(cluster: LocalCluster, ta
     cluster.fatal.clear()
     assert await fresh.committed(topic_id) == 1
     await zombie.stop()
+
+
+@in_cluster(config=QUICK)
+async def test_offsets_of_named_partitions_are_deleted(cluster: LocalCluster, talk: Talk) -> None:
+    zero, one = TopicPartition("flights", 0), TopicPartition("flights", 1)
+    where: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": SECRET}
+    async with AsyncAdmin(**where) as admin:
+        await admin.create_topic("flights", partitions=2)
+        async with AsyncConsumer(group_id="by-hand", **where) as consumer:
+            consumer.assign([zero, one])
+            await consumer.commit({zero: OffsetAndMetadata(3), one: OffsetAndMetadata(4)})
+        await admin.delete_offsets("by-hand", [zero, ("flights", 7)])
+        assert (await admin.describe_group("by-hand")).offsets == {one: 4}
+        with pytest.raises(GroupIdNotFound):
+            await admin.delete_offsets("no such group", [zero])
 
 
 @in_cluster(config=QUICK)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.actors.voter_files import VoterState
-from raylog.storage.log import PartitionLog
 from raylog.storage.syncing import SyncRound
 from tests.simulation.whole.bugs import Bug
 from tests.simulation.whole.plan import DISK
@@ -20,17 +19,7 @@ def _none(_: Callable[..., Any]) -> Callable[..., None]:
     return lambda *_, **__: None
 
 
-def _claims_more(original: Callable[..., int]) -> Callable[..., int]:
-    def sync(self: PartitionLog) -> int:
-        original(self)
-        self.synced_end_offset = self.log_end_offset
-        return self.synced_end_offset
-
-    return sync
-
-
 DISK_BUGS: Final = (
     Bug("a sync is skipped below the whole cluster", SyncRound, "run", _end, ("W4", "W5", "W6", "W7", "W9"), 12, DISK),
-    Bug("a sync covers what came after it", PartitionLog, "sync", _claims_more, ("W4", "W5", "W9", "W10"), 20, DISK),
     Bug("a voter keeps its promise in memory alone", VoterState, "write", _none, ("W8", "W9", "W10", "W11"), 12, DISK),
 )

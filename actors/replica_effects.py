@@ -1,7 +1,7 @@
 """Carries out the effects of a replica's machine: appends, cuts, answers to producers, followers and administrators.
 
-Owned by the replica's runner, which makes the machine's consumer effects the business of ``consumer_reads.py``. An
-append or a cut comes back to the machine as an event. May touch: what ``replica_ports.py`` names.
+Owned by the replica's runner; the effects for consumers are carried out in ``consumer_reads.py``. An append or a cut
+comes back to the machine as an event. May touch: what ``replica_ports.py`` names.
 """
 
 from __future__ import annotations

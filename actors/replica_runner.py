@@ -20,6 +20,7 @@ from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy
 from raylog.actors.tail_reader import TailReader
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
 from raylog.core.replication.state import PartitionState
@@ -60,7 +61,7 @@ class ReplicaRunner:
         self.feed: Callable[[ev.Event], None] = _ignore
         """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
         tail = TailReader(log)
-        self.reads = ConsumerReads(log, tail, lambda: self.machine, self.counters)
+        self._reads = ConsumerReads(log, tail, self.requests, clock, counters)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync
         self._keeper = keeper
@@ -86,8 +87,7 @@ class ReplicaRunner:
         )
         self.effects: dict[type[ev.Effect], Callable[[Any], None]] = {
             **self._effects.table(),
-            ev.HighWatermarkAdvanced: self._high_watermark_advanced,
-            ev.RoleChanged: self._role_changed,
+            **self._reads.table(),
         }
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
@@ -110,6 +110,7 @@ class ReplicaRunner:
         runner = Runner(machine.step, self.effects, self._effects, on_defect=self._on_defect)
         self._runner, self.feed = runner, runner.feed
         self._effects.feed, self._effects.release = runner.feed, runner.release
+        self._reads.feed = runner.feed
 
     def end(self) -> None:
         """Take no event and carry out no effect any more."""
@@ -179,6 +180,56 @@ class ReplicaRunner:
                 max_bytes=min(max_bytes, FETCH_BYTES_MAX),
                 log_start_offset=Offset(log_start_offset),
                 disk_failing=disk_failing,
+            )
+        )
+
+    def fetch(
+        self,
+        request: ReplicaRequest,
+        leader_epoch: int,
+        fetch_offset: int,
+        max_bytes: int,
+        min_bytes: int,
+        max_wait_ms: int,
+        *,
+        is_near: bool,
+    ) -> None:
+        """Take a consumer's fetch; one that ``is_near`` reads this machine's segment files itself."""
+        request.began_ns = now_ns = self._monotonic_ns()
+        now_ms = now_ns // 1_000_000
+        max_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        self.feed(
+            ce.ConsumerFetchReceived(
+                cause="fetch",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                fetch_offset=Offset(fetch_offset),
+                deadline_ms=now_ms + max_wait_ms,
+                max_bytes=max_bytes,
+                min_bytes=min(min_bytes, max_bytes),
+                is_near=is_near,
+            )
+        )
+
+    def list_offsets(self, request: ReplicaRequest, leader_epoch: int, timestamp: int) -> None:
+        """Take a look-up of a time, or of one of the special places (``core.ids``)."""
+        number, epoch = self.requests.remember(request), LeaderEpoch(leader_epoch)
+        self.feed(
+            ce.ListOffsetsReceived(
+                cause="list_offsets", now_ms=self._now_ms(), request=number, leader_epoch=epoch, timestamp=timestamp
+            )
+        )
+
+    def epoch_end(self, request: ReplicaRequest, leader_epoch: int, epoch: int) -> None:
+        """Take a consumer's look-up of the end of a leader epoch."""
+        self.feed(
+            ce.EpochEndReceived(
+                cause="epoch_end",
+                now_ms=self._now_ms(),
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                epoch=LeaderEpoch(epoch),
             )
         )
 
@@ -264,7 +315,6 @@ class ReplicaRunner:
         """Do what is due; returns the time, in monotonic milliseconds."""
         now_ms = self._now_ms()
         self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=self._sync.busy_since_ms))
-        self.reads.wake()
         if self.machine is not None:
             self._keeper.tick(now_ms, self.machine.high_watermark, self.machine.state)
         if now_ms >= self._deserted_due_ms:
@@ -282,8 +332,7 @@ class ReplicaRunner:
         if machine is None:
             return now_ms
         latest_ms = min(latest_ms, now_ms + self._flush.ms)
-        due_ms = min(machine.next_due_ms(now_ms, latest_ms), self.reads.first_deadline_ms(latest_ms))
-        return self._effects.flush_due_ms(due_ms)
+        return self._effects.flush_due_ms(machine.next_due_ms(now_ms, latest_ms))
 
     def apply_retention(self) -> None:
         """Remove what the topic's configuration no longer keeps."""
@@ -299,7 +348,6 @@ class ReplicaRunner:
 
     def _drop_deserted(self, now_ms: int) -> None:
         """Forget requests whose sender has gone, instead of at deadlines that the sender chose."""
-        self.reads.drop_deserted()
         for number in self.requests.take_deserted():
             self.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
 
@@ -310,15 +358,6 @@ class ReplicaRunner:
     def _records_deleted(self) -> None:
         self._log_start_moved("delete_records")
         self.apply_retention()
-
-    def _high_watermark_advanced(self, _: ev.HighWatermarkAdvanced) -> None:
-        if self.reads.waiting:
-            self.reads.wake()
-
-    def _role_changed(self, effect: ev.RoleChanged) -> None:
-        if not effect.leading:
-            self.reads.refuse_all()
-        self._ports.role_changed(effect)
 
     def _now_ms(self) -> int:
         return self._monotonic_ns() // 1_000_000

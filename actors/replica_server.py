@@ -57,7 +57,7 @@ from raylog.protocol.replica import (
     ReplicaMetricsRequest,
     ReplicaStatusRequest,
 )
-from raylog.rpc import Connection, Reply, Request
+from raylog.rpc import Connection, Reply, Request, machine_number
 from raylog.storage.records import end_offset
 
 logger = logging.getLogger(__name__)
@@ -251,14 +251,22 @@ class ReplicaServer:
         elif kind is FetchRequest or kind is FetchNearRequest:
             if args.max_wait_ms < LONGEST_MS:
                 self._ticks.hasten(args.max_wait_ms)
-            runner.reads.fetch(request, args)
+            runner.fetch(
+                request,
+                args.current_leader_epoch,
+                args.fetch_offset,
+                args.max_bytes,
+                args.min_bytes,
+                args.max_wait_ms,
+                is_near=kind is FetchNearRequest and args.machine == machine_number(),
+            )
         elif kind is DeleteRecordsRequest:
             self._ticks.hasten()
             runner.delete_records(request, args.current_leader_epoch, args.before_offset, args.timeout_ms)
         elif kind is ListOffsetsRequest:
-            runner.reads.list_offsets(request, args)
+            runner.list_offsets(request, args.current_leader_epoch, args.timestamp)
         else:
-            runner.reads.end_of_epoch(request, args)
+            runner.epoch_end(request, args.current_leader_epoch, args.leader_epoch)
 
     def _on_produce(self, runner: ReplicaRunner, request: Request, args: ProduceRequest) -> None:
         acks, timeout_ms = args.acks, args.timeout_ms

@@ -21,7 +21,7 @@ def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: Replicati
         "high_watermark": -1 if machine is None else machine.high_watermark,
         "isr": [] if machine is None else list(machine.isr),
         "min_insync_replicas": (settings if machine is None else machine.settings).min_insync_replicas,
-        "parked_fetches": runner.reads.parked,
+        "parked_fetches": 0 if machine is None else machine.parked_consumer_fetches,
         "log_start_offset": log.log_start_offset,
         "log_end_offset": log.log_end_offset,
         "synced_end_offset": log.synced_end_offset,

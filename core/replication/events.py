@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
+from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits
 from raylog.core.replication.state import PartitionState
 
 if TYPE_CHECKING:
@@ -217,22 +218,13 @@ class Tick:
     """When the oldest sync began that has not ended yet, by the same clock; None: nothing is being synced."""
 
 
-Event = (
-    StateReceived
-    | ProduceReceived
-    | LeaderAppended
-    | AppendFailed
-    | FollowerAppended
-    | Synced
-    | FetchReceived
-    | FetchAnswered
-    | FetchFailed
-    | IsrChangeAnswered
-    | DeleteRecordsReceived
-    | LogStartAdvanced
-    | RequestDropped
-    | Tick
-)
+LeaderRequest = ProduceReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
+"""What only a leader of the right epoch serves."""
+LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
+FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended
+EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced
+ControllerEvent = StateReceived | IsrChangeAnswered
+Event = LeaderRequest | LeaderEvent | FollowerEvent | EitherEvent | ControllerEvent
 
 # ---------------------------------------------------------------- effects
 
@@ -390,16 +382,8 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HighWatermarkAdvanced:
-    """Records below ``high_watermark`` may be shown to consumers; wakes parked consumer fetches."""
-
-    cause: str
-    high_watermark: Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """The replica now leads, follows, or neither; when it stops leading, parked consumers are answered an error."""
+    """The replica now leads, follows, or neither; requests that wait were refused before."""
 
     cause: str
     leading: bool
@@ -422,6 +406,6 @@ Effect = (
     | AnswerDiverging
     | SendFetch
     | ProposeIsr
-    | HighWatermarkAdvanced
     | RoleChanged
+    | ConsumerEffect
 )

@@ -17,7 +17,6 @@ from raylog.core.errors import (
     OffsetOutOfRange,
     RaylogError,
     StaleBrokerEpoch,
-    UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import BrokerId, Incarnation, Offset
@@ -30,7 +29,6 @@ from raylog.core.replication.events import (
     DeleteRecordsReceived,
     Effect,
     FetchReceived,
-    HighWatermarkAdvanced,
     IsrChangeAnswered,
     RefuseRequest,
     RequestId,
@@ -40,6 +38,7 @@ from raylog.core.replication.isr import FollowerProgress, InSyncSet, may_join
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedDeletions, ParkedFetches, ParkedProduces
 from raylog.core.replication.state import PartitionState
+from raylog.core.replication.visibility import Visibility
 from raylog.core.replication.watermark import committed_end
 
 _FINAL_UNTIL_NEW_STATE = frozenset({FencedLeaderEpoch.code, InvalidUpdateVersion.code})
@@ -53,7 +52,6 @@ class Leader:
     __slots__ = (
         "_answerable",
         "_doubt_at_ms",
-        "_exposed",
         "_log",
         "_me",
         "_my_incarnation",
@@ -67,6 +65,7 @@ class Leader:
         "isr",
         "produces",
         "settings",
+        "visibility",
     )
 
     def __init__(
@@ -94,7 +93,7 @@ class Leader:
         self._log = log
         self._next_request = next_request
         self._note = note
-        self._exposed: Offset | None = None
+        self.visibility = Visibility(log)
         self._answerable = log.high_watermark  # below it, enough replicas have what acks=all asked for
         self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
         self._resign_at_ms = now_ms
@@ -103,7 +102,7 @@ class Leader:
     @property
     def exposed_watermark(self) -> Offset | None:
         """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
-        return self._exposed
+        return self.visibility.exposed
 
     # ------------------------------------------------------------ the controller's word
 
@@ -120,7 +119,7 @@ class Leader:
         We cannot tell which of our last records were committed before this epoch. To show them all, no replica that
         may lack one of them must be elected; the eligible ones may.
         """
-        if self._exposed is None and self.isr.state.elr and self.isr.may_propose(now_ms):
+        if self.visibility.exposed is None and self.isr.state.elr and self.isr.may_propose(now_ms):
             self._note(f"without {self.isr.state.elr}, as the watermark is {self._log.high_watermark}")
             named = tuple((broker, self._incarnation_of(broker)) for broker in self.isr.committed)
             self._send_proposal(named, cause, now_ms, out, drops_eligible=True)
@@ -185,7 +184,7 @@ class Leader:
 
     def on_delete_records(self, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
         """Move the log start offset, then wait for the other replicas to follow (KIP-107)."""
-        high = self._exposed
+        high = self.visibility.exposed
         error: RaylogError | None = None
         if high is None:
             error = OffsetNotAvailable()
@@ -239,17 +238,22 @@ class Leader:
         """Move the high watermark as far as it is earned; answer what waited for it or for our own disk."""
         log, isr = self._log, self.isr
         enough = not isr.state.elr and len(isr.state.isr) >= self.settings.min_insync_replicas
-        if log.raise_watermark(self._earned_watermark()) or self._exposed is None:
-            self._expose(cause, out)
+        moved = log.raise_watermark(self._earned_watermark())
+        if moved or self.visibility.exposed is None:
+            self._expose()
         if enough:
             self._answerable = log.high_watermark
         self.produces.complete(log.durable_end, self._answerable, out)
+        if moved and self.visibility.waiting:
+            self.visibility.wake(out)
 
     def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Answer what is overdue, drop members that lag, repeat proposals that got no answer."""
         enough = len(self.isr.committed) >= self.settings.min_insync_replicas
         self.produces.expire(now_ms, enough, out)
         out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_overdue(now_ms))
+        if self.visibility.waiting:
+            self.visibility.tick(now_ms, out)
         if self.deletions.waiting:
             self._complete_deletions(out)
             self.deletions.expire(now_ms, self.isr.state.partition, *self._low_watermark(), out)
@@ -276,12 +280,12 @@ class Leader:
         pending = self.isr.pending
         resend_at_ms = otherwise if pending is None else pending.resend_at_ms
         waiting = self.produces.first_deadline_ms(otherwise), self.fetches.first_deadline_ms(otherwise)
-        return min(resend_at_ms, *waiting)
+        return min(resend_at_ms, *waiting, self.visibility.next_due_ms(now_ms, otherwise))
 
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse everything parked: somebody else, or another epoch, will answer for these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
-        requests += self.deletions.take_all()
+        requests += [*self.deletions.take_all(), *self.visibility.take_all()]
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
 
     def drop(self, request: RequestId) -> None:
@@ -289,6 +293,7 @@ class Leader:
         self.produces.drop(request)
         self.fetches.drop(request)
         self.deletions.drop(request)
+        self.visibility.drop(request)
 
     def validate(self) -> None:
         """Raise InvariantBroken unless the leader's books agree."""
@@ -302,8 +307,10 @@ class Leader:
             require(False, "the committed ISR is not part of the maximal ISR")
         if self.epoch_start > log.end:
             require(False, "this epoch begins beyond the log end")
-        if self._exposed is not None and not self.epoch_start <= self._exposed == log.high_watermark:
-            require(False, f"exposed high watermark {self._exposed}, epoch start {self.epoch_start}")
+        exposed = self.visibility.exposed
+        if exposed is not None and not self.epoch_start <= exposed == log.high_watermark:
+            require(False, f"exposed high watermark {exposed}, epoch start {self.epoch_start}")
+        self.visibility.validate()
         for broker, progress in self.followers.items():
             end = progress.durable_end
             if end is not None and end > log.end:
@@ -341,10 +348,9 @@ class Leader:
             epoch_start=self.epoch_start,
         )
 
-    def _expose(self, cause: str, out: Outbox[Effect]) -> None:
+    def _expose(self) -> None:
         if self._log.high_watermark >= self.epoch_start:
-            self._exposed = self._log.high_watermark
-            out.now.append(HighWatermarkAdvanced(cause=cause, high_watermark=self._log.high_watermark))
+            self.visibility.exposed = self._log.high_watermark
 
     def _meet_followers(self, now_ms: int) -> None:
         """Keep one progress per other replica; a place that names a newer life makes the old progress void."""
@@ -361,11 +367,6 @@ class Leader:
             self.followers[broker].meet(incarnation)
 
     def _fetch_refusal(self, event: FetchReceived) -> RaylogError | None:
-        epoch = self.isr.state.leader_epoch
-        if event.leader_epoch < epoch:
-            return FencedLeaderEpoch()
-        if event.leader_epoch > epoch:
-            return UnknownLeaderEpoch()
         progress = self.followers.get(event.follower)
         if progress is None:
             return UnknownTopicOrPartition(f"Broker {event.follower} holds no replica of this partition.")

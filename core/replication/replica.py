@@ -22,6 +22,12 @@ from raylog.core.errors import (
 from raylog.core.ids import NO_EPOCH, NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.invariants import InvariantBroken, require
 from raylog.core.outbox import Outbox
+from raylog.core.replication.consumer_events import (
+    ConsumerFetchReceived,
+    EpochEndReceived,
+    FetchStillWaits,
+    ListOffsetsReceived,
+)
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
@@ -33,8 +39,10 @@ from raylog.core.replication.events import (
     FetchFailed,
     FetchReceived,
     FollowerAppended,
+    FollowerEvent,
     IsrChangeAnswered,
     LeaderAppended,
+    LeaderRequest,
     LogStartAdvanced,
     ProduceReceived,
     RefuseRequest,
@@ -133,10 +141,10 @@ class ReplicaMachine:
         """The leader epochs of the log and where they begin."""
         return tuple(self._log.epochs.entries)
 
-    def end_of_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """Return the largest leader epoch of this log that is not above ``epoch``, and where it ends (KIP-320)."""
-        found = self._log.epochs.end_for(epoch, self._log.end)
-        return found.epoch, found.end_offset
+    @property
+    def parked_consumer_fetches(self) -> int:
+        """How many consumers' fetches wait here."""
+        return 0 if self._leader is None else len(self._leader.visibility.waiting)
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
@@ -157,15 +165,6 @@ class ReplicaMachine:
     def story(self) -> tuple[str, ...]:
         """The last steps, oldest first, as text."""
         return tuple(str(step) for step in self._story)
-
-    def consumer_fetch_error(self, leader_epoch: LeaderEpoch = NO_EPOCH) -> RaylogError | None:
-        """Return why a client's read or produce of that leader epoch (-1 = not given) is refused here, or None."""
-        if leader_epoch != NO_EPOCH and self.state is not None:
-            if leader_epoch < self.state.leader_epoch:
-                return FencedLeaderEpoch()
-            if leader_epoch > self.state.leader_epoch:
-                return UnknownLeaderEpoch()
-        return None if self._leader is not None else NotLeaderOrFollower()
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use other settings from the next step on."""
@@ -194,70 +193,119 @@ class ReplicaMachine:
         self._story.append(event)
         out: Outbox[Effect] = Outbox()
         try:
-            # What is on the way of every record comes first, and without a call more than it needs.
             match event:
-                case ProduceReceived():
-                    self._on_produce(event, out)
+                case (
+                    ProduceReceived()
+                    | FetchReceived()
+                    | ConsumerFetchReceived()
+                    | DeleteRecordsReceived()
+                    | ListOffsetsReceived()
+                    | EpochEndReceived()
+                ):
+                    self._on_request(event, out)
                 case LeaderAppended():
                     self._on_leader_appended(event, out)
-                case FetchReceived():
-                    self._on_fetch_received(event, out)
-                case FetchAnswered():
-                    if self._follower is not None:
-                        self._follower.on_answered(event, out)
-                case FollowerAppended():
-                    require(self._follower is not None, "records were fetched by a replica that does not follow")
-                    if self._follower is not None:
-                        self._follower.on_appended(event, out)
+                case FetchAnswered() | FollowerAppended() | FetchFailed():
+                    self._on_follower_event(event, out)
+                case Synced():
+                    self._on_synced(event, out)
+                case Tick():
+                    self._on_tick(event, out)
+                case FetchStillWaits():
+                    self._on_still_waits(event, out)
+                case RequestDropped():
+                    if self._leader is not None:
+                        self._leader.drop(event.request)
+                case AppendFailed():
+                    self._on_append_failed(event, out)
+                case LogStartAdvanced():
+                    self._on_log_start_advanced(event, out)
+                case StateReceived():
+                    self._on_state(event, out)
+                case IsrChangeAnswered():
+                    self._on_isr_answered(event, out)
                 case _:
-                    self._take_rarer(event, out)
+                    assert_never(event)
         except InvariantBroken as broken:
             raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
         return out
 
-    def _take_rarer(
-        self,
-        event: Synced
-        | Tick
-        | AppendFailed
-        | StateReceived
-        | IsrChangeAnswered
-        | FetchFailed
-        | DeleteRecordsReceived
-        | LogStartAdvanced
-        | RequestDropped,
-        out: Outbox[Effect],
-    ) -> None:
+    # ------------------------------------------------------------ requests
+
+    def leadership_error(
+        self, leader_epoch: LeaderEpoch = NO_EPOCH, *, is_follower: bool = False
+    ) -> RaylogError | None:
+        """Return why a request to the leader of that epoch is refused here, or None.
+
+        A client may know no epoch (-1); a follower knows the epoch of the leader that it acknowledges records to.
+        """
+        if self.state is not None and (leader_epoch != NO_EPOCH or is_follower):
+            if leader_epoch < self.state.leader_epoch:
+                return FencedLeaderEpoch()
+            if leader_epoch > self.state.leader_epoch:
+                return UnknownLeaderEpoch()
+        return None if self._leader is not None else NotLeaderOrFollower()
+
+    def _on_request(self, event: LeaderRequest, out: Outbox[Effect]) -> None:
+        """The one place where the epoch of a request is compared with ours, before its kind matters."""
+        error = self.leadership_error(event.leader_epoch, is_follower=isinstance(event, FetchReceived))
+        leader = self._leader
+        if leader is None or error is not None:
+            if not isinstance(event, ProduceReceived) or event.acks != 0:
+                refusal = error or NotLeaderOrFollower()
+                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
+            return
         match event:
-            case Synced():
-                self._on_synced(event, out)
-            case Tick():
-                self._on_tick(event, out)
-            case AppendFailed():
-                self._on_append_failed(event, out)
-            case StateReceived():
-                self._on_state(event, out)
-            case IsrChangeAnswered():
-                self._on_isr_answered(event, out)
-            case FetchFailed():
-                if self._follower is not None:
-                    self._follower.on_failed(event, out)
+            case ProduceReceived():
+                self._on_produce(leader, event, out)
+            case FetchReceived():
+                leader.on_fetch(event, out)
+            case ConsumerFetchReceived():
+                leader.visibility.on_fetch(event, out)
             case DeleteRecordsReceived():
-                error = self.consumer_fetch_error(event.leader_epoch)
-                if self._leader is None or error is not None:
-                    refusal = error or NotLeaderOrFollower()
-                    out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
-                else:
-                    self._leader.on_delete_records(event, out)
-            case LogStartAdvanced():
-                self._on_log_start_advanced(event, out)
-            case RequestDropped():
-                if self._leader is not None:
-                    self._leader.drop(event.request)
+                leader.on_delete_records(event, out)
+            case ListOffsetsReceived():
+                leader.visibility.list_offsets(event, self.leader_epoch, out)
+            case EpochEndReceived():
+                leader.visibility.epoch_end(event, out)
             case _:
                 assert_never(event)
 
-    # ------------------------------------------------------------ clients and time
+    def _on_produce(self, leader: Leader, event: ProduceReceived, out: Outbox[Effect]) -> None:
+        state = leader.isr.state
+        if event.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
+            error = NotEnoughReplicas(
+                f"{len(state.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
+                "try again when more replicas are back."
+            )
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
+            return
+        leader.produces.ask(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
+        out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
+
+    def _on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
+        if self._leader is not None:
+            self._leader.visibility.on_still_waits(event, out)
+        else:
+            error = NotLeaderOrFollower()
+            out.now.append(RefuseRequest(cause=event.cause, request=event.fetch.request, error=error))
+
+    def _on_follower_event(self, event: FollowerEvent, out: Outbox[Effect]) -> None:
+        follower = self._follower
+        if follower is None:
+            require(not isinstance(event, FollowerAppended), "records were fetched by a replica that does not follow")
+            return
+        match event:
+            case FetchAnswered():
+                follower.on_answered(event, out)
+            case FollowerAppended():
+                follower.on_appended(event, out)
+            case FetchFailed():
+                follower.on_failed(event, out)
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------ time and disk
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """When the next tick has something to do, if no other event comes before; at the latest ``otherwise``.
@@ -273,31 +321,6 @@ class ReplicaMachine:
             self._leader.tick(event.cause, event.now_ms, out)
         elif self._follower is not None:
             self._follower.tick(event.cause, event.now_ms, out)
-
-    def _on_fetch_received(self, event: FetchReceived, out: Outbox[Effect]) -> None:
-        error = self.consumer_fetch_error(event.leader_epoch)
-        if self._leader is None or error is not None:
-            refusal = error or NotLeaderOrFollower()
-            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
-            return
-        self._leader.on_fetch(event, out)
-
-    def _on_produce(self, event: ProduceReceived, out: Outbox[Effect]) -> None:
-        error = self.consumer_fetch_error(event.leader_epoch)
-        leader, state = self._leader, self.state
-        in_sync = 0 if state is None else len(state.isr)
-        if error is None and event.acks == -1 and in_sync < self._settings.min_insync_replicas:
-            error = NotEnoughReplicas(
-                f"{in_sync} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
-                "try again when more replicas are back."
-            )
-        if leader is None or state is None or error is not None:
-            if event.acks != 0:
-                refusal = error or NotLeaderOrFollower()
-                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
-            return
-        leader.produces.ask(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
-        out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
 
     def _on_leader_appended(self, event: LeaderAppended, out: Outbox[Effect]) -> None:
         leader, log = self._leader, self._log

@@ -21,6 +21,7 @@ from tests.simulation.checkers import (
 )
 from tests.simulation.checkers_admin import DeletedIsGone, ResigningSettles
 from tests.simulation.checkers_disk import GivesWay
+from tests.simulation.checkers_service import AnswersInTime, TakesWrites
 from tests.simulation.disk import NO_PRODUCER_ID, Entry, VirtualLog, chained
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.requests import ProduceRequest
@@ -48,6 +49,8 @@ class Checks:
         self.deleted = DeletedIsGone()
         self.resigning = ResigningSettles()
         self.giving_way = GivesWay()
+        self.answering = AnswersInTime()
+        self.taking_writes = TakesWrites()
         self.elections = 0
 
     def recovered(self, process: ReplicaProcess) -> None:
@@ -66,6 +69,9 @@ class Checks:
         after = machine.high_watermark
         if machine.role == "leader":
             self.earned.leads(machine.leader_epoch, process.log.end)
+            exposed = machine.exposed_high_watermark
+            if exposed is not None and (after != before or isinstance(event, StateReceived)):
+                self.monotone.shown(machine.leader_epoch, exposed)
         if after != before:
             self._watermark_moved(process, machine, before, after)
         if isinstance(event, StateReceived) and machine.state is not None:
@@ -104,6 +110,12 @@ class Checks:
                     raise Violation(
                         "I7", f"ISR or ELR member {broker} has {log.durable_end} on disk, {end} is committed"
                     )
+
+    def looked(self, process: ReplicaProcess) -> None:
+        """A replica has looked at the clock, and done what was due."""
+        self.giving_way.looked(self.simulation, process)
+        self.answering.looked(process)
+        self.taking_writes.looked(self.simulation, process)
 
     # ------------------------------------------------------------ at effects
 
@@ -199,11 +211,6 @@ class Checks:
             if place is not None and place.incarnation >= 0 and log.incarnation == place.incarnation and not lost:
                 self.deleted.holds(f"ISR or ELR member {broker}", state.leader_epoch, log.start)
 
-    def exposed(self, process: ReplicaProcess, watermark: int) -> None:
-        """A leader shows its watermark to clients."""
-        if process.machine is not None:
-            self.monotone.shown(process.machine.leader_epoch, watermark)
-
     def fetching(self, process: ReplicaProcess, effect: SendFetch) -> None:
         """A follower sends a fetch, which acknowledges everything before its offset."""
         if process.log.durable_end >= effect.fetch_offset:
@@ -211,7 +218,16 @@ class Checks:
 
     # ------------------------------------------------------------ elsewhere
 
-    def consumed(self, client: int, leader_epoch: int, exposed: int, offset: int, entries: Sequence[Entry]) -> None:
+    def answered(self, process: ReplicaProcess, shown: int, offset: int, entries: Sequence[Entry]) -> None:
+        """A leader answers a consumer: what it has not committed is not seen, and deleted records are gone."""
+        end = self.committed.end
+        if shown > end or offset + len(entries) > end:
+            seen = max(shown, offset + len(entries))
+            raise Violation("I3", f"broker {process.broker} shows a consumer {seen}, {end} is committed")
+        if process.machine is not None and entries:
+            self.deleted.holds("a reader's leader", process.machine.leader_epoch, offset)
+
+    def consumed(self, client: int, leader_epoch: int, offset: int, entries: Sequence[Entry]) -> None:
         """A consumer got records."""
         self.committed.seen(f"consumer {client} in epoch {leader_epoch}", offset, entries)
 

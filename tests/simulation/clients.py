@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from raylog.core.errors import OffsetOutOfRange
+from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP
+from raylog.protocol.replica import ListOffsetsReply
 from tests.simulation.disk import NO_PRODUCER_ID, Entry
 from tests.simulation.requests import DeleteRequest, ProduceRequest
 
 if TYPE_CHECKING:
+    from tests.simulation.replica import ReplicaProcess
     from tests.simulation.simulation import Simulation
 
 _MAX_STALENESS_MS = 300
 _REQUEST_TIMEOUT_MS = 400
 _VALUES_PER_CLIENT = 1_000_000
 _DELETE_TIMEOUT_MS = 2_000
+_CONSUMER_PATIENCE_MS = 200
+_LOOK_UPS = 0.1
+"""Share of a consumer's requests that look an offset up."""
 
 
 class Client:
@@ -107,35 +115,71 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads the partition in order, from the beginning, from whoever it believes to lead."""
+    """Reads the partition in order, from the beginning, from the replica it believes to lead, with long polls."""
 
     def __init__(self, simulation: Simulation, address: int) -> None:
         """Begin at offset 0."""
         super().__init__(simulation, address)
         self.position = 0
         self.read = 0
+        self._attempt = 0
 
     def poll(self) -> None:
-        """Ask for records and come back soon."""
-        self.world.after(self.world.between_us(10, 120), self.poll)
+        """Fetch from the leader, or look an offset up, and go on when the answer is there or too late."""
+        self._attempt += 1
+        attempt, draw, simulation = self._attempt, self.world.random, self.simulation
         self.refresh()
-        simulation = self.simulation
-        process = simulation.processes.get(self.leader)
-        if process is None or simulation.network.is_cut(self.address, self.leader):
+        wait_ms, least = draw.choice((0, 50, 200)), draw.choice((1, 1, 3))
+        self.world.after((wait_ms + _CONSUMER_PATIENCE_MS) * 1000, self._go_on, attempt)
+        if self.leader <= 0:
             return
-        answer = process.read(self.position, self.leader_epoch)
-        if answer is None:
+        send, deliver = simulation.network.send, simulation.deliver_read
+        if draw.random() < _LOOK_UPS:
+            timestamp = draw.choice((EARLIEST, LATEST, MAX_TIMESTAMP))
+            send(self.address, self.leader, deliver, self.leader, self, "look_up", self._found, timestamp)
             return
-        epoch, exposed, entries = answer
-        offset = max(self.position, process.log.start)
-        # The answer may come late and after others: then the position has moved on and it is dropped.
-        simulation.network.send(self.leader, self.address, self._take, self.position, offset, epoch, exposed, entries)
 
-    def _take(self, asked: int, offset: int, epoch: int, exposed: int, entries: list[Entry]) -> None:
-        self.simulation.checks.consumed(self.address, epoch, exposed, offset, entries)
-        if asked == self.position:
+        def answered(process: ReplicaProcess, answer: Any, entries: Sequence[Entry]) -> None:
+            self._answered(process, attempt, position, answer, entries)
+
+        position = self.position
+        send(self.address, self.leader, deliver, self.leader, self, "read", answered, position, least, wait_ms)
+
+    def _found(self, process: ReplicaProcess, answer: Any, _: Sequence[Entry]) -> None:
+        if isinstance(answer, ListOffsetsReply):
+            self.simulation.checks.answered(process, answer.offset + (answer.timestamp >= 0), 0, ())
+
+    def _answered(
+        self, process: ReplicaProcess, attempt: int, position: int, answer: Any, entries: Sequence[Entry]
+    ) -> None:
+        """The leader answers; what it says is true when it says it, and may arrive late and after other answers."""
+        send = self.simulation.network.send
+        if isinstance(answer, BaseException):
+            start = getattr(answer, "details", {}).get("start", -1)
+            if isinstance(answer, OffsetOutOfRange) and start > position:
+                send(process.broker, self.address, self._reset, attempt, start)
+            else:
+                send(process.broker, self.address, self._go_on, attempt)
+            return
+        epoch = process.machine.leader_epoch if process.machine is not None else -1
+        self.simulation.checks.answered(process, answer.high_watermark, position, entries)
+        send(process.broker, self.address, self._take, attempt, position, epoch, entries)
+
+    def _take(self, attempt: int, offset: int, epoch: int, entries: Sequence[Entry]) -> None:
+        self.simulation.checks.consumed(self.address, epoch, offset, entries)
+        if offset == self.position:
             self.position = offset + len(entries)
             self.read += len(entries)
+        self._go_on(attempt)
+
+    def _reset(self, attempt: int, start: int) -> None:
+        self.position = max(self.position, start)
+        self._go_on(attempt)
+
+    def _go_on(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self._attempt += 1
+            self.world.after(self.world.between_us(2, 60), self.poll)
 
 
 class Administrator(Client):

@@ -23,6 +23,7 @@ from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.planted_admin import ADMIN_BUGS
 from tests.simulation.planted_metadata import METADATA_BUGS
 from tests.simulation.planted_moves import MOVE_BUGS
+from tests.simulation.planted_replica import REPLICA_BUGS
 from tests.simulation.planted_survivor import SURVIVOR_BUGS
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.storage.planted import STORAGE_BUGS
@@ -160,8 +161,8 @@ PLANTED = (
         40,
         ("I4", "I7", "I8"),
         ReplicaMachine,
-        "_on_fetch_received",
-        sabotage.fetches_of_any_epoch(ReplicaMachine._on_fetch_received),
+        "leadership_error",
+        sabotage.fetches_of_any_epoch(ReplicaMachine.leadership_error),
     ),
     Planted(
         "producer state is forgotten at a leader change",
@@ -203,7 +204,7 @@ PLANTED = (
         "a lost log is known from the life that made the new one only",
         "disk",
         60,
-        ("I1", "I6", "I7"),
+        ("I3", "I1", "I6", "I7"),
         registrations.Registrations,
         "_is_log_lost",
         lambda self, event: event.log_lost,
@@ -212,7 +213,7 @@ PLANTED = (
         "the last ISR member leads although its log is lost",
         "disk",
         20,
-        ("I1", "I2", "I6", "I7", "controller"),
+        ("I3", "I1", "I2", "I6", "I7", "controller"),
         liveness,
         "settle",
         sabotage.lost_logs_lead(election.settle),
@@ -269,7 +270,17 @@ TOO_DEEP = (
 """Too rare for a profile: ``stories.py`` plays them out."""
 
 
-EVERY_BUG = PLANTED + MOVE_BUGS + SURVIVOR_BUGS + ADMIN_BUGS + METADATA_BUGS + GROUP_BUGS + STORAGE_BUGS + TOO_DEEP
+EVERY_BUG = (
+    PLANTED
+    + REPLICA_BUGS
+    + MOVE_BUGS
+    + SURVIVOR_BUGS
+    + ADMIN_BUGS
+    + METADATA_BUGS
+    + GROUP_BUGS
+    + STORAGE_BUGS
+    + TOO_DEEP
+)
 
 
 def bug(name: str) -> Planted:

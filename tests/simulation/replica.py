@@ -14,14 +14,13 @@ from raylog.actors.replica_ports import ReplicaPorts
 from raylog.actors.replica_runner import ReplicaRunner
 from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import KafkaStorageError, NotLeaderOrFollower
-from raylog.core.ids import Incarnation, LeaderEpoch, TopicPartition
+from raylog.core.ids import Incarnation, TopicPartition
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,
     Effect,
     Event,
-    HighWatermarkAdvanced,
     ProposeIsr,
     ResignLeadership,
     RoleChanged,
@@ -29,6 +28,7 @@ from raylog.core.replication.events import (
 )
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.core.replication.state import PartitionState
+from raylog.protocol.replica import ReplicaFetchReply
 from tests.simulation.disk import Entry, VirtualLog
 from tests.simulation.pausing import Pausable
 from tests.simulation.replica_disk import OpenedLog, VirtualClock, VirtualKeeper, VirtualSync
@@ -37,6 +37,7 @@ from tests.simulation.requests import (
     ArrivedDeletion,
     ArrivedFetch,
     ArrivedProduce,
+    ArrivedRead,
     DeleteRequest,
     ProduceRequest,
     Uplink,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 _BATCHES_PER_FETCH = 8
+_MOST_ENTRIES = 64
 _TICK_US = 50_000
 _AT_ONCE = FlushPolicy(messages=1, ms=1_000)
 _RELAXED = FlushPolicy(messages=1 << 60, ms=1_000)
@@ -82,6 +84,8 @@ class ReplicaProcess(Pausable):
         self.life = life
         self.alive = True
         self.uplink: Uplink | None = None
+        self.owed: list[Arrived] = []
+        """Requests that are not answered, and those answered since the last tick."""
         self.disk = OpenedLog(self)
         self._sync = VirtualSync(self)
         self.runner = ReplicaRunner(
@@ -103,7 +107,6 @@ class ReplicaProcess(Pausable):
         )
         self._effects_left: int | None = None
         self._watch(AdvanceLogStart, self._deleting)
-        self._watch(HighWatermarkAdvanced, self._exposed)
         self.log_is_new = not log.opened
         """This life made the folder; a later one does not know it any more, save by the folder's identity."""
         log.opened = True
@@ -209,7 +212,7 @@ class ReplicaProcess(Pausable):
     def _look_at_the_clock(self) -> None:
         self.drive(self.runner.tick)
         if self.alive:
-            self.simulation.checks.giving_way.looked(self.simulation, self)
+            self.simulation.checks.looked(self)
 
     # ------------------------------------------------------------ what arrives
 
@@ -246,19 +249,28 @@ class ReplicaProcess(Pausable):
         if self.machine is None:
             arrived.fail(NotLeaderOrFollower())
         else:
+            self.owed.append(arrived)
             self.drive(call, arrived, *args, **named)
 
-    def read(self, offset: int, leader_epoch: int) -> tuple[int, int, list[Entry]] | None:
-        """A consumer reads: (leader epoch, exposed high watermark, entries), or None when refused."""
-        machine = self.machine
-        if not self.alive or machine is None or self.paused:
-            return None
-        exposed = machine.exposed_high_watermark
-        if machine.consumer_fetch_error(LeaderEpoch(leader_epoch)) is not None or exposed is None:
-            return None
-        offset = max(offset, self.log.start)
-        self.simulation.checks.deleted.holds("a reader's leader", machine.leader_epoch, offset)
-        return machine.leader_epoch, exposed, list(self.log.read(offset, exposed, 64))
+    def read(self, arrived: ArrivedRead, leader_epoch: int) -> None:
+        """A consumer's fetch."""
+        if not self.asleep(self.read, arrived, leader_epoch):
+            wait_ms = max(0, arrived.deadline_ms - self.world.now_ms)
+            self._serve(
+                arrived,
+                self.runner.fetch,
+                leader_epoch,
+                arrived.offset,
+                _MOST_ENTRIES,
+                arrived.least,
+                wait_ms,
+                is_near=False,
+            )
+
+    def look_up(self, arrived: ArrivedRead, leader_epoch: int, timestamp: int) -> None:
+        """A client's look-up of an offset."""
+        if not self.asleep(self.look_up, arrived, leader_epoch, timestamp):
+            self._serve(arrived, self.runner.list_offsets, leader_epoch, timestamp)
 
     def drop_below(self, to: int) -> None:
         """Retention wants the entries below an offset gone."""
@@ -267,17 +279,17 @@ class ReplicaProcess(Pausable):
 
     # ------------------------------------------------------------ answers that come back
 
-    def fetch_answered(self, number: int, args: list[Any], entries: tuple[Entry, ...], offset: int) -> None:
+    def fetch_answered(self, number: int, args: ReplicaFetchReply, entries: tuple[Entry, ...], offset: int) -> None:
         """The leader's answer to the fetch of that number, which began at ``offset``."""
         if not self.asleep(self.fetch_answered, number, args, entries, offset):
-            leader_epoch, high_watermark, log_start, diverging = args
+            parting = args.diverging
             self.drive(
                 self.runner.fetch_answered,
                 number,
-                leader_epoch=leader_epoch,
-                high_watermark=high_watermark,
-                log_start_offset=log_start,
-                diverging=diverging,
+                leader_epoch=args.leader_epoch,
+                high_watermark=args.high_watermark,
+                log_start_offset=args.log_start_offset,
+                diverging=None if parting is None else (parting.leader_epoch, parting.end_offset),
                 records=entries,
                 end_offset=offset + len(entries),
             )
@@ -328,6 +340,3 @@ class ReplicaProcess(Pausable):
         if isinstance(arrived, ArrivedDeletion) and isinstance(arrived.request, DeleteRequest):
             before = arrived.request.before
             self.simulation.checks.deleted.asked(self.simulation.checks.committed.end if before < 0 else before)
-
-    def _exposed(self, effect: HighWatermarkAdvanced) -> None:
-        self.simulation.checks.exposed(self, effect.high_watermark)

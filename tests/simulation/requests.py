@@ -65,16 +65,17 @@ class DeleteRequest:
 class Arrived:
     """One arrival of a request at a process. L6: it is answered once."""
 
-    __slots__ = ("began_ns", "is_answered", "process")
+    __slots__ = ("began_ns", "deadline_ms", "is_answered", "process")
     RULE: ClassVar = "L6"
 
     payload: Any = ()
     is_behind = False
 
-    def __init__(self, process: ReplicaProcess) -> None:
-        """It arrives now."""
+    def __init__(self, process: ReplicaProcess, wait_ms: int) -> None:
+        """It arrives now, and is to be answered within ``wait_ms``."""
         self.process = process
         self.began_ns = 0
+        self.deadline_ms = process.world.now_ms + wait_ms
         self.is_answered = False
 
     @property
@@ -124,14 +125,14 @@ class ArrivedProduce(_OfClient):
 
     def __init__(self, process: ReplicaProcess, request: ProduceRequest) -> None:
         """Bring a fresh copy of the batch."""
-        super().__init__(process)
+        super().__init__(process, request.timeout_ms)
         self.request = request
         self.payload = [Entry(-1, request.value, request.producer, request.sequence, 0)]
 
     def _replied(self, args: Any, payload: Any) -> None:
         assert isinstance(self.request, ProduceRequest)
-        self.process.simulation.checks.acknowledged(self.process, self.request, args[0])
-        self._tell(0, int(args[0]))
+        self.process.simulation.checks.acknowledged(self.process, self.request, args.base_offset)
+        self._tell(0, args.base_offset)
 
 
 class ArrivedDeletion(_OfClient):
@@ -141,13 +142,42 @@ class ArrivedDeletion(_OfClient):
 
     def __init__(self, process: ReplicaProcess, request: DeleteRequest) -> None:
         """It arrives now."""
-        super().__init__(process)
+        super().__init__(process, request.timeout_ms)
         self.request = request
 
     def _replied(self, args: Any, payload: Any) -> None:
         assert isinstance(self.request, DeleteRequest)
-        self.process.simulation.checks.deletion_answered(self.process, self.request.before, args[0])
-        self._tell(0, int(args[0]))
+        self.process.simulation.checks.deletion_answered(self.process, self.request.before, args.low_watermark)
+        self._tell(0, args.low_watermark)
+
+
+Tell = Callable[["ReplicaProcess", Any, Sequence[Entry]], None]
+"""Takes the process that answers, its reply or error, and the entries that come with it."""
+
+
+class ArrivedRead(Arrived):
+    """A consumer's fetch or look-up, and where its answer goes: an error, or the reply with its entries."""
+
+    __slots__ = ("least", "offset", "tell")
+
+    def __init__(self, process: ReplicaProcess, tell: Tell, offset: int = 0, least: int = 0, wait_ms: int = 0) -> None:
+        """``tell`` is called when the process answers. A fetch waits ``wait_ms`` for ``least`` entries."""
+        super().__init__(process, wait_ms)
+        self.tell = tell
+        self.offset = offset
+        self.least = least
+
+    def is_due(self, high_watermark: int) -> bool:
+        """Whether a fetch has what it waits for."""
+        return self.least > 0 and self.offset + self.least <= high_watermark
+
+    def _replied(self, args: Any, payload: Any) -> None:
+        if len(payload) < self.least and self.process.world.now_ms < self.deadline_ms:
+            raise Violation(self.RULE, f"a consumer that waits for {self.least} entries gets {len(payload)} too early")
+        self.tell(self.process, args, tuple(payload))
+
+    def _failed(self, error: BaseException) -> None:
+        self.tell(self.process, error, ())
 
 
 class ArrivedFetch(Arrived):
@@ -157,7 +187,7 @@ class ArrivedFetch(Arrived):
 
     def __init__(self, process: ReplicaProcess, sender: ReplicaProcess, fetch: SendFetch) -> None:
         """It arrives now."""
-        super().__init__(process)
+        super().__init__(process, process.simulation.faults.fetch_wait_ms)
         self.sender = sender
         self.fetch = fetch
 
@@ -169,7 +199,7 @@ class ArrivedFetch(Arrived):
     def _replied(self, args: Any, payload: Any) -> None:
         process, fetch, sender = self.process, self.fetch, self.sender
         entries: Sequence[Entry] = tuple(payload)
-        process.simulation.checks.earned.answered(fetch.leader_epoch, args[0])
+        process.simulation.checks.earned.answered(fetch.leader_epoch, args.leader_epoch)
         process.simulation.network.send(
             process.broker, sender.broker, sender.fetch_answered, fetch.request, args, entries, fetch.fetch_offset
         )

@@ -106,10 +106,10 @@ def ignore_min_insync_replicas(original: Callable[..., Offset]) -> Callable[...,
     return committed_end
 
 
-def expose_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def expose(self: Leader, cause: str, out: Outbox[Effect]) -> None:
+def expose_at_once(original: Callable[[Leader], None]) -> Callable[[Leader], None]:
+    def expose(self: Leader) -> None:
         start, self.epoch_start = self.epoch_start, Offset(0)
-        original(self, cause, out)
+        original(self)
         self.epoch_start = start
 
     return expose
@@ -134,13 +134,13 @@ def unclean_election(original: Callable[..., PartitionState]) -> Callable[..., P
     return settle
 
 
-def fetches_of_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
-    """No epoch check on fetch (KIP-320)."""
+def fetches_of_any_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """No epoch check on followers' fetches (KIP-320)."""
 
-    def on_fetch(self: ReplicaMachine, event: FetchReceived, out: Outbox[Effect]) -> None:
-        original(self, replace(event, leader_epoch=self.leader_epoch), out)
+    def leadership_error(self: ReplicaMachine, leader_epoch: LeaderEpoch, *, is_follower: bool = False) -> Any:
+        return original(self, self.leader_epoch if is_follower else leader_epoch)
 
-    return on_fetch
+    return leadership_error
 
 
 def fetches_of_any_life(original: Callable[..., None]) -> Callable[..., None]:

@@ -142,7 +142,7 @@ def a_divergence_comes_twice(simulation: Simulation) -> None:
     cut_off: list[int] = []
 
     def twice(source: int, target: int, deliver: Any, *args: Any) -> bool:
-        if getattr(deliver, "__func__", None) is ReplicaProcess.fetch_answered and args[1][3] is not None:
+        if getattr(deliver, "__func__", None) is ReplicaProcess.fetch_answered and args[1].diverging is not None:
             world.after(800_000, deliver, *args)
         return send(source, target, deliver, *args)
 
@@ -167,6 +167,21 @@ def a_zombie_takes_up_an_old_epoch(simulation: Simulation) -> None:
         simulation.crash(leader, "as the story wants")
 
     world.at(2_500_000, pause)
+
+
+def a_new_leader_never_hears_a_follower(simulation: Simulation) -> None:
+    """A follower keeps its session and loses its links to the others, and then the leader dies."""
+    world, network = simulation.world, simulation.network
+
+    def cut() -> None:
+        leader, silent = leading_broker(simulation), follower_of(simulation)
+        for other in simulation.brokers:
+            if other != silent:
+                network.cut(other, silent)
+                network.cut(silent, other)
+        simulation.crash(leader, "as the story wants")
+
+    world.at(2_500_000, cut)
 
 
 def records_are_deleted_while_a_follower_is_away(simulation: Simulation) -> None:

@@ -17,7 +17,7 @@ from tests.simulation.network import Network
 from tests.simulation.profiles import Faults
 from tests.simulation.replica import ReplicaProcess
 from tests.simulation.replica_link import ReplicaLink
-from tests.simulation.requests import DeleteRequest, ProduceRequest
+from tests.simulation.requests import ArrivedRead, DeleteRequest, ProduceRequest, Tell
 from tests.simulation.survivor import leave_one
 from tests.simulation.world import Violation, World
 
@@ -292,6 +292,15 @@ class Simulation:
         process = self.processes.get(broker)
         if process is not None and process.alive:
             process.delete_records(request)
+
+    def deliver_read(self, broker: int, client: Consumer, call: str, tell: Tell, *args: int) -> None:
+        """A consumer's request reaches the process that runs on that broker now."""
+        process = self.processes.get(broker)
+        if process is not None and process.alive:
+            if call == "look_up":
+                process.look_up(ArrivedRead(process, tell), client.leader_epoch, *args)
+            else:
+                process.read(ArrivedRead(process, tell, *args), client.leader_epoch)
 
     def deliver_fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
         """A fetch reaches the process that runs on the leader's broker now."""

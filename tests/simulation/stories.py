@@ -15,6 +15,7 @@ from tests.simulation.runs import run_seed
 from tests.simulation.scripts import (
     a_divergence_comes_twice,
     a_follower_asks_the_leader_of_another_epoch,
+    a_new_leader_never_hears_a_follower,
     a_resignation_comes_twice,
     a_zombie_takes_up_an_old_epoch,
     an_old_order_reaches_a_new_life,
@@ -186,6 +187,11 @@ STORIES: tuple[tuple[Script, Faults, Planted], ...] = (
         a_resignation_comes_twice,
         faults(chaos_s=8, session_timeout_ms=4000),
         bug("a resignation from an earlier epoch counts"),
+    ),
+    (
+        a_new_leader_never_hears_a_follower,
+        faults(chaos_s=12, min_insync_replicas=2, down_ms=300),
+        bug("a follower never heard never lags"),
     ),
     (
         a_zombie_takes_up_an_old_epoch,

@@ -6,7 +6,6 @@ from raylog.core.errors import NotEnoughReplicasAfterAppend
 from raylog.core.ids import BrokerId, Offset, PartitionEpoch
 from raylog.core.replication.events import (
     AnswerProduce,
-    HighWatermarkAdvanced,
     IsrChangeAnswered,
     LeaderAppended,
     ProposeIsr,
@@ -23,7 +22,7 @@ def alone(*, elr: tuple[int, ...] = (SECOND, THIRD), partition_epoch: int = 1) -
 def test_a_kept_watermark_that_is_the_log_end_is_shown_at_once_and_nobody_loses_his_place() -> None:
     context = Context(log_end=100, kept=100)
     out = context.told(alone())
-    assert only(HighWatermarkAdvanced, out.now).high_watermark == 100
+    assert context.machine.exposed_high_watermark == 100
     assert context.machine.exposed_high_watermark == 100
     assert not some(ProposeIsr, out.now)
 
@@ -35,9 +34,9 @@ def test_the_last_replica_asks_to_be_the_only_one_that_may_lead_and_shows_what_i
     assert context.machine.high_watermark == 90
     proposal = only(ProposeIsr, out.now)
     assert (proposal.isr, proposal.drops_eligible) == (((ME, 10),), True)
-    out = context.isr_answered(proposal, state=alone(elr=(), partition_epoch=2))
-    assert only(HighWatermarkAdvanced, out.now).high_watermark == 100
-    assert context.machine.exposed_high_watermark == 100
+    context.isr_answered(proposal, state=alone(elr=(), partition_epoch=2))
+    shown: int | None = context.machine.exposed_high_watermark
+    assert shown == 100
 
 
 def test_nothing_is_shown_while_others_may_still_be_elected() -> None:
@@ -76,8 +75,8 @@ def test_every_member_of_the_isr_has_to_have_what_is_shown() -> None:
     context.fetched_by(SECOND, 40, epoch=2, last_epoch=1)
     assert context.machine.high_watermark == 40
     assert context.machine.exposed_high_watermark is None
-    out = context.fetched_by(SECOND, 100, epoch=2, last_epoch=1)
-    assert only(HighWatermarkAdvanced, out.now).high_watermark == 100
+    context.fetched_by(SECOND, 100, epoch=2, last_epoch=1)
+    assert context.machine.exposed_high_watermark == 100
 
 
 def test_a_repeated_batch_of_an_earlier_epoch_is_shown_and_not_acknowledged_below_the_minimum() -> None:

@@ -24,7 +24,6 @@ from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     AssignLeaderEpoch,
-    HighWatermarkAdvanced,
     LeaderAppended,
     LogStartAdvanced,
     ProposeIsr,
@@ -61,7 +60,7 @@ def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
     assert not some(AnswerProduce, context.fetched_by(SECOND, 10).now)
     out = context.fetched_by(THIRD, 10)
     assert only(AnswerProduce, out.now).first_offset == 0
-    assert only(HighWatermarkAdvanced, out.now).high_watermark == 10
+    assert context.machine.exposed_high_watermark == 10
 
 
 def test_nothing_is_committed_beside_eligible_leader_replicas_whatever_minimum_the_leader_knows() -> None:
@@ -338,12 +337,12 @@ def test_dropped_requests_are_not_answered() -> None:
 
 def test_consumers_are_sent_to_the_leader_of_the_right_epoch() -> None:
     context = Context()
-    assert isinstance(context.machine.consumer_fetch_error(), NotLeaderOrFollower)
+    assert isinstance(context.machine.leadership_error(), NotLeaderOrFollower)
     context.told(partition_state(leader_epoch=5))
-    assert context.machine.consumer_fetch_error() is None
-    assert context.machine.consumer_fetch_error(LeaderEpoch(5)) is None
-    assert isinstance(context.machine.consumer_fetch_error(LeaderEpoch(4)), FencedLeaderEpoch)
-    assert isinstance(context.machine.consumer_fetch_error(LeaderEpoch(6)), UnknownLeaderEpoch)
+    assert context.machine.leadership_error() is None
+    assert context.machine.leadership_error(LeaderEpoch(5)) is None
+    assert isinstance(context.machine.leadership_error(LeaderEpoch(4)), FencedLeaderEpoch)
+    assert isinstance(context.machine.leadership_error(LeaderEpoch(6)), UnknownLeaderEpoch)
 
 
 def test_retention_moves_the_log_start() -> None:

@@ -1,0 +1,120 @@
+"""What consumers ask of a partition's leader, and what its machine has the shell do about it.
+
+Part of the machine's events and effects (``events.py``): offsets are the machine's business, bytes the shell's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylog.core.decision import RequestId
+from raylog.core.ids import LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from raylog.core.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFetchReceived:
+    """A consumer fetches from ``fetch_offset`` on; ``leader_epoch`` -1 = it knows none.
+
+    The sizes and ``is_near`` (the consumer reads the leader's files itself) are for the shell.
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    fetch_offset: Offset
+    deadline_ms: int
+    max_bytes: int
+    min_bytes: int
+    is_near: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStillWaits:
+    """A :class:`TryFetch` was not answered: below ``tried`` are fewer bytes than the fetch asks for.
+
+    ``is_blocked``: nothing was read, because the consumer has not taken earlier answers yet.
+    """
+
+    cause: str
+    now_ms: int
+    fetch: ConsumerFetchReceived
+    tried: Offset
+    is_blocked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsReceived:
+    """A client asks for the offset of a time, of the start, of the end, or of the newest record (``core.ids``)."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndReceived:
+    """A consumer asks where the records of ``epoch`` end here, to compare that with what it has read (KIP-320)."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+
+
+ConsumerRequest = ConsumerFetchReceived | ListOffsetsReceived | EpochEndReceived
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryFetch:
+    """Answer a consumer with records below ``upper`` if they are as many bytes as it asks for.
+
+    Else come back with ``FetchStillWaits``, unless ``is_last``: its time is over, and it is answered in any case.
+    ``exposed`` is the high watermark that the answer names, -1 while it is not known.
+    """
+
+    fetch: ConsumerFetchReceived
+    upper: Offset
+    exposed: int
+    log_start_offset: Offset
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindTimestamp:
+    """Answer with the first record below ``upper`` that is not older than ``timestamp``, or with the newest one."""
+
+    request: RequestId
+    timestamp: int
+    upper: Offset
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOffset:
+    """Answer with an offset."""
+
+    request: RequestId
+    offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEpochEnd:
+    """Answer with the largest epoch not above the one asked for, and with its end."""
+
+    request: RequestId
+    epoch: LeaderEpoch
+    end_offset: Offset
+    log_start_offset: Offset
+
+
+ConsumerEffect = TryFetch | FindTimestamp | AnswerOffset | AnswerEpochEnd

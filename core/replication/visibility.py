@@ -1,0 +1,148 @@
+"""What a client may see of a leader's log: records below the high watermark, and offsets once that is known.
+
+Owned by the leader's half of the machine; a new leader epoch gets a new one. Fetches wait here for the high watermark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylog.core.errors import OffsetNotAvailable, OffsetOutOfRange
+from raylog.core.ids import EARLIEST, LATEST, LeaderEpoch, Offset
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.replication.consumer_events import (
+    AnswerEpochEnd,
+    AnswerOffset,
+    ConsumerFetchReceived,
+    EpochEndReceived,
+    FetchStillWaits,
+    FindTimestamp,
+    ListOffsetsReceived,
+    TryFetch,
+)
+from raylog.core.replication.events import Effect, RefuseRequest, RequestId
+from raylog.core.replication.log import ReplicaLog
+
+_NOTHING = Offset(-1)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    fetch: ConsumerFetchReceived
+    tried: Offset
+    """There is too little below this offset."""
+    is_blocked: bool
+
+
+class Visibility:
+    """Consumers' fetches of one leader epoch. Invariant: none waits for records that are visible and untried."""
+
+    __slots__ = ("_log", "exposed", "waiting")
+
+    def __init__(self, log: ReplicaLog) -> None:
+        """Begin with nothing waiting."""
+        self._log = log
+        self.exposed: Offset | None = None
+        """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
+        self.waiting: dict[RequestId, _Waiting] = {}
+
+    def on_fetch(self, event: ConsumerFetchReceived, out: Outbox[Effect]) -> None:
+        """Have a fetch tried if there is something to read or its time is over, else let it wait."""
+        self._take(event, event.deadline_ms <= event.now_ms, out)
+
+    def on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
+        """Let a fetch wait that got too little."""
+        if not event.is_blocked and self._log.high_watermark > event.tried:
+            self._take(event.fetch, False, out)
+        else:
+            self.waiting[event.fetch.request] = _Waiting(event.fetch, event.tried, event.is_blocked)
+
+    def wake(self, out: Outbox[Effect]) -> None:
+        """The high watermark has moved: have the fetches tried that may read more now."""
+        for waiting in [one for one in self.waiting.values() if self._may_read_more(one)]:
+            del self.waiting[waiting.fetch.request]
+            self._take(waiting.fetch, False, out)
+
+    def tick(self, now_ms: int, out: Outbox[Effect]) -> None:
+        """Have the fetches answered whose time is over, and those tried whose consumers had earlier answers to take."""
+        for waiting in list(self.waiting.values()):
+            is_last = waiting.fetch.deadline_ms <= now_ms
+            if is_last or waiting.is_blocked:
+                del self.waiting[waiting.fetch.request]
+                self._take(waiting.fetch, is_last, out)
+
+    def next_due_ms(self, now_ms: int, otherwise: int) -> int:
+        """When :meth:`tick` has something to do."""
+        due_ms = otherwise
+        for waiting in self.waiting.values():
+            due_ms = min(due_ms, now_ms if waiting.is_blocked else waiting.fetch.deadline_ms)
+        return due_ms
+
+    def list_offsets(self, event: ListOffsetsReceived, leader_epoch: LeaderEpoch, out: Outbox[Effect]) -> None:
+        """Answer where something is; all but the start needs a high watermark that is known."""
+        request, exposed = event.request, self.exposed
+        if event.timestamp == EARLIEST:
+            out.now.append(AnswerOffset(request=request, offset=self._log.start, leader_epoch=leader_epoch))
+        elif exposed is None:
+            out.now.append(RefuseRequest(cause=event.cause, request=request, error=OffsetNotAvailable()))
+        elif event.timestamp == LATEST:
+            out.now.append(AnswerOffset(request=request, offset=exposed, leader_epoch=leader_epoch))
+        else:
+            out.now.append(
+                FindTimestamp(request=request, timestamp=event.timestamp, upper=exposed, leader_epoch=leader_epoch)
+            )
+
+    def epoch_end(self, event: EpochEndReceived, out: Outbox[Effect]) -> None:
+        """Answer where an epoch ends in this log."""
+        found = self._log.epochs.end_for(event.epoch, self._log.end)
+        out.now.append(
+            AnswerEpochEnd(
+                request=event.request,
+                epoch=found.epoch,
+                end_offset=found.end_offset,
+                log_start_offset=self._log.start,
+            )
+        )
+
+    def take_all(self) -> list[RequestId]:
+        """Forget what waits, and return it."""
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting)
+
+    def drop(self, request: RequestId) -> None:
+        """Forget a request whose sender has gone."""
+        self.waiting.pop(request, None)
+
+    def validate(self) -> None:
+        """Raise InvariantBroken if a fetch waits for what it could read."""
+        for request, waiting in self.waiting.items():
+            if not waiting.is_blocked and self._may_read_more(waiting):
+                require(False, f"consumer's fetch {request} waits for records that are visible")
+
+    def _may_read_more(self, waiting: _Waiting) -> bool:
+        return max(waiting.tried, waiting.fetch.fetch_offset) < self._log.high_watermark
+
+    def _take(self, fetch: ConsumerFetchReceived, is_last: bool, out: Outbox[Effect]) -> None:
+        log = self._log
+        if not log.start <= fetch.fetch_offset <= log.end:
+            error = OffsetOutOfRange(
+                f"Offset {fetch.fetch_offset} is outside the log, which runs from {log.start} to {log.end}. Reset the "
+                "position.",
+                start=log.start,
+                end=log.end,
+            )
+            out.now.append(RefuseRequest(cause=fetch.cause, request=fetch.request, error=error))
+        elif is_last or fetch.fetch_offset < log.high_watermark:
+            exposed = -1 if self.exposed is None else self.exposed
+            out.now.append(
+                TryFetch(
+                    fetch=fetch,
+                    upper=log.high_watermark,
+                    exposed=exposed,
+                    log_start_offset=log.start,
+                    is_last=is_last,
+                )
+            )
+        else:
+            self.waiting[fetch.request] = _Waiting(fetch, _NOTHING, False)

@@ -18,7 +18,7 @@ from raylog.actors.clock import monotonic_ms
 from raylog.core.metrics.histogram import LatencyHistogram
 from raylog.rpc import Together
 from raylog.storage.errors import DescriptorsExhausted
-from raylog.storage.log import PartitionLog
+from raylog.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Names under which the actors stand in Ray, and the folders they own. Used by the shells and ``raylog.cluster``."""
+"""Names of actors in Ray, and of the folders they own. Used by the shells and ``raylog.launch.cluster``."""
 
 from __future__ import annotations
 

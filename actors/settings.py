@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import INTERNAL_PREFIX
-from raylog.actors.specs import ReplicaSpec
 from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig
 from raylog.core.replication.replica import ReplicationSettings
-from raylog.storage.log import LogConfig
+from raylog.storage.log.partition_log import LogConfig
 
 if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
     from raylog.core.controller.ledger import ControllerSettings

@@ -20,7 +20,7 @@ from raylog.rpc import (
     server_context,
     tls_is_on,
 )
-from raylog.rpc.credentials import to_listen
+from raylog.rpc.auth.credentials import to_listen
 
 PLAINTEXT_HINT: Final = (
     "Set Ray's TLS variables (RAY_USE_TLS=1 and the three files) wherever Ray is started, or, if the network between "

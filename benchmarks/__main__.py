@@ -28,11 +28,11 @@ from benchmarks.peers.prototype_peer import Prototype
 from benchmarks.peers.ray_queue_peer import RayQueue
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.peers.redis_peer import Redis
-from benchmarks.plots import draw
-from benchmarks.results import REST_OF, Results
+from benchmarks.report.plots import draw
+from benchmarks.report.results import REST_OF, Results
+from benchmarks.report.tables import as_markdown, show
 from benchmarks.scenarios import SCENARIOS, SHARES_TOPICS_WITH_LAST, share_of
 from benchmarks.scenarios.throughput import warm_up
-from benchmarks.tables import as_markdown, show
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")

@@ -19,7 +19,7 @@ from benchmarks.job import Job, Outcome
 from benchmarks.optional import Missing
 from benchmarks.peers.base import Peer
 from benchmarks.peers.processes import Unavailable
-from benchmarks.results import Measured, Results
+from benchmarks.report.results import Measured, Results
 from raylog.core.errors import RaylogError
 
 BATCH_BYTES = 128 << 10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks import stats
-from benchmarks.results import HIGHER_IS_BETTER, Measured, Results, ratio_to
+from benchmarks.report import stats
+from benchmarks.report.results import HIGHER_IS_BETTER, Measured, Results, ratio_to
 
 SYNCED = "flush.messages=1"
 FLAT = 0.8

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import stats
 from benchmarks.clients.base import Client, Unsupported
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import cpu_seconds
+from benchmarks.report import stats
 
 POOL = 1_000
 CHUNK_BYTES = 256 << 10

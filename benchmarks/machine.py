@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.optional import version_of
-from benchmarks.results import LOAD, LOAD_AT_END
+from benchmarks.report.results import LOAD, LOAD_AT_END
 
 LIBRARIES = ("raylog", "ray", "msgspec", "confluent-kafka", "aiokafka", "kafka-python", "nats-py", "redis", "uvloop")
 

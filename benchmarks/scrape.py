@@ -2,7 +2,7 @@
 
 The replicas are endpoints in one other process that answer as replicas do; counted is the CPU time of the thread that
 collects, from the question to the bytes of the page, and that of the endpoints, all together.
-`python -m benchmarks.scrape` prints it; `tests/cluster/test_scrape_cost.py` holds it to a bound.
+`python -m benchmarks.scrape` prints it; `tests/cluster/metrics/test_scrape_cost.py` holds it to a bound.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.metrics.process import usage_of
-from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import PartitionChanged, ReplicaPlaced, TopicCreated
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import PartitionChanged, ReplicaPlaced, TopicCreated
 from raylog.core.metrics.exposition import render
 from raylog.rpc import Request, RpcServer, connect
 from tests.cluster.local_cluster import SECRET

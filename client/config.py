@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.rpc import ReadToken
-from raylog.storage.compression import COMPRESSIONS
+from raylog.storage.batch.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
 _ALIASES = {

@@ -37,7 +37,7 @@ class RegisterBrokerReply(Message, frozen=True):
     controller_epoch: Int64
     version: Int64
     snapshot: Sequence[Sequence[Any]]
-    """Metadata records as ``core/controller/records.py`` writes them."""
+    """Metadata records as ``core/metadata/records.py`` writes them."""
     broker: Int64
 
 
@@ -62,7 +62,7 @@ class RegisterReplicaRequest(Message, frozen=True):
 
 
 class RegisterReplicaReply(Message, frozen=True):
-    """``state``: the partition's state as ``core/replication/state.py`` writes it."""
+    """``state``: the partition's state as ``core/partition.py`` writes it."""
 
     incarnation: Int64
     state: Sequence[Any]

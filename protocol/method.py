@@ -12,7 +12,7 @@ import msgspec
 from raylog.core.errors import InvalidRequest, UnknownServerError
 from raylog.core.features import FIRST_LEVEL
 from raylog.protocol.message import Message, read
-from raylog.rpc.credentials import Role
+from raylog.rpc.auth.credentials import Role
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")

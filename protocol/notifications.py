@@ -20,13 +20,13 @@ class MetadataUpdate(Message, frozen=True):
 
     from_version: Int64
     records: Sequence[Sequence[Any]]
-    """As ``core/controller/records.py`` writes them."""
+    """As ``core/metadata/records.py`` writes them."""
 
 
 class PartitionStateUpdate(Message, frozen=True):
     """Go by a partition's committed state: leader, ISR, epochs, endpoints.
 
-    ``incarnation``: the life of the replica that it is for. ``state``: as ``core/replication/state.py`` writes it.
+    ``incarnation``: the life of the replica that it is for. ``state``: as ``core/partition.py`` writes it.
     """
 
     incarnation: Int64

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from raylog import spark
-    from raylog.client.admin import Admin, AsyncAdmin
-    from raylog.client.consumer import AsyncConsumer, Consumer
-    from raylog.client.producer import AsyncProducer, Producer
+    from raylog.client.admin.admin import Admin, AsyncAdmin
+    from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.types import OffsetAndMetadata, Record, RecordMetadata
-    from raylog.cluster import Cluster, connect, start
     from raylog.core.errors import (
         AuthenticationFailed,
         BufferExhausted,
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
         UnsupportedVersion,
     )
     from raylog.core.ids import TopicPartition
+    from raylog.launch.cluster import Cluster, connect, start
 
 __version__ = "0.2.0"
 
@@ -97,10 +97,10 @@ if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname
 
 # Which module gives which names; tests/unit/packaging compares this with the imports above and with __all__.
 _HOMES: dict[str, tuple[str, ...]] = {
-    "raylog.cluster": ("Cluster", "connect", "start"),
-    "raylog.client.admin": ("Admin", "AsyncAdmin"),
-    "raylog.client.consumer": ("AsyncConsumer", "Consumer"),
-    "raylog.client.producer": ("AsyncProducer", "Producer"),
+    "raylog.launch.cluster": ("Cluster", "connect", "start"),
+    "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
+    "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.types": ("OffsetAndMetadata", "Record", "RecordMetadata"),
     "raylog.core.ids": ("TopicPartition",),
 }

@@ -1,19 +1,19 @@
 """Framed msgpack calls over TCP, authenticated by the cluster's secret, in both directions of a connection."""
 
+from raylog.rpc.auth.credentials import Credentials, Role, Secret
+from raylog.rpc.auth.permissions import Permissions
+from raylog.rpc.auth.tls import client_context, server_context, tls_is_on
+from raylog.rpc.auth.tokens import ReadGrant, ReadToken, TopicGrant, mint
 from raylog.rpc.client import connect
 from raylog.rpc.connection import Connection
-from raylog.rpc.credentials import Credentials, Role, Secret
 from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import Buffer, Buffers
+from raylog.rpc.host.host_id import machine_number
 from raylog.rpc.limits import Limits
-from raylog.rpc.machine import machine_number
-from raylog.rpc.permissions import Permissions
 from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, RequestConnection
 from raylog.rpc.sending import Together
 from raylog.rpc.server import RpcServer
-from raylog.rpc.tls import client_context, server_context, tls_is_on
-from raylog.rpc.tokens import ReadGrant, ReadToken, TopicGrant, mint
 
 __all__ = [
     "Buffer",

@@ -10,9 +10,9 @@ import secrets
 import ssl
 
 from raylog.core.errors import ConnectionFailed
-from raylog.rpc.auth import NONCE_BYTES, ClientHandshake
+from raylog.rpc.auth.credentials import Secret, to_dial
+from raylog.rpc.auth.handshake import NONCE_BYTES, ClientHandshake
 from raylog.rpc.connection import Connection
-from raylog.rpc.credentials import Secret, to_dial
 from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler
 

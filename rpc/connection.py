@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RaylogError, UnknownServerError, from_code
-from raylog.rpc.auth import ClientHandshake, Peer, ServerHandshake
+from raylog.rpc.auth.credentials import Role
+from raylog.rpc.auth.handshake import ClientHandshake, Peer, ServerHandshake
+from raylog.rpc.auth.permissions import Permissions
 from raylog.rpc.calls import PendingCalls, Told, Waiting, fail
-from raylog.rpc.credentials import Role
 from raylog.rpc.ends import ends_of
 from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
@@ -33,14 +34,13 @@ from raylog.rpc.framing import (
     payload_parts,
 )
 from raylog.rpc.greeting import Greeting
+from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.host.socket_options import configure_socket
 from raylog.rpc.limits import Limits
-from raylog.rpc.occasional import OccasionalWarning
 from raylog.rpc.patience import Vitals
-from raylog.rpc.permissions import Permissions
 from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, describe, refuse_requests
 from raylog.rpc.sending import SendQueue, Together
-from raylog.rpc.socket_options import configure_socket
 
 logger = logging.getLogger(__name__)
 _unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate shall not fill its log

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
-from raylog.rpc.addresses import canonical
-from raylog.rpc.auth import Endpoints
-from raylog.rpc.tls import LoadedContext
+from raylog.rpc.auth.addresses import canonical
+from raylog.rpc.auth.handshake import Endpoints
+from raylog.rpc.auth.tls import LoadedContext
 
 
 def ends_of(transport: asyncio.BaseTransport, *, accepted: bool) -> Endpoints:

@@ -5,7 +5,7 @@ Owned by `Connection` until the peer has proved itself. Pure: what to send is re
 
 from __future__ import annotations
 
-from raylog.rpc.auth import ClientHandshake, Endpoints, Peer, ServerHandshake
+from raylog.rpc.auth.handshake import ClientHandshake, Endpoints, Peer, ServerHandshake
 
 
 class Greeting:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from raylog.client.consuming.opening import BatchOpener, FetchedBatch
+from raylog.client.reading.decode import BatchOpener, FetchedBatch
 from raylog.core.ids import TopicPartition
 
 ROWS_MAX = 65_536

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from raylog.client.cluster import ClusterClient
-from raylog.client.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
-from raylog.client.ranges import PartitionRange
-from raylog.client.read_tokens import token_for
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.client.reading.read_tokens import token_for
 from raylog.client.runtime import shared
 from raylog.core.errors import (
     InvalidConfig,

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from raylog.client.ranges import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
+from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
 from raylog.client.runtime import Runtime, shared
 from raylog.spark.filters import Narrowing, narrowing_of
 from raylog.spark.options import ReadOptions

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from . import filesystem
+from raylog.storage import filesystem
 
 RESERVED = 8
 """A roll opens one file for good and two for a moment, in each of the owner's thread and the thread that syncs."""

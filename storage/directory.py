@@ -16,10 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from raylog.core.errors import InvalidTopic
-
-from .errors import WrongDirectory
-from .files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
-from .folder_lock import FolderLock, parse_properties
+from raylog.storage.errors import WrongDirectory
+from raylog.storage.folder_lock import FolderLock, parse_properties
+from raylog.storage.log.files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
 
 META = "meta.properties"
 LOCK = ".lock"

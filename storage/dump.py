@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylog.core.errors import RaylogError
-
-from . import filesystem
-from .compression import COMPRESSIONS
-from .errors import CorruptBatch
-from .files import exists, list_files, read_at, read_bytes
-from .index import IndexDamaged, OffsetIndex, TimeIndex
-from .records import HEADER_BYTES, BatchHeader, Header, check_crc, decode_batch, parse_header
-from .segment import INDEX, LOG, TIME_INDEX
+from raylog.storage import filesystem
+from raylog.storage.batch.compression import COMPRESSIONS
+from raylog.storage.batch.records import HEADER_BYTES, BatchHeader, Header, check_crc, decode_batch, parse_header
+from raylog.storage.errors import CorruptBatch
+from raylog.storage.log.files import exists, list_files, read_at, read_bytes
+from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from raylog.storage.log.segment import INDEX, LOG, TIME_INDEX
 
 _CODEC_NAMES = {number: name for name, number in COMPRESSIONS.items()}
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from .compression import Buffer
+from raylog.storage.batch.compression import Buffer
 
 Place = str | Path
 

@@ -7,7 +7,8 @@ Lives through a small cluster of one broker, which is a metadata voter, and keep
 - ``frames.msgpack``: the first request, and the first answer, of every method that was called, as they went out;
 - ``expected.json``: what clients read from it then.
 
-Run it once for a release, when its formats are final; ``tests/cluster/test_golden.py`` reads every version there is.
+Run it once for a release, when its formats are final; ``tests/cluster/replication/test_golden.py`` reads every version
+there is.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from unittest import mock
 import msgspec
 
 import raylog
-from raylog.client.admin import AsyncAdmin
-from raylog.client.consumer import AsyncConsumer
-from raylog.client.futures import AsyncSendFuture
-from raylog.client.producer import AsyncProducer
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.futures import AsyncSendFuture
+from raylog.client.producer.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
 from raylog.protocol.registry import methods
 from raylog.rpc import connection

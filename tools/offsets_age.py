@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner
-from raylog.actors.offsets_log import EncodedRow, encoded_row
+from raylog.actors.groups.offsets_log import EncodedRow, encoded_row
+from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import LogExtent
-from raylog.storage.records import decode_batch, encode_batch, parse_header
+from raylog.storage.batch.records import decode_batch, encode_batch, parse_header
 
 BATCH_BYTES = 1_048_000
 

@@ -5,7 +5,7 @@
 Each log is written by one process that ends by SIGKILL, like a broker's replicas, and opened by a process of its own,
 all at the same time. The time counts from the start of the first process to the end of the last recovery, so it holds
 the start of Python as well. With ``--cold`` the kernel is asked to drop the files from its cache first. The folder is
-emptied afterwards. Run by hand; ``tests/unit/storage/test_restart_time.py`` runs it in miniature.
+emptied afterwards. Run by hand; ``tests/unit/storage/log/test_restart_time.py`` runs it in miniature.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from raylog.storage.config import LogConfig
-from raylog.storage.log import PartitionLog
-from raylog.storage.records import encode_batch
+from raylog.storage.batch.records import encode_batch
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.partition_log import PartitionLog
 
 RECORDS_PER_BATCH = 16
 RECORD_BYTES = 1024

@@ -11,9 +11,9 @@ from pathlib import Path
 from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
 from raylog.actors.metrics.process import disk_figures, usage_of
 from raylog.core.config import ClusterConfig
-from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import MetadataRecord
 from raylog.core.ids import TopicPartition
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import BrokerView, ReplicaFigures, broker_families

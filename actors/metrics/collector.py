@@ -14,9 +14,9 @@ from typing import Final, Generic, TypeVar
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import reading_from_wire
 from raylog.actors.transport import dial
-from raylog.core.controller.image import MetadataImage
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, TopicPartition
+from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.families import ReplicaFigures
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import usage_from_wire

@@ -11,8 +11,8 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.collector import Endpoint, Inquiries
-from raylog.core.controller.image import MetadataImage
 from raylog.core.ids import LATEST, TopicPartition
+from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import process_families
 from raylog.core.metrics.groups import EndHistory, GroupCensus, group_families

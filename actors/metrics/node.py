@@ -27,7 +27,7 @@ from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_w
 from raylog.core.metrics.families import active_controller
 
 if TYPE_CHECKING:
-    from raylog.actors.broker_server import BrokerServer
+    from raylog.actors.broker.server import BrokerServer
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from benchmarks.clients.base import Client, Unsupported
-from raylog.client.consumer import Consumer
-from raylog.client.producer import AsyncProducer, Producer
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.core.ids import TopicPartition
 
 POLL_RECORDS = 1_000

@@ -18,9 +18,9 @@ import psutil
 
 import raylog
 from raylog.actors.naming import SPARE_PREFIX
-from raylog.actors.ray_support import find_actor
-from raylog.cluster import Cluster
+from raylog.actors.processes.ray_support import find_actor
 from raylog.core.errors import RaylogError
+from raylog.launch.cluster import Cluster
 
 ASK_S = 30.0
 SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}

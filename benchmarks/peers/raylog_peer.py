@@ -17,7 +17,7 @@ import psutil
 from benchmarks.optional import version_of
 from benchmarks.peers.processes import Unavailable
 from raylog import compiled
-from raylog.client.admin import Admin
+from raylog.client.admin.admin import Admin
 
 ANSWER_TIMEOUT_S = 120.0
 HEAL_TIMEOUT_S = 60.0

@@ -50,10 +50,10 @@ from raylog.core.controller.events import (
     Warn,
     WriteRecords,
 )
-from raylog.core.controller.image import BrokerImage, Coordinator, MetadataImage, TopicImage
 from raylog.core.controller.ledger import ControllerSettings
 from raylog.core.controller.placement import place_replicas
-from raylog.core.controller.records import (
+from raylog.core.metadata.image import BrokerImage, Coordinator, MetadataImage, TopicImage
+from raylog.core.metadata.records import (
     RECORD_TYPES,
     BrokerOffline,
     BrokerRegistered,

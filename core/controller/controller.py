@@ -12,7 +12,6 @@ from typing import assert_never
 
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller.coordinators import Coordinators
-from raylog.core.controller.elections import Elections
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
@@ -40,16 +39,12 @@ from raylog.core.controller.events import (
     Tick,
     VotersShown,
 )
-from raylog.core.controller.features import Features
+from raylog.core.controller.feature_levels import Features
 from raylog.core.controller.growth import Growth
-from raylog.core.controller.healing import Healing
-from raylog.core.controller.image import MetadataImage
 from raylog.core.controller.isr_changes import IsrChanges
+from raylog.core.controller.leader_requests import Elections
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.liveness import Liveness
-from raylog.core.controller.moves import Moves
-from raylog.core.controller.reassignment import is_moving
-from raylog.core.controller.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.controller.registrations import Registrations
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
 from raylog.core.controller.shutdown import Shutdown
@@ -59,7 +54,12 @@ from raylog.core.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.core.features import SUPPORTED, misfit
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
 from raylog.core.outbox import Outbox
+from raylog.core.reassignment.healing import Healing
+from raylog.core.reassignment.moves import Moves
+from raylog.core.reassignment.requests import is_moving
 
 
 class ControllerMachine:

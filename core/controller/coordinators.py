@@ -13,9 +13,7 @@ from raylog.core.controller.events import (
     ProducerIdsRequested,
     StartCoordinator,
 )
-from raylog.core.controller.image import Coordinator
 from raylog.core.controller.ledger import Ledger
-from raylog.core.controller.records import CoordinatorPlaced, ProducerIdsAllocated
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import (
@@ -26,6 +24,8 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.ids import ProducerId
+from raylog.core.metadata.image import Coordinator
+from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
 
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raylog.core.controller.records import MetadataRecord
 from raylog.core.errors import RaylogError
 from raylog.core.features import FIRST, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
-from raylog.core.replication.state import PartitionState
+from raylog.core.metadata.records import MetadataRecord
+from raylog.core.partition import PartitionState
 
 SessionId = int
 """One connection, numbered by the shell; never used twice within one life of the controller."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from raylog.core.controller.events import CreatePartitionsReceived
 from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness
-from raylog.core.controller.records import PartitionsAdded
 from raylog.core.controller.topics import PARTITIONS_MAX, Topics
 from raylog.core.errors import InvalidPartitions, InvalidRequest, UnknownTopicOrPartition, did_you_mean
+from raylog.core.metadata.records import PartitionsAdded
 
 
 class Growth:

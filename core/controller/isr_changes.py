@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from raylog.core.controller.election import (
-    Standing,
-    with_isr,
-)
 from raylog.core.controller.events import (
     IsrChangeReceived,
     LeaderResigned,
+)
+from raylog.core.controller.leadership import (
+    Standing,
+    with_isr,
 )
 from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness, known_replica

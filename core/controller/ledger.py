@@ -22,12 +22,12 @@ from raylog.core.controller.events import (
     SessionId,
     WriteRecords,
 )
-from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import MetadataRecord, PartitionChanged, ReplicaPlaced, TopicDeleted
 from raylog.core.controller.sessions import Member, ReplicaMember, Sessions
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, TopicPartition
 from raylog.core.invariants import require
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord, PartitionChanged, ReplicaPlaced, TopicDeleted
 from raylog.core.outbox import Outbox
 
 STORY_STEPS_MAX = 200

@@ -7,26 +7,26 @@ writes is a safe state, wherever a crash cuts the log: leadership ends before a 
 
 from __future__ import annotations
 
-from raylog.core.controller.election import (
+from raylog.core.controller.events import (
+    Warn,
+)
+from raylog.core.controller.leadership import (
     Standing,
     min_insync,
     settle,
     without_leader,
 )
-from raylog.core.controller.events import (
-    Warn,
-)
-from raylog.core.controller.image import MetadataImage, partition_changed, replica_placed
 from raylog.core.controller.ledger import ControllerSettings, Ledger
-from raylog.core.controller.records import BrokerOffline
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
-from raylog.core.controller.warnings import unclean_election
 from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
-from raylog.core.replication.state import PartitionState, ReplicaPlace
+from raylog.core.metadata.image import MetadataImage, partition_changed, replica_placed
+from raylog.core.metadata.records import BrokerOffline
+from raylog.core.metadata.warnings import unclean_election
+from raylog.core.partition import PartitionState, ReplicaPlace
 
 
 class Liveness:

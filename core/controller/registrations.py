@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raylog.core.controller.election import (
-    Standing,
-    without_eligible,
-)
 from raylog.core.controller.events import (
     BrokerRegistrationReceived,
     ReplicaRegistrationReceived,
 )
+from raylog.core.controller.leadership import (
+    Standing,
+    without_eligible,
+)
 from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness, known_replica
-from raylog.core.controller.records import BrokerRegistered, ReplicaLogLost
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
-from raylog.core.controller.warnings import lost_copy
 from raylog.core.errors import (
     DataDirectoryError,
     InconsistentClusterId,
@@ -29,7 +27,9 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.invariants import require
-from raylog.core.replication.state import ReplicaPlace
+from raylog.core.metadata.records import BrokerRegistered, ReplicaLogLost
+from raylog.core.metadata.warnings import lost_copy
+from raylog.core.partition import ReplicaPlace
 
 
 class Registrations:

@@ -6,14 +6,14 @@ nothing, and gets no new replicas. The mark is part of the metadata and ends by 
 
 from __future__ import annotations
 
-from raylog.core.controller.election import Standing, min_insync
 from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
+from raylog.core.controller.leadership import Standing, min_insync
 from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness
-from raylog.core.controller.records import BrokerResumed, BrokerStopped
 from raylog.core.errors import InvalidRequest, StopRefused
 from raylog.core.ids import BrokerId
-from raylog.core.replication.state import PartitionState
+from raylog.core.metadata.records import BrokerResumed, BrokerStopped
+from raylog.core.partition import PartitionState
 
 NAMED_MAX = 10
 """Partitions that a message names before it goes on with "and n more"."""

@@ -15,7 +15,6 @@ from raylog.core.controller.events import (
 from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.placement import Assignment, place_replicas
-from raylog.core.controller.records import TopicConfigured, TopicCreated, TopicDeleted
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.errors import (
     InvalidConfig,
@@ -28,6 +27,7 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.ids import BrokerId
+from raylog.core.metadata.records import TopicConfigured, TopicCreated, TopicDeleted
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import MetadataRecord, PartitionChanged, TopicCreated
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord, PartitionChanged, TopicCreated
 
 
 class PartitionChanges:

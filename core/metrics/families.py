@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raylog.core.config import majority
-from raylog.core.controller.image import MetadataImage, TopicImage
 from raylog.core.errors import from_code
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family, Kind
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import Usage
-from raylog.core.replication.state import PartitionState
+from raylog.core.partition import PartitionState
 
 TOPIC_COUNTERS: Final = (
     ("messagesin", "records_in", "Records that producers appended."),

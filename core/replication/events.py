@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
+from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits
-from raylog.core.replication.state import PartitionState
 
 if TYPE_CHECKING:
     from dataclasses import dataclass

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from raylog.core.ids import BrokerId, Incarnation, Offset
+from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.core.replication.events import ProposeIsr, RequestId
-from raylog.core.replication.state import PartitionState, ReplicaPlace
 
 _ZERO = Offset(0)
 

@@ -22,6 +22,7 @@ from raylog.core.errors import (
 from raylog.core.ids import BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
+from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
     AdvanceLogStart,
     AnswerDiverging,
@@ -37,7 +38,6 @@ from raylog.core.replication.events import (
 from raylog.core.replication.isr import FollowerProgress, InSyncSet, may_join
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedDeletions, ParkedFetches, ParkedProduces
-from raylog.core.replication.state import PartitionState
 from raylog.core.replication.visibility import Visibility
 from raylog.core.replication.watermark import committed_end
 

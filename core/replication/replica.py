@@ -22,6 +22,7 @@ from raylog.core.errors import (
 from raylog.core.ids import NO_EPOCH, NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.invariants import InvariantBroken, require
 from raylog.core.outbox import Outbox
+from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import (
     ConsumerFetchReceived,
     EpochEndReceived,
@@ -57,7 +58,6 @@ from raylog.core.replication.follower import Follower
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.log import LogSummary, ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedProduce
-from raylog.core.replication.state import PartitionState
 from raylog.core.replication.throttle import Throttle
 
 __all__ = ["LogSummary", "ReplicaMachine", "ReplicationSettings", "Role"]

@@ -14,19 +14,19 @@ from typing import Any, NoReturn
 import click
 
 import raylog
+from raylog.cli.cluster.features import features
+from raylog.cli.cluster.lifecycle import start, stop
+from raylog.cli.cluster.metrics import metrics
+from raylog.cli.cluster.secret import secret
+from raylog.cli.cluster.status import status
 from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.consume import consume
-from raylog.cli.features import features
 from raylog.cli.groups import group
-from raylog.cli.lifecycle import start, stop
 from raylog.cli.log import log
-from raylog.cli.metrics import metrics
 from raylog.cli.options import Commands
-from raylog.cli.perf import perf
+from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
 from raylog.cli.reassign import balance
-from raylog.cli.secret import secret
-from raylog.cli.status import status
 from raylog.cli.topics import topic
 
 INTERRUPTED = 130

@@ -14,7 +14,7 @@ from raylog.cli.options import ManyValues, Target, cluster_options, pairs
 from raylog.cli.output import json_bytes, json_line
 
 if TYPE_CHECKING:
-    from raylog.client.consumer import Consumer
+    from raylog.client.consumer.consumer import Consumer
     from raylog.client.types import Record
 
 POLL_MS = 200
@@ -64,7 +64,7 @@ def consume(
     if group is not None:
         config["group.id"] = group
 
-    from raylog.client.consumer import Consumer
+    from raylog.client.consumer.consumer import Consumer
 
     # A service manager ends a consumer with SIGTERM: it leaves its group then, as at Ctrl-C.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

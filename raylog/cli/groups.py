@@ -12,9 +12,9 @@ from raylog.cli.output import show_json, show_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from raylog.client.admin import Admin
-    from raylog.client.descriptions import GroupDescription
-    from raylog.client.lag import PartitionLag
+    from raylog.client.admin.admin import Admin
+    from raylog.client.admin.descriptions import GroupDescription
+    from raylog.client.admin.lag import PartitionLag
     from raylog.core.ids import TopicPartition
 
 
@@ -24,7 +24,7 @@ def group() -> None:
 
 
 def _admin(arguments: dict[str, Any]) -> Admin:
-    from raylog.client.admin import Admin
+    from raylog.client.admin.admin import Admin
 
     return Admin(**arguments)
 

@@ -86,7 +86,7 @@ class Target:
 
     def join_ray(self) -> str:
         """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""
-        from raylog.cli.ray_node import join
+        from raylog.cli.cluster.ray_node import join
 
         return join(self.address, self.data_dir)
 
@@ -116,7 +116,7 @@ def _require_an_answer(bootstrap: str) -> None:
     """Raise ConnectionFailed at once when nobody listens: a client would try for half a minute, as a service should."""
     import socket
 
-    from raylog.client.discovery import parse_bootstrap
+    from raylog.client.cluster.discovery import parse_bootstrap
     from raylog.core.errors import ConnectionFailed
 
     for endpoint in parse_bootstrap(bootstrap):

@@ -13,7 +13,7 @@ import click
 from raylog.cli.options import ManyValues, Target, cluster_options, pairs
 
 if TYPE_CHECKING:
-    from raylog.client.producer import SendFuture
+    from raylog.client.producer.producer import SendFuture
 
 UNCHECKED_MAX = 10_000
 """Records whose outcome is not looked at yet; a failure is noticed at most so many records later."""
@@ -76,7 +76,7 @@ def records_of(stream: BinaryIO, separator: bytes | None) -> Iterator[tuple[byte
 def _send_all(
     arguments: dict[str, Any], topic: str, partition: int | None, records: Iterator[tuple[bytes | None, bytes]]
 ) -> int:
-    from raylog.client.producer import Producer
+    from raylog.client.producer.producer import Producer
 
     sent = 0
     unchecked: deque[SendFuture] = deque()

@@ -15,8 +15,8 @@ from raylog.cli.output import show_json, show_table, size
 from raylog.cli.topics import topic
 
 if TYPE_CHECKING:
-    from raylog.client.admin import Admin
-    from raylog.client.moving import Move, PartitionReassignment
+    from raylog.client.admin.admin import Admin
+    from raylog.client.admin.reassignments import Move, PartitionReassignment
 
 LOOK_S = 0.5
 SAY_S = 5.0
@@ -70,7 +70,7 @@ def reassign(
         raise click.UsageError("--partition needs the topic it belongs to")
     if sum((replicas is not None, plan is not None and not cancel, cancel, listing)) > 1:
         raise click.UsageError("give one of --replicas, --plan, --cancel and --list")
-    from raylog.client.admin import Admin
+    from raylog.client.admin.admin import Admin
 
     with Admin(**target.client_arguments()) as admin:
         if listing:
@@ -236,7 +236,7 @@ def balance(target: Target, yes: bool, as_json: bool, no_wait: bool, throttle: i
     Shows its plan first. As few replicas as possible move; brokers that are offline or stopped keep what they have and
     get nothing.
     """
-    from raylog.client.admin import Admin
+    from raylog.client.admin.admin import Admin
 
     with Admin(**target.client_arguments()) as admin:
         plan = admin.plan_balance()

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raylog.cli.cluster.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 from raylog.cli.options import Commands, ManyValues, Target, cluster_options, pairs
 from raylog.cli.output import show_json, show_table
-from raylog.cli.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 
 if TYPE_CHECKING:
-    from raylog.client.admin import Admin
-    from raylog.client.descriptions import TopicDescription
+    from raylog.client.admin.admin import Admin
+    from raylog.client.admin.descriptions import TopicDescription
     from raylog.core.errors import RaylogError
     from raylog.core.ids import TopicPartition
 
@@ -23,7 +23,7 @@ def topic() -> None:
 
 
 def _admin(target: Target) -> Admin:
-    from raylog.client.admin import Admin
+    from raylog.client.admin.admin import Admin
 
     return Admin(**target.client_arguments())
 

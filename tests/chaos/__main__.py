@@ -18,8 +18,8 @@ from types import FrameType
 from typing import Any, Final
 
 from tests.chaos.arena import PARTS, LeftOut
-from tests.chaos.checker import Verdict
-from tests.chaos.report import as_plain, summary, table
+from tests.chaos.evidence.checker import Verdict
+from tests.chaos.evidence.report import as_plain, summary, table
 
 SHARES: Final = {"processes": 0.6, "nodes": 0.2, "network": 0.2}
 """Of the minutes. A node takes longer to come back, so its part has fewer faults in its time."""
@@ -152,15 +152,15 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def known_faults(part: str | None) -> tuple[str, ...]:
     """Return the names of what a part can do; none for no part."""
     if part == "processes":
-        from tests.chaos.processes import PROCESS_FAULTS
+        from tests.chaos.injuries.processes import PROCESS_FAULTS
 
         return PROCESS_FAULTS
     if part == "nodes":
-        from tests.chaos.nodes import NODE_FAULTS
+        from tests.chaos.injuries.nodes import NODE_FAULTS
 
         return NODE_FAULTS
     if part == "network":
-        from tests.chaos.network import NETWORK_FAULTS
+        from tests.chaos.injuries.network import NETWORK_FAULTS
 
         return NETWORK_FAULTS
     return ()

@@ -18,7 +18,7 @@ from raylog.actors.naming import CONTROLLER
 from raylog.core.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
-from tests.chaos.crowd import CROWD, Crowd
+from tests.chaos.injuries.crowd import CROWD, Crowd
 
 TARGET_WITHIN_S: Final = 10.0
 PAUSE_S: Final = (1.0, 5.0)

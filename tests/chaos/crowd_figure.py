@@ -19,8 +19,8 @@ from typing import Any, Final
 import raylog
 from tests.chaos import sight
 from tests.chaos.arena import Setup
-from tests.chaos.crowd import CROWD, Crowd
-from tests.chaos.processes import OneNode
+from tests.chaos.injuries.crowd import CROWD, Crowd
+from tests.chaos.injuries.processes import OneNode
 
 TOPIC: Final = "crowded"
 GOAL: Final = 0.8

@@ -24,7 +24,7 @@ from typing import Any, Final
 import raylog
 from raylog.core.errors import RaylogError
 from tests.chaos.arena import CLUSTER_CONFIG, Arena, LeftOut, Setup
-from tests.chaos.report import spread
+from tests.chaos.evidence.report import spread
 from tests.chaos.sight import wait_until
 from tests.cluster.ray_support import Wire
 
@@ -161,7 +161,7 @@ def leader_pid(watch: Watch, partition: int) -> int:
 
 def node_kills(watch: Watch, times: int) -> Figure:
     """SIGKILL the raylet of a leader's node; bring the node back afterwards."""
-    from tests.chaos.nodes import RayNodes
+    from tests.chaos.injuries.nodes import RayNodes
 
     figure = Figure("node lost: raylet killed", "3 s")
     arena = watch.arena
@@ -179,7 +179,7 @@ def node_kills(watch: Watch, times: int) -> Figure:
 
 def power_losses(watch: Watch, times: int) -> Figure:
     """Have a leader's node lose its power."""
-    from tests.chaos.network import Namespaces
+    from tests.chaos.injuries.network import Namespaces
 
     figure = Figure("node lost: power", "3 s")
     arena = watch.arena

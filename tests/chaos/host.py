@@ -16,15 +16,15 @@ from typing import Any, Final
 
 import msgspec
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.controller_server import ControllerServer
-from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.broker.server import BrokerServer
+from raylog.actors.controller.server import ControllerServer
+from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import broker_folder, replica_name
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
-from raylog.actors.voter_files import make_founder
+from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed, RaylogError
-from tests.chaos.namespace import end_with_parent, enter
+from tests.chaos.injuries.namespace import end_with_parent, enter
 
 logger = logging.getLogger(__name__)
 

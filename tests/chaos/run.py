@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 import raylog
-from tests.chaos import logs, sight
+from tests.chaos import sight
 from tests.chaos.arena import CLUSTER_CONFIG, PARTS, Arena, LeftOut, Setup
-from tests.chaos.checker import Analysis, Anomaly, Verdict, analyse, judge
-from tests.chaos.faults import Nemesis, Schedule
-from tests.chaos.history import Fault, History
-from tests.chaos.report import Result
+from tests.chaos.evidence import logs
+from tests.chaos.evidence.checker import Analysis, Anomaly, Verdict, analyse, judge
+from tests.chaos.evidence.history import Fault, History
+from tests.chaos.evidence.report import Result
+from tests.chaos.injuries.faults import Nemesis, Schedule
 from tests.chaos.sight import wait_until
 from tests.chaos.workload import DELIVERY_TIMEOUT_MS, GROUP, MAX_MESSAGE_BYTES, READER, TOPIC, Workload
 
@@ -66,14 +67,14 @@ class Options:
 def arena_for(part: str, setup: Setup, *, full_disk: bool = True) -> Arena:
     """Return the arena of a part; raises :class:`LeftOut` where it cannot run."""
     if part == "network":
-        from tests.chaos.network import Namespaces
+        from tests.chaos.injuries.network import Namespaces
 
         return Namespaces(setup)
     if part == "nodes":
-        from tests.chaos.nodes import RayNodes
+        from tests.chaos.injuries.nodes import RayNodes
 
         return RayNodes(setup)
-    from tests.chaos.processes import OneNode
+    from tests.chaos.injuries.processes import OneNode
 
     return OneNode(setup, full_disk=full_disk)
 

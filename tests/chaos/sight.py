@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from raylog.actors.naming import CONTROLLER, NAMESPACE, SPARE_PREFIX
-from raylog.actors.replica_roles import actors_by_role
+from raylog.actors.processes.spare_roles import actors_by_role
 from tests.chaos.arena import incomplete
 
 ASK_S: Final = 3.0

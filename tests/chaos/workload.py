@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import raylog
-from raylog.client.futures import SendFuture
+from raylog.client.producer.futures import SendFuture
 from raylog.core.errors import (
     CommitFailed,
     FencedInstanceId,
@@ -21,7 +21,7 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnknownMemberId,
 )
-from tests.chaos.history import Commit, History, Moved, Outcome, Poll, Seen, Send
+from tests.chaos.evidence.history import Commit, History, Moved, Outcome, Poll, Seen, Send
 
 TOPIC: Final = "chaos"
 GROUP: Final = "group"

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.controller_server import ControllerServer
-from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.broker.server import BrokerServer
+from raylog.actors.controller.server import ControllerServer
+from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import replica_name
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
-from raylog.actors.voter_files import make_founder
+from raylog.actors.replica.server import ReplicaServer
 from raylog.core.config import ClusterConfig
 from raylog.core.errors import ConnectionFailed
+from raylog.launch.voters import voters_among
 from raylog.storage.directory import META, partition_folder
-from raylog.voters import voters_among
 from tests.waiting import eventually
 
 SECRET = b"a secret for tests"

@@ -18,11 +18,11 @@ from typing import Any, Final, Self, TypeVar
 import pytest
 
 import raylog
-from raylog.actors.replica_roles import actors_by_role
-from raylog.cluster import Cluster
+from raylog.actors.processes.spare_roles import actors_by_role
 from raylog.core.errors import RaylogError
+from raylog.launch.cluster import Cluster
 from raylog.rpc import Connection, Reply, connect
-from raylog.storage.records import encode_batch, iter_headers
+from raylog.storage.batch.records import encode_batch, iter_headers
 from tests.waiting import wait_for
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.namespace import end_with_parent
+from tests.chaos.injuries.namespace import end_with_parent
 from tests.hosts.environment import build_wheel
 from tests.hosts.lab import enter_command, require_namespaces
 from tests.hosts.programs import LeftOut, tree_of_programs

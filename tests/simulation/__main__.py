@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from itertools import count
 
 from raylog.core.errors import did_you_mean
-from tests.simulation.bugs import STORY
-from tests.simulation.planted import EVERY_BUG
+from tests.simulation.planted.bugs import STORY
+from tests.simulation.planted.planted import EVERY_BUG
 from tests.simulation.profiles import DEFAULT
 from tests.simulation.results import Result
 from tests.simulation.runs import ALL, ALL_PROFILES, run_seed
-from tests.simulation.stories import catch
-from tests.simulation.whole.planted import BUGS
+from tests.simulation.stories.stories import catch
+from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.whole.runs import catch_whole
 
 _PROGRESS_S = 5.0

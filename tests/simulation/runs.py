@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from raylog.core.invariants import InvariantBroken
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
-from tests.simulation.metadata_world import play as play_metadata
+from tests.simulation.metadata.world import play as play_metadata
+from tests.simulation.partition.simulation import Simulation
 from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
-from tests.simulation.quorum_disk import Broken
-from tests.simulation.quorum_play import play as play_quorum
+from tests.simulation.quorum.disk import Broken
+from tests.simulation.quorum.play import play as play_quorum
 from tests.simulation.results import Result
-from tests.simulation.simulation import Simulation
 from tests.simulation.storage.runs import STORAGE, run_storage
 from tests.simulation.whole.plan import WHOLE_PROFILES
 from tests.simulation.whole.runs import run_whole

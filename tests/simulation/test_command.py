@@ -13,7 +13,7 @@ import pytest
 
 import tests.simulation.__main__ as command
 from tests.simulation.__main__ import main
-from tests.simulation.planted import PLANTED
+from tests.simulation.planted.planted import PLANTED
 from tests.simulation.runs import ALL_PROFILES, run_seed
 
 pytestmark = pytest.mark.sim

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cluster.documents_support import Reader, reader
+from tests.cluster.commands.documents_support import Reader, reader
 from tests.unit.style.sources import ROOT
 
 AFTERWARDS = """

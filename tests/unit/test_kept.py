@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylog.core.errors import DataDirectoryError
-from raylog.kept import embedded_folders, kept
+from raylog.launch.kept_directories import embedded_folders, kept
 
 
 def test_what_was_made_once_stays_and_is_private(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_loose_secret_of_ours_is_tightened_with_a_warning(tmp_path: Path, capl
 def test_a_loose_secret_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(tmp_path, "secret")
     (tmp_path / "secret").chmod(0o640)
-    monkeypatch.setattr("raylog.kept.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("raylog.launch.kept_directories.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(DataDirectoryError, match=r"belongs to user \d+ and can be read by others \(mode 640\)"):
         kept(tmp_path, "secret")
 

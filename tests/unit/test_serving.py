@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raylog.serving import FOLLOWERS_WAIT_S, Serving
+from raylog.launch.readiness import FOLLOWERS_WAIT_S, Serving
 
 
 def status(there: set[str], **partition: Any) -> dict[str, Any]:

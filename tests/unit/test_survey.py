@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raylog.core.errors import DataDirectoryError
-from raylog.survey import Holding, adopt, known_cluster, look
+from raylog.launch.survey import Holding, adopt, known_cluster, look
 
 A, B = "a" * 32, "b" * 32
 

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.accumulator import Accumulator
+from raylog.client.cluster.metadata import PartitionInfo, TopicInfo
 from raylog.client.config import ProducerConfig, load
-from raylog.client.metadata import PartitionInfo, TopicInfo
-from raylog.client.sizes import RECORD_OVERHEAD_BYTES
+from raylog.client.producer.accumulator import Accumulator
+from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 
 PARTITIONS = 4
 TOPIC = TopicInfo(

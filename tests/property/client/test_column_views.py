@@ -8,14 +8,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.columns import ColumnBatch
-from raylog.client.consuming.assignment import Assignment
-from raylog.client.consuming.near import ALONE_BYTES, Place, SegmentFile
-from raylog.client.consuming.opening import BatchOpener
-from raylog.client.consuming.partition import PartitionState, Start
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.reading.column_batch import ColumnBatch
+from raylog.client.reading.decode import BatchOpener
+from raylog.client.reading.local_files import ALONE_BYTES, Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import Header, encode_batch, encode_kafka_batch
+from raylog.storage.batch.records import Header, encode_batch, encode_kafka_batch
 
 HERE = TopicPartition("flights", 0)
 TEXTS = st.one_of(st.none(), st.binary(max_size=6))

@@ -9,14 +9,14 @@ from itertools import cycle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.columns import ColumnBatch
-from raylog.client.consuming.near import Place, SegmentFile
-from raylog.client.consuming.opening import BatchOpener
-from raylog.client.consuming.partition import PartitionState, Start
+from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.reading.column_batch import ColumnBatch
+from raylog.client.reading.decode import BatchOpener
+from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
-from raylog.storage.records import CONTROL_BIT, encode_batch, iter_headers, parse_header
+from raylog.storage.batch.records import CONTROL_BIT, encode_batch, iter_headers, parse_header
 
 HERE = TopicPartition("flights", 0)
 

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.batch import Batch
-from raylog.client.futures import SendFuture
-from raylog.storage.records import decode_batch, encode_batch, parse_header
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.futures import SendFuture
+from raylog.storage.batch.records import decode_batch, encode_batch, parse_header
 
 STAMPS = st.lists(st.integers(-3, 3) | st.integers(1_700_000_000_000, 1_700_000_000_002), min_size=1, max_size=60)
 

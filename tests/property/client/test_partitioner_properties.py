@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from murmurhash2 import murmurhash2
 
-from raylog.client.partitioner import SEED, hash_of_key, next_sticky_partition, partition_for_key
+from raylog.client.producer.partitioner import SEED, hash_of_key, next_sticky_partition, partition_for_key
 
 
 @given(st.binary(max_size=200))

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from raylog.client.producer import Producer, SendFuture
+from raylog.client.producer.producer import Producer, SendFuture
 from raylog.core.errors import InvalidRecord, NotEnoughReplicas, NotLeaderOrFollower, RaylogError
-from raylog.storage.records import encode_batch, encode_stamped
+from raylog.storage.batch.records import encode_batch, encode_stamped
 from tests.unit.client.toy_server import ToyCluster
 
 PARTITIONS = 2
@@ -128,7 +128,7 @@ def test_batches_that_cannot_be_encoded_take_nothing_else_with_them(
 
     with pytest.MonkeyPatch.context() as patch:
         for name, encode in (("encode_stamped", encode_stamped), ("encode_batch", encode_batch)):
-            patch.setattr(f"raylog.client.batch.{name}", failing_at_times(encode))
+            patch.setattr(f"raylog.client.producer.batch.{name}", failing_at_times(encode))
         run(schedule, [chosen, []])
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.bulk import Columns, pieces_of
-from raylog.client.sizes import (
+from raylog.client.producer.columns import Columns, pieces_of
+from raylog.client.producer.sizes import (
     MESSAGE_BYTES_DEFAULT,
     RECORD_OVERHEAD_BYTES,
     LargestRecord,
@@ -16,9 +16,9 @@ from raylog.client.sizes import (
 )
 from raylog.core.config import TopicConfig
 from raylog.core.errors import RecordTooLarge
-from raylog.storage.config import LogConfig
-from raylog.storage.records import encode_stamped
-from raylog.storage.validation import check_produced, inspect
+from raylog.storage.batch.records import encode_stamped
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.validation import check_produced, inspect
 
 SIZES = st.integers(0, 80) | st.sampled_from([255, 256, 257, 65_535, 65_536, 65_537])
 BYTES = st.none() | SIZES.map(bytes)

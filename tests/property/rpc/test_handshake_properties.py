@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.core.errors import AuthenticationFailed
-from raylog.rpc.auth import MAX_MESSAGE_BYTES, ClientHandshake, Endpoints, ServerHandshake
-from raylog.rpc.credentials import Credentials, to_dial
+from raylog.rpc.auth.credentials import Credentials, to_dial
+from raylog.rpc.auth.handshake import MAX_MESSAGE_BYTES, ClientHandshake, Endpoints, ServerHandshake
 
 secrets = st.binary(min_size=16, max_size=40)
 nonces = st.binary(min_size=32, max_size=32)

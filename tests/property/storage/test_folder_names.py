@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from raylog.actors.set_aside import (
+from raylog.actors.broker.set_aside import (
     DAMAGED,
     DELETED,
     REPLACED,
@@ -20,10 +20,10 @@ from raylog.actors.set_aside import (
 )
 from raylog.core.controller.topics import PARTITIONS_MAX, TOPIC_NAME_LENGTH_MAX, validate_topic_name
 from raylog.core.errors import InvalidTopic
-from raylog.storage.config import LogConfig
 from raylog.storage.directory import parse_partition_folder, partition_folder
 from raylog.storage.folder_lock import FolderLock, lock_path
-from raylog.storage.log import PartitionLog
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.partition_log import PartitionLog
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
 MARKS = (".deleted-", ".replaced-", ".damaged-", ".lock", ".tmp", "-0", ".deleted", ".", "-", "1700000000000")

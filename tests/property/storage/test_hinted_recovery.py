@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raylog.storage import log as log_module
-from raylog.storage import segment as segment_module
-from raylog.storage.log import PartitionLog
+from raylog.storage.log import partition_log as log_module
+from raylog.storage.log import segment as segment_module
+from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, whole
 
 calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

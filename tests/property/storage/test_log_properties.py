@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
-from raylog.storage import log as log_module
-from raylog.storage.log import PartitionLog
-from raylog.storage.records import iter_headers
+from raylog.storage.batch.records import iter_headers
+from raylog.storage.log import partition_log as log_module
+from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
 
 CONFIG: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}

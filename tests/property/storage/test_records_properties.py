@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.core.errors import RaylogError
-from raylog.storage import records
-from raylog.storage.compression import compress, decompress
+from raylog.storage.batch import records
+from raylog.storage.batch.compression import compress, decompress
 from raylog.storage.errors import CorruptBatch
 
 maybe_bytes = st.none() | st.binary(max_size=40)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner, fence_row
+from raylog.actors.groups.runner import GroupCoordinatorRunner, fence_row
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError, UnknownMemberId
 from raylog.core.groups import events as ev

@@ -1,4 +1,5 @@
-"""A member process of the group world: the client's real Membership, driven the way ``client/consuming/group.py`` does.
+"""A member process of the group world: the client's real Membership, driven the way
+``client/consumer/group_session.py`` does.
 
 It polls, reads, commits now and then, beats, and goes through rebalances step by step: commit, give back, join, sync,
 fetch offsets. All waiting is on the virtual clock; a paused process does everything late.
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from raylog.client.consuming.membership import Call, Membership
+from raylog.client.group.membership import Call, Membership
 from raylog.core.errors import (
     ConnectionFailed,
     CoordinatorLoadInProgress,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.actors.group_coordinator_runner import GroupCoordinatorRunner
+from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.actors.request_table import RequestTable
 from raylog.core.groups import offsets, rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -12,10 +12,10 @@ from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.rewriting import Rewriting
 from raylog.core.groups.writing import RowQueue
-from tests.simulation.bugs import Planted
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
 from tests.simulation.groups.topic import OffsetsTopic
+from tests.simulation.planted.bugs import Planted
 
 STORM = "rebalance-storm"
 SEEDS = 30

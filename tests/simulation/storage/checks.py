@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import random
 
+from raylog.storage.batch.records import iter_headers
 from raylog.storage.errors import CorruptBatch, LogDamaged
-from raylog.storage.kept_watermark import KeptWatermark
-from raylog.storage.log import PartitionLog
-from raylog.storage.records import iter_headers
+from raylog.storage.log.kept_watermark import KeptWatermark
+from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage.model import Model, Stored
 from tests.simulation.world import Violation
 

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from raylog.storage import filesystem
-from raylog.storage.compression import Buffer
+from raylog.storage.batch.compression import Buffer
 from raylog.storage.filesystem import Place, Status
 from tests.simulation.storage.disk import PowerLost, VirtualDisk, failure
 from tests.simulation.storage.nodes import File, Folder, Node

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from raylog.core.errors import RaylogError
-from raylog.storage import log as log_module
-from raylog.storage import segment as segment_module
-from raylog.storage.config import LogConfig
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
-from raylog.storage.kept_watermark import KeptWatermark
-from raylog.storage.log import PartitionLog
+from raylog.storage.log import partition_log as log_module
+from raylog.storage.log import segment as segment_module
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.kept_watermark import KeptWatermark
+from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk

@@ -9,16 +9,18 @@ from typing import Any
 
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
-from raylog.storage import checkpoints, files, filesystem, log, recovery, retention
-from raylog.storage.checkpoints import Checkpoints
+from raylog.storage import filesystem
 from raylog.storage.errors import CorruptBatch
-from raylog.storage.kept_epochs import KeptEpochs
-from raylog.storage.kept_watermark import KeptWatermark
-from raylog.storage.log import PartitionLog
-from raylog.storage.recovery import Recovery
-from raylog.storage.segment import Segment
-from raylog.storage.syncing import SyncRound
-from tests.simulation.bugs import Planted
+from raylog.storage.log import checkpoints, files, recovery, retention
+from raylog.storage.log import partition_log as log
+from raylog.storage.log.checkpoints import Checkpoints
+from raylog.storage.log.kept_epochs import KeptEpochs
+from raylog.storage.log.kept_watermark import KeptWatermark
+from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.log.recovery import Recovery
+from raylog.storage.log.segment import Segment
+from raylog.storage.log.syncing import SyncRound
+from tests.simulation.planted.bugs import Planted
 
 PROFILE = "storage"
 Method = Callable[..., Any]

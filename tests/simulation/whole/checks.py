@@ -7,9 +7,9 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from raylog.client.admin import AsyncAdmin
-from raylog.client.consumer import AsyncConsumer
-from raylog.client.producer import AsyncProducer
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At

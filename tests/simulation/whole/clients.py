@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from raylog.client.admin import AsyncAdmin
-from raylog.client.consumer import AsyncConsumer
-from raylog.client.futures import AsyncSendFuture
-from raylog.client.producer import AsyncProducer
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.futures import AsyncSendFuture
+from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import (
     ClientClosed,
     CommitFailed,

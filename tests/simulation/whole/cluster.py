@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.controller_server import ControllerServer
-from raylog.actors.group_coordinator_server import GroupCoordinatorServer
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.broker.server import BrokerServer
+from raylog.actors.controller.server import ControllerServer
+from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import replica_name
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
-from raylog.actors.voter_files import make_founder
+from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed
-from tests.simulation.whole.network import Network
-from tests.simulation.whole.processes import SimProcess
-from tests.simulation.whole.scheduler import Scheduler
+from tests.simulation.whole.loop.network import Network
+from tests.simulation.whole.loop.processes import SimProcess
+from tests.simulation.whole.loop.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.simulation.storage.disk import VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
 from tests.simulation.whole.cluster import folder_of, host_of
-from tests.simulation.whole.scheduler import Scheduler
+from tests.simulation.whole.loop.scheduler import Scheduler
 
 
 class NodeDisks:

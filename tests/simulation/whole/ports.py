@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raylog.rpc import Connection
 from raylog.storage import filesystem
-from tests.simulation.whole import blocking
-from tests.simulation.whole.processes import SimFuture
-from tests.simulation.whole.scheduler import WALL_S, Scheduler
+from tests.simulation.whole.loop import blocking
+from tests.simulation.whole.loop.processes import SimFuture
+from tests.simulation.whole.loop.scheduler import WALL_S, Scheduler
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.network import Network
+    from tests.simulation.whole.loop.network import Network
 
 ROOMS: Final = ("core", "storage", "rpc", "client", "actors", "protocol")
-WITHOUT: Final = ("ray_", "fork_", "node_watch")
-"""Modules of actors that are Ray's: the world stands in their place."""
+WITHOUT: Final = ("raylog.actors.processes", "raylog.actors.broker.node_watch", "raylog.client.cluster.ray_session")
+"""Modules that are Ray's: the world stands in their place."""
 _LOCK_TYPES: Final = (type(threading.Lock()), type(threading.RLock()))
 
 
@@ -39,7 +39,7 @@ def shipped_modules() -> list[types.ModuleType]:
     for room in ROOMS:
         package = importlib.import_module(f"raylog.{room}")
         for found in pkgutil.walk_packages(package.__path__, f"raylog.{room}."):
-            if not found.name.rpartition(".")[2].startswith(WITHOUT):
+            if not found.name.startswith(WITHOUT):
                 importlib.import_module(found.name)
     return [module for name, module in sorted(sys.modules.items()) if name.startswith("raylog.")]
 

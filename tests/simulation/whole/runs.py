@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.results import Result
-from tests.simulation.whole.bugs import Bug
-from tests.simulation.whole.planted import BUGS
+from tests.simulation.whole.planted.bugs import Bug
+from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.world import Violation
 
 NO_BUG = "-"

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tests.simulation.whole import ports
 from tests.simulation.whole.plan import draw
-from tests.simulation.whole.planted import BUGS
+from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.whole.world import World
 
 SHM: Final = Path("/dev/shm")

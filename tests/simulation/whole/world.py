@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.client import discovery
-from raylog.client.admin import AsyncAdmin
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.cluster import discovery
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole import ports
@@ -26,11 +26,11 @@ from tests.simulation.whole.clients import (
 )
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.disks import NodeDisks
+from tests.simulation.whole.loop.network import Network
+from tests.simulation.whole.loop.processes import SimProcess
+from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
-from tests.simulation.whole.network import Network
 from tests.simulation.whole.plan import Plan
-from tests.simulation.whole.processes import SimProcess
-from tests.simulation.whole.scheduler import Scheduler
 from tests.simulation.world import Violation
 
 BUILT_S: Final = 60.0

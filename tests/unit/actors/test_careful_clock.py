@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import since_boot_ms, wall_ms
 from raylog.actors.settings import log_settings, retention_check_ms, topic_settings
-from raylog.actors.specs import ReplicaSpec
 
 DAY = 24 * 3_600_000
 

@@ -10,7 +10,7 @@ from typing import cast
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.flusher import Flusher
 from raylog.storage.errors import DescriptorsExhausted
-from raylog.storage.log import PartitionLog
+from raylog.storage.log.partition_log import PartitionLog
 from tests.waiting import eventually
 
 

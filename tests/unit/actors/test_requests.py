@@ -5,8 +5,9 @@ from typing import cast
 
 import pytest
 
-from raylog.actors import controller_requests, group_requests
-from raylog.actors.group_requests import GroupRequest
+from raylog.actors.controller import requests as controller_requests
+from raylog.actors.groups import requests as group_requests
+from raylog.actors.groups.requests import GroupRequest
 from raylog.core.controller import events as ctl
 from raylog.core.errors import InvalidRequest
 from raylog.core.features import FIRST_LEVEL

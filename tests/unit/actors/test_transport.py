@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec, SpareSpec
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec, SpareSpec
 from raylog.actors.transport import check_plaintext, is_loopback, listen
 from raylog.core.errors import InvalidConfig, StartFailed
+from raylog.launch.plaintext import plaintext_is_allowed
 from raylog.protocol.broker import BROKER
 from raylog.protocol.permissions import permissions
-from raylog.rpc.secret_files import SecretFiles, make_secrets
-from raylog.stated import plaintext_is_allowed
+from raylog.rpc.auth.secret_files import SecretFiles, make_secrets
 
 
 def broker(host: str, folder: Path, *, allow: bool = False) -> BrokerSpec:

@@ -15,7 +15,7 @@ from benchmarks.clients.base import Client, Unsupported
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import ServerProcess, Unavailable
 from benchmarks.prototype import measure as measure_prototype
-from benchmarks.results import Results
+from benchmarks.report.results import Results
 
 A, B = Contestant("a", "", ""), Contestant("b", "", "")
 ONCE = Contestant("c", "redis", "redis")

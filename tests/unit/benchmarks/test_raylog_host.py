@@ -8,8 +8,8 @@ import pytest
 from benchmarks.peers import raylog_host
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.raylog_peer import Raylog
-from raylog.cluster import Cluster
 from raylog.core.errors import NoClusterFound
+from raylog.launch.cluster import Cluster
 
 
 class Silent:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bench import with_costs
-from benchmarks.document import document
 from benchmarks.goals import verdicts
 from benchmarks.job import Job
-from benchmarks.plots import draw
-from benchmarks.results import Measured, Results, ratio_to
-from benchmarks.tables import as_markdown, markdown, number, rows_of
+from benchmarks.report.document import document
+from benchmarks.report.plots import draw
+from benchmarks.report.results import Measured, Results, ratio_to
+from benchmarks.report.tables import as_markdown, markdown, number, rows_of
 
 CASE = "100 B, 6 partitions, RF 3, acks=all"
 

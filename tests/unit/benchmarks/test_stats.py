@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import stats
+from benchmarks.report import stats
 
 NUMBERS = st.lists(st.floats(0, 1e9), min_size=1, max_size=50)
 

@@ -12,7 +12,7 @@ from benchmarks import scenarios
 from benchmarks.bench import QUICK, Bench, Contestant, TimeIsOver
 from benchmarks.job import Outcome
 from benchmarks.peers.processes import Unavailable
-from benchmarks.results import Results
+from benchmarks.report.results import Results
 
 OURS = Contestant("raylog send", "raylog", "raylog")
 OTHER = Contestant("aiokafka", "kafka", "aiokafka")

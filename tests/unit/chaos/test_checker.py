@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.checker import Analysis, Anomaly, Verdict, analyse, judge
-from tests.chaos.history import Commit, Fault, History, Moved, Operation, Outcome, Poll, Seen, Send
+from tests.chaos.evidence.checker import Analysis, Anomaly, Verdict, analyse, judge
+from tests.chaos.evidence.history import Commit, Fault, History, Moved, Operation, Outcome, Poll, Seen, Send
 
 READER = "reader"
 

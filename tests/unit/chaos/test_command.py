@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import __main__ as command
-from tests.chaos.checker import Analysis, Verdict
-from tests.chaos.history import Fault, History, Send
-from tests.chaos.report import Result, as_plain
+from tests.chaos.evidence.checker import Analysis, Verdict
+from tests.chaos.evidence.history import Fault, History, Send
+from tests.chaos.evidence.report import Result, as_plain
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from raylog.storage.log import LogConfig, PartitionLog
-from raylog.storage.records import encode_batch
-from tests.chaos.logs import End, as_reads, compare, read_logs
+from raylog.storage.batch.records import encode_batch
+from raylog.storage.log.partition_log import LogConfig, PartitionLog
+from tests.chaos.evidence.logs import End, as_reads, compare, read_logs
 
 PLACE = ("t", 0)
 

@@ -5,11 +5,11 @@ from itertools import islice
 
 import pytest
 
-from tests.chaos.checker import Analysis, Anomaly, Verdict
-from tests.chaos.faults import Schedule
-from tests.chaos.history import Fault, History, Send
-from tests.chaos.processes import PROCESS_FAULTS
-from tests.chaos.report import Result, as_plain, longest_gap, percentile, summary, table, unavailable
+from tests.chaos.evidence.checker import Analysis, Anomaly, Verdict
+from tests.chaos.evidence.history import Fault, History, Send
+from tests.chaos.evidence.report import Result, as_plain, longest_gap, percentile, summary, table, unavailable
+from tests.chaos.injuries.faults import Schedule
+from tests.chaos.injuries.processes import PROCESS_FAULTS
 
 
 @pytest.mark.parametrize(

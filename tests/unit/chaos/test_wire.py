@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from tests.chaos import namespace
 from tests.chaos.arena import LeftOut, incomplete
-from tests.chaos.cuts import both
+from tests.chaos.injuries import namespace
+from tests.chaos.injuries.cuts import both
 from tests.chaos.wire import QUEUE_BYTES, Link
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from raylog.cli.cluster.status import _draw, condition, judged
 from raylog.cli.consume import compile_format
-from raylog.cli.status import _draw, condition, judged
-from raylog.client.consumer import Consumer
-from raylog.client.producer import Producer
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
 from raylog.core.ids import TopicPartition
 from tests.unit.cli.support import Outcome, raylog, refusal

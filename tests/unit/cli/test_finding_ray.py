@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.cli.ray_node import find
-from raylog.ray_note import NOTE, noted_address, process_began, write_note
+from raylog.cli.cluster.ray_node import find
+from raylog.launch.ray_note import NOTE, noted_address, process_began, write_note
 
 
 @pytest.fixture(autouse=True)

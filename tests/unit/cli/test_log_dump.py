@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.storage.records import encode_batch
+from raylog.storage.batch.records import encode_batch
 from tests.unit.cli.support import raylog, refusal
 from tests.unit.storage.logs import NOW, open_log
 

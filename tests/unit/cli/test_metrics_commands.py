@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from raylog.alerts import ALERTS
 from raylog.cli.app import cli
-from raylog.core.controller.image import MetadataImage
+from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import BrokerView, active_controller, broker_families, controller_families

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from raylog.cli.lifecycle import stop
-from raylog.other_nodes import nodes_elsewhere
+from raylog.cli.cluster.lifecycle import stop
+from raylog.launch.other_nodes import nodes_elsewhere
 
 
 def node(name: str, address: str, *, alive: bool = True) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.cli import perf_stats
-from raylog.cli.perf_stats import Latencies, consumer_detail, consumer_total, metric_lines
+from raylog.cli.perf import stats as perf_stats
+from raylog.cli.perf.stats import Latencies, consumer_detail, consumer_total, metric_lines
 
 # What tools that read the output of kafka-producer-perf-test look for.
 FINAL = re.compile(

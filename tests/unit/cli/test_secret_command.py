@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.client.discovery import parse_secret
-from raylog.rpc.secret_files import CLIENT_FILE, CLUSTER_FILE, SecretFiles, make_secrets
+from raylog.client.cluster.discovery import parse_secret
+from raylog.rpc.auth.secret_files import CLIENT_FILE, CLUSTER_FILE, SecretFiles, make_secrets
 from tests.unit.cli.support import raylog, refusal
 
 

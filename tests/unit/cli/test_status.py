@@ -1,6 +1,6 @@
 """What `raylog status` says of the metadata log."""
 
-from raylog.cli.status import voters_line
+from raylog.cli.cluster.status import voters_line
 
 
 def test_the_brokers_with_the_metadata_are_named() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from raylog.client.admin import Admin
-from raylog.client.connections import ConnectionPool
-from raylog.client.consumer import Consumer
-from raylog.client.producer import Producer
+from raylog.client.admin.admin import Admin
+from raylog.client.cluster.connections import ConnectionPool
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.producer.producer import Producer
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import ClientClosed, InvalidRequest
 from raylog.core.ids import TopicPartition

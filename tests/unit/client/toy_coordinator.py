@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core import errors
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -29,7 +30,6 @@ from raylog.core.groups.events import (
     SyncReceived,
     Tick,
 )
-from raylog.core.groups.protocol import decode_assignment
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState

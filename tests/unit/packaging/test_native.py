@@ -16,11 +16,11 @@ from tools.native_source import CannotCompile, prepared
 SUITE = [
     "tests/unit/core/replication",
     "tests/unit/rpc",
-    "tests/unit/client/test_producer.py",
-    "tests/unit/client/test_producer_failures.py",
-    "tests/unit/storage/test_records.py",
+    "tests/unit/client/producer/test_producer.py",
+    "tests/unit/client/producer/test_failures.py",
+    "tests/unit/storage/batch/test_records.py",
     "tests/property/core/test_replication_twins.py",
-    "tests/cluster/test_replication.py",
+    "tests/cluster/replication/test_replication.py",
 ]
 """What runs against the compiled modules: their unit tests that replace nothing inside them, and a cluster."""
 
@@ -84,7 +84,7 @@ def test_users_may_derive_their_own_producers_from_the_compiled_ones(tree: Path)
 
 
 def test_tests_run_the_sources() -> None:
-    from raylog.client import producer
+    from raylog.client.producer import producer
 
     assert os.environ["RAYLOG_COMPILED"] == "1" or producer.__file__.endswith(".py")
 

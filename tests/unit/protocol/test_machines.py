@@ -10,9 +10,10 @@ from typing import Any, cast, get_args, get_origin
 import msgspec
 import pytest
 
-from raylog.actors import controller_requests, group_requests
-from raylog.actors.group_requests import GroupRequest
-from raylog.actors.voter import order_of
+from raylog.actors.controller import requests as controller_requests
+from raylog.actors.groups import requests as group_requests
+from raylog.actors.groups.requests import GroupRequest
+from raylog.actors.metadata.voter import order_of
 from raylog.core.controller import Refuse, Reply
 from raylog.core.errors import RaylogError
 from raylog.protocol.controller import CONTROLLER

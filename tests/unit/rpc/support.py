@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylog.rpc import Connection, Handler, Limits, Request, RpcServer, connect
-from raylog.rpc.addresses import canonical
-from raylog.rpc.auth import ClientHandshake, Endpoints
-from raylog.rpc.credentials import to_dial
+from raylog.rpc.auth.addresses import canonical
+from raylog.rpc.auth.credentials import to_dial
+from raylog.rpc.auth.handshake import ClientHandshake, Endpoints
 
 SECRET = b"the cluster's secret"
 

@@ -7,7 +7,7 @@ import pytest
 
 from raylog.core.errors import ConnectionFailed
 from raylog.rpc import FrameTooLarge, Together
-from raylog.rpc.credentials import derived_client_secret
+from raylog.rpc.auth.credentials import derived_client_secret
 from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header
 from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, serving, stranger, until, until_full
 

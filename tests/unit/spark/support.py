@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from raylog.client.ranges import PartitionRange
+from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.spark.filters import Narrowing
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.planning import plan_read
 from raylog.spark.reader import read_range
-from raylog.storage.records import encode_batch
+from raylog.storage.batch.records import encode_batch
 from tests.unit.client.toy_server import SECRET, ToyCluster
 
 START_MS = 1_700_000_000_000

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from raylog.client.consuming.opening import FetchedBatch
+from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
 from raylog.spark.arrow import ROWS_MAX, ArrowBuilder, row_schema
-from raylog.storage.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, encode_batch, encode_kafka_batch, parse_header
+from raylog.storage.batch.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, encode_batch, encode_kafka_batch, parse_header
 
 T0 = TopicPartition("t", 0)
 

@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 
 from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.rpc import ReadToken
-from raylog.rpc.tokens import read_claims
+from raylog.rpc.auth.tokens import read_claims
 from raylog.spark.filters import Narrowing
 from raylog.spark.reader import RangePartition, RaylogReader
 from tests.unit.client.toy_server import SECRET, ToyCluster

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from raylog.client.ranges import PartitionRange
+from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.spark.options import ReadOptions
 from raylog.spark.reader import RaylogReader, read_range

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from raylog.storage.log import LogConfig, PartitionLog
-from raylog.storage.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
 TOPIC_ID = "0123456789abcdef"
 NOW = 1_700_000_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raylog.core.epochs import EpochHistory
-from raylog.storage.checkpoints import EPOCHS, Checkpoints
+from raylog.storage.log.checkpoints import EPOCHS, Checkpoints
 
 
 def test_epochs_come_back_as_they_were_written(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from raylog.storage.batch.records import encode_batch
 from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, check_indexes, dump_folder, dump_segment
-from raylog.storage.records import encode_batch
 from tests.unit.storage.logs import NOW, batch, open_log
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raylog.storage import filesystem
-from raylog.storage.files import read_bytes, remove_tree, write_atomically
+from raylog.storage.log.files import read_bytes, remove_tree, write_atomically
 from tests.unit.storage.logs import NOW, batch, open_log
 
 STORAGE = Path(__file__).parents[3] / "storage"
@@ -17,7 +17,7 @@ LOCKS = "directory.py"
 """Its lock file is held by processes, which no simulated disk has."""
 
 
-@pytest.mark.parametrize("path", sorted(STORAGE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(STORAGE.rglob("*.py")), ids=lambda path: path.name)
 def test_storage_touches_files_through_the_port_alone(path: Path) -> None:
     if path.name in ("filesystem.py", LOCKS):
         return

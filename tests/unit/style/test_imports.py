@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 """A folder's own packages and those below it, or one package of those; raylog/, the public face, may import all."""
 
-CLIENT_MAY_USE_OF_STORAGE = {"records", "compression", "errors"}
+CLIENT_MAY_USE_OF_STORAGE = {"batch", "errors"}
 """A client reads and writes batches; it has no business with files."""
 
 IMPURE = {

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.controller.balance import Move, plan_balance
+from raylog.client.admin.balance import Move, plan_balance
 from raylog.core.ids import BrokerId, TopicPartition
 
 Layout = dict[TopicPartition, tuple[BrokerId, ...]]

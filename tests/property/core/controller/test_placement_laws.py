@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.core.controller import place_replicas
-from raylog.core.controller.election import Standing, settle
+from raylog.core.controller.leadership import Standing, settle
 from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
-from raylog.core.replication.state import PartitionState
+from raylog.core.partition import PartitionState
 
 clusters = st.dictionaries(
     st.integers(0, 30).map(BrokerId), st.sampled_from(["a", "b", "c", "d", "e"]), min_size=1, max_size=12

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.client.group.assignors import ASSIGNORS, Assignment, Subscription, assign
 from raylog.core.errors import InconsistentGroupProtocol
-from raylog.core.groups.assignors import ASSIGNORS, Assignment, Subscription, assign
 from raylog.core.ids import TopicPartition
 
 TOPICS = ("a", "b", "c", "d")

@@ -44,7 +44,7 @@ from raylog.core.controller import (
 from raylog.core.features import FIRST, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.outbox import Outbox
-from raylog.core.replication.state import PartitionState
+from raylog.core.partition import PartitionState
 
 T0 = TopicPartition("flights", 0)
 TIMEOUT_MS = 3_000

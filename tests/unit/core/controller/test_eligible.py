@@ -3,9 +3,9 @@
 import pytest
 
 from raylog.core.controller import AlterTopicConfigReceived, DescribeClusterReceived, Reply, Warn
-from raylog.core.controller.image import MetadataImage
 from raylog.core.errors import InvalidUpdateVersion
-from raylog.core.replication.state import PartitionState
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.partition import PartitionState
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 
 TWO: dict[str, object] = {"min.insync.replicas": 2}

@@ -14,7 +14,7 @@ from raylog.core.errors import (
     UnknownTopicId,
 )
 from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
-from raylog.core.replication.state import PartitionState
+from raylog.core.partition import PartitionState
 from tests.unit.core.controller.bench import T0, Bench, running_topic
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from raylog.core.controller import CloseSession, Reply, SendPartitionState, Tick
-from raylog.core.controller.image import MetadataImage
 from raylog.core.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import BrokerId, TopicPartition
-from raylog.core.replication.state import PartitionState
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.partition import PartitionState
 from tests.unit.core.controller.bench import (
     GRACE_MS,
     T0,

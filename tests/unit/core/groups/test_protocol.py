@@ -2,8 +2,8 @@
 
 import pytest
 
-from raylog.core.groups.assignors import Subscription
-from raylog.core.groups.protocol import (
+from raylog.client.group.assignors import Subscription
+from raylog.client.group.embedded_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

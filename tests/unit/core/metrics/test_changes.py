@@ -1,8 +1,8 @@
 """Elections, and ISRs that shrink and grow, as metadata records go by."""
 
-from raylog.core.controller.image import MetadataImage
-from raylog.core.controller.records import PartitionChanged, TopicCreated
 from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import PartitionChanged, TopicCreated
 from raylog.core.metrics.changes import PartitionChanges
 
 

@@ -14,6 +14,7 @@ from raylog.core.ids import (
     TopicPartition,
 )
 from raylog.core.outbox import Outbox
+from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.core.replication.events import (
     Effect,
     Event,
@@ -30,7 +31,6 @@ from raylog.core.replication.events import (
     Tick,
 )
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
-from raylog.core.replication.state import PartitionState, ReplicaPlace
 
 PARTITION = TopicPartition("orders", 0)
 ME, SECOND, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)

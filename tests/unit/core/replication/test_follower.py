@@ -4,6 +4,7 @@ import pytest
 
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.core.invariants import InvariantBroken
+from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
     AppendFailed,
     AppendFetched,
@@ -13,7 +14,6 @@ from raylog.core.replication.events import (
     SendFetch,
     TruncateLog,
 )
-from raylog.core.replication.state import PartitionState
 from tests.unit.core.replication.context import NO_LEADER, SECOND, THIRD, Context, only, partition_state, some
 
 

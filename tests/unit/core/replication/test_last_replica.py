@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from raylog.core.errors import NotEnoughReplicasAfterAppend
 from raylog.core.ids import BrokerId, Offset, PartitionEpoch
+from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
     AnswerProduce,
     IsrChangeAnswered,
@@ -11,7 +12,6 @@ from raylog.core.replication.events import (
     ProposeIsr,
     RefuseRequest,
 )
-from raylog.core.replication.state import PartitionState
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state, some
 
 

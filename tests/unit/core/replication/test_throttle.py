@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.core.ids import LeaderEpoch, Offset, PartitionEpoch
+from raylog.core.partition import PartitionState
 from raylog.core.replication.events import FetchAnswered, FollowerAppended, SendFetch
 from raylog.core.replication.replica import ReplicationSettings
-from raylog.core.replication.state import PartitionState
 from raylog.core.replication.throttle import MIN_FETCH_BYTES, Throttle
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, partition_state, some
 

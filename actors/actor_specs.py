@@ -1,0 +1,92 @@
+"""What an actor is told when it is made: plain values that Ray can pickle. Made by brokers and
+``raylog.launch.cluster``.
+
+``secret`` says where the secrets are (:class:`raylog.rpc.auth.secret_files.SecretFiles`) in every specification that
+Ray gets, because Ray keeps those. ``allow_plaintext``: the actor may listen beyond this machine without TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raylog.rpc import Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSpec:
+    """The controller: what the cluster was started with. Ray keeps it, so that the actor can go to another node.
+
+    ``data_directory`` is the cluster's, on the node where it was started.
+    """
+
+    data_directory: Path
+    secret: Secret = field(repr=False)
+    cluster_id: str
+    cluster_config: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    allow_plaintext: bool = False
+    voters: tuple[int, ...] = ()
+    """Brokers that found a new cluster, and are asked first for the metadata log; by now others may keep it.
+
+    Empty = the cluster exists, and any broker may.
+    """
+    quorum_timeout_s: float = 60.0
+    """How long the controller waits for a majority of voters before it gives up and is started again."""
+    node_folder: Path | None = None
+    """Data directory of the broker that every node with the resource ``raylog`` gets; None = only embedded brokers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSpec:
+    """One broker: the data directory that it locks; ``broker`` None takes the id kept there, or gets a new one."""
+
+    broker: int | None
+    folder: Path
+    secret: Secret = field(repr=False)
+    cluster_id: str
+    node_id: str
+    host: str = "127.0.0.1"
+    allow_plaintext: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """One partition replica: which partition, on which broker, in which folder, with which configuration."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    broker: int
+    data_directory: Path
+    """The broker's data directory; the partition's folder lies below it."""
+    secret: Secret = field(repr=False)
+    replication_factor: int
+    topic_config: Mapping[str, str]
+    cluster_config: Mapping[str, str]
+    host: str = "127.0.0.1"
+    allow_plaintext: bool = False
+    catch_up_bytes_per_s: int = 0
+    """How fast this replica may fetch while a reassignment adds it; 0 = as fast as it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareSpec:
+    """A process that waits for a replica to serve: where it is noted which one it has become, and what all share."""
+
+    role_file: Path
+    data_directory: Path
+    secret: Secret = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSpec:
+    """One group coordinator: the partition of the offsets topic that it answers for."""
+
+    kind: str
+    index: int
+    secret: Secret = field(repr=False)
+    cluster_config: Mapping[str, str]
+    host: str = "127.0.0.1"
+    allow_plaintext: bool = False

@@ -1,0 +1,352 @@
+"""The shell of a broker: the lock of a data directory, a copy of the metadata, and answers for clients.
+
+Runs in a ``Broker`` actor. It also keeps the replica actors of its directory in line with the metadata
+(``supervisor.py``). Its death disturbs no replica: Ray restarts it, it takes the lock again and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from raylog.actors.actor_specs import BrokerSpec
+from raylog.actors.broker.supervisor import ReplicaSupervisor, ReplicaWorkshop
+from raylog.actors.broker.voters_note import VotersNote
+from raylog.actors.controller.answers import coordinator_index, metadata_answer
+from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.metadata.voter_files import make_founder
+from raylog.actors.metadata.voter_host import VoterHost
+from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
+from raylog.actors.settings import session_heartbeat_s
+from raylog.actors.transport import client_secret, listen
+from raylog.core.config import ClusterConfig
+from raylog.core.controller.coordinators import topic_behind
+from raylog.core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    CoordinatorNotAvailable,
+    NotController,
+    RaylogError,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+from raylog.core.features import SUPPORTED
+from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import record_from_wire
+from raylog.protocol.admin import DESCRIBE_CLUSTER, DescribeClusterRequest
+from raylog.protocol.broker import (
+    BROKER,
+    BrokerMetricsRequest,
+    FindCoordinatorReply,
+    FindCoordinatorRequest,
+    InitProducerIdReply,
+    InitProducerIdRequest,
+    MetadataRequest,
+)
+from raylog.protocol.controller import (
+    ALLOCATE_PRODUCER_IDS,
+    ENSURE_COORDINATOR,
+    REGISTER_BROKER,
+    AllocateProducerIdsRequest,
+    EnsureCoordinatorRequest,
+    RegisterBrokerRequest,
+)
+from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
+from raylog.protocol.permissions import permissions
+from raylog.rpc import Connection, Request, TooManyPendingCalls
+from raylog.storage.directory import DataDirectory
+
+logger = logging.getLogger(__name__)
+
+FORWARD_TIMEOUT_S: Final = 10.0
+REGISTER_TIMEOUT_S: Final = 5.0
+REFUSED_PAUSE_S: Final = 5.0
+"""How long a broker whose release is too old waits before it asks again."""
+PRODUCER_ID_BLOCK: Final = 1000
+
+
+class BrokerServer:
+    """One broker, from taking its directory to shutdown."""
+
+    def __init__(
+        self,
+        spec: BrokerSpec,
+        *,
+        find_controller: FindController,
+        workshop: ReplicaWorkshop,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """``workshop`` makes and ends replica actors; ``on_fatal`` ends the process."""
+        self.spec = spec
+        self.image = MetadataImage()
+        self._incarnation = int(NO_INCARNATION)
+        self._directory: DataDirectory | None = None
+        self._registered = asyncio.Event()
+        self._refusal = ""
+        """Why the cluster cannot have this broker, whatever it does; empty = it can."""
+        self._settled = asyncio.Event()
+        """It is registered, or refused for good."""
+        self._updated = asyncio.Event()
+        self._producer_ids: list[int] = []
+        self._producer_id_lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = listen(self._on_request, spec, permissions(BROKER))
+        self.endpoint: tuple[str, int] = ("", 0)
+        self._workshop = workshop
+        self._supervisor: ReplicaSupervisor | None = None
+        self._voter = VoterHost(spec.folder)
+        self.metrics = BrokerMetrics(
+            BrokerLooks(
+                folder=spec.folder,
+                secret=spec.secret,
+                server=self._server,
+                broker=lambda: self.broker,
+                image=lambda: self.image,
+                is_registered=lambda: self._link.is_connected,
+            )
+        )
+        self._note = VotersNote(spec.folder)
+        self._link = ControllerLink(
+            find_controller,
+            name=f"broker on {spec.folder}",
+            secret=spec.secret,
+            register=self._register,
+            handler=self._on_controller_message,
+            heartbeat_s=session_heartbeat_s({}),
+            on_superseded=on_fatal,
+        )
+
+    async def start(self) -> None:
+        """Lock the directory, open the endpoint, look for the controller."""
+        self._directory = DataDirectory.open(
+            self.spec.folder, cluster_id=self.spec.cluster_id, broker_id=self.spec.broker
+        )
+        self.endpoint = await self._server.start()
+        self._link.start()
+
+    async def stop(self) -> None:
+        """Stop answering and let the directory go; the replicas stay."""
+        await self._link.stop()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.close()
+        self.metrics.close()
+        await self._voter.close()
+        await self._note.close()
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    @property
+    def broker(self) -> int:
+        """The broker's id; -1 before a new directory has been given one."""
+        known = None if self._directory is None else self._directory.broker_id
+        return int(NO_LEADER) if known is None else known
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the lock of its data directory."""
+        return self._directory is not None
+
+    @property
+    def link(self) -> ControllerLink:
+        """The connection to the controller."""
+        return self._link
+
+    @property
+    def spares_wanted(self) -> int:
+        """How many spare replicas to keep; none before the cluster is known, or on a broker stopped on purpose."""
+        if not self._registered.is_set() or self.image.is_stopped(BrokerId(self.broker)):
+            return 0
+        return ClusterConfig.from_dict(self.image.config).replica_spares
+
+    def found(self, broker: int) -> int:
+        """Make a directory a founder's, with this id if it has none; returns its id. Only before there is a cluster."""
+        if self._directory is not None:
+            make_founder(self.spec.folder)
+            if self._directory.broker_id is None:
+                self._directory.assign_broker(broker)
+        return self.broker
+
+    async def wait_registered(self, timeout_s: float) -> None:
+        """Wait until the controller knows this broker; raises TimeoutError.
+
+        Raises UnsupportedVersion when this release does not know what the cluster uses.
+        """
+        async with asyncio.timeout(timeout_s):
+            await self._settled.wait()
+        if self._refusal:
+            raise UnsupportedVersion(self._refusal)
+
+    def connection_info(self) -> dict[str, object]:
+        """Return what a client in this Ray cluster needs; serves when the controller is being restarted."""
+        brokers = [[one.broker, one.host, one.port] for one in self.image.online_brokers()]
+        host, port = self.endpoint
+        return {
+            "cluster_id": self.image.cluster_id,
+            "secret": client_secret(self.spec.secret),
+            "brokers": brokers or [[self.broker, host, port]],
+        }
+
+    # ------------------------------------------------------------ controller
+
+    async def _register(self, connection: Connection) -> None:
+        directory = self._directory
+        if directory is None:
+            raise ConnectionResetError("the broker is stopping")
+        try:
+            await self._enter(directory, connection)
+        except UnsupportedVersion as refusal:
+            if refusal.message != self._refusal:
+                logger.error("%s", refusal.message)
+            self._refusal = refusal.message
+            self._settled.set()
+            # The replicas here stay down, too. An upgrade of this machine ends the process.
+            await asyncio.sleep(REFUSED_PAUSE_S)
+            raise
+
+    async def _enter(self, directory: DataDirectory, connection: Connection) -> None:
+        host, port = self.endpoint
+        reply = await connection.call(
+            REGISTER_BROKER.name,
+            RegisterBrokerRequest(
+                broker=NO_LEADER if directory.broker_id is None else directory.broker_id,
+                incarnation=self._incarnation,
+                node_id=self.spec.node_id,
+                host=host,
+                port=port,
+                directory_id=directory.directory_id,
+                cluster_id=directory.cluster_id,
+                lowest_level=SUPPORTED.lowest,
+                highest_level=SUPPORTED.highest,
+            ),
+            timeout_s=REGISTER_TIMEOUT_S,
+        )
+        registered = REGISTER_BROKER.read_reply(reply.args)
+        self._refusal = ""
+        directory.assign_broker(registered.broker)
+        self._incarnation = registered.incarnation
+        image = MetadataImage.restore(registered.version, [record_from_wire(row) for row in registered.snapshot])
+        self.image = image
+        self.metrics.begin(image)
+        self._updated.set()
+        self._note.update(image.voters)
+        # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
+        self._link.heartbeat_s = session_heartbeat_s(image.config)
+        self._registered.set()
+        self._settled.set()
+        if self._supervisor is None:
+            self._supervisor = ReplicaSupervisor(self.spec, registered.broker, self._workshop, self._newest_image)
+            self._supervisor.start()
+        self._supervisor.reconcile(image)
+
+    def _on_controller_message(self, request: Request) -> None:
+        update: MetadataUpdate = BROKER_SESSION.read_request(request.method, request.args)
+        from_version, rows = update.from_version, update.records
+        if from_version + len(rows) <= self.image.version:
+            return
+        if from_version != self.image.version:
+            logger.warning("metadata at %d, update from %d; reading it anew", self.image.version, from_version)
+            request.connection.close(f"metadata has a gap: at {self.image.version}, update from {from_version}")
+            return
+        for row in rows:
+            record = record_from_wire(row)
+            self.metrics.note(record)
+            self.image.apply(record)
+        self._updated.set()
+        self._note.update(self.image.voters)
+        if self._supervisor is not None:
+            self._supervisor.reconcile(self.image)
+
+    async def _newest_image(self) -> MetadataImage:
+        """Return metadata as new as the controller's now, or newer; raises RaylogError, TimeoutError."""
+        async with asyncio.timeout(FORWARD_TIMEOUT_S):
+            reply = await self._link.call(DESCRIBE_CLUSTER.name, DescribeClusterRequest(), timeout_s=FORWARD_TIMEOUT_S)
+            version = DESCRIBE_CLUSTER.read_reply(reply.args).version
+            while self.image.version < version:
+                self._updated.clear()
+                await self._updated.wait()
+        return self.image
+
+    # ------------------------------------------------------------ clients
+
+    def _on_request(self, request: Request) -> None:
+        match args := BROKER.read_request(request.method, request.args):
+            case MetadataRequest():
+                self._answer_metadata(request, args.topics)
+            case InitProducerIdRequest():
+                self._spawn(self._init_producer_id(request), request)
+            case FindCoordinatorRequest():
+                self._find_coordinator(request, args.key_type, args.key)
+            case BrokerMetricsRequest():
+                self._spawn(self._answer_metrics(request), request)
+            case _ if BROKER.methods[request.method].forwarded:
+                self._spawn(self._forward(request), request)
+            case _:
+                self._voter.on_request(request, args)
+
+    def _answer_metadata(self, request: Request, names: Sequence[str] | None) -> None:
+        if not self._registered.is_set():
+            request.fail(NotController("This broker is still waiting for the controller; try again."))
+            return
+        request.reply(metadata_answer(self.image, names))
+
+    async def _answer_metrics(self, request: Request) -> None:
+        request.reply((await self.metrics.report()).to_wire())
+
+    async def _init_producer_id(self, request: Request) -> None:
+        async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
+            if not self._producer_ids:
+                reply = await self._link.call(
+                    ALLOCATE_PRODUCER_IDS.name,
+                    AllocateProducerIdsRequest(PRODUCER_ID_BLOCK),
+                    timeout_s=FORWARD_TIMEOUT_S,
+                )
+                block = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
+                self._producer_ids = list(range(block.first + block.count - 1, block.first - 1, -1))
+            request.reply(InitProducerIdReply(self._producer_ids.pop(), 0))
+
+    def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
+        topic_behind(kind)  # before the look into the metadata: an earlier release may have entered other kinds
+        index = coordinator_index(self.image, key)
+        found = self.image.coordinators.get((kind, index))
+        if found is not None and found.port:
+            request.reply(FindCoordinatorReply(index, found.host, found.port))
+        else:
+            self._spawn(self._ensure_coordinator(request, kind, index), request)
+
+    async def _ensure_coordinator(self, request: Request, kind: str, index: int) -> None:
+        await self._link.call(
+            ENSURE_COORDINATOR.name, EnsureCoordinatorRequest(kind, index), timeout_s=FORWARD_TIMEOUT_S
+        )
+        request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
+
+    async def _forward(self, request: Request) -> None:
+        reply = await self._link.call(request.method, request.args, timeout_s=FORWARD_TIMEOUT_S)
+        request.reply(reply.args, reply.payload)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], request: Request) -> None:
+        task = asyncio.create_task(_answering(work, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
+    try:
+        await work
+    except (RaylogError, OSError) as error:
+        if isinstance(error, RaylogError) and (error.is_remote or not isinstance(error, _UNANSWERED)):
+            request.fail(error)
+            return
+        reason = str(error) or type(error).__name__
+        request.fail(NotController(f"The controller did not answer ({reason}); it is being restarted, try again."))
+
+
+_UNANSWERED: Final = (ConnectionFailed, RequestTimedOut, AuthenticationFailed, TooManyPendingCalls)
+"""What this broker raises itself where the controller cannot be asked."""

@@ -1,0 +1,159 @@
+"""Partition folders that were set aside: deleted, replaced by a namesake, or damaged. Where they go and which may go.
+
+A broker's data directory holds ``<topic>-<partition>`` folders, and a topic name may hold dots, hyphens and digits. So
+what is set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, under the topic id.
+None of the three ends in a hyphen and a number, so none can be a partition's folder, and names stay short whatever the
+topic is called. Version 0.1 used suffixes (``t-0.deleted-1700000000000``); these folders are still cleaned, but only
+where the name cannot be a partition's and the folder's own ``partition.metadata`` agrees.
+
+Called by a replica's shell (damage, namesakes) and by the supervisor (removal).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Container
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raylog.actors.clock import wall_ms
+from raylog.core.errors import DataDirectoryError, RaylogError
+from raylog.storage import filesystem
+from raylog.storage.directory import partition_folder
+from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.files import exists, is_folder, list_files, make_folder, read_text, remove_tree
+
+logger = logging.getLogger(__name__)
+
+DELETED: Final = ".deleted"
+"""Folder of partitions whose removal has begun. Everything in it is removed at the next start."""
+REPLACED: Final = ".replaced"
+"""Folder of partitions that had to make way for another topic of the same name; removed once their topic is deleted."""
+DAMAGED: Final = ".damaged"
+"""Folder of partitions that were damaged below what was synced. Kept until an operator removes them."""
+
+_ASIDE: Final = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,9})\.[1-9][0-9]*")
+_ASIDE_BEFORE: Final = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})\.(?P<mark>deleted|replaced)-[1-9][0-9]{12,}"
+)
+"""Names of version 0.1. Their 13 digits (milliseconds) are above 2^31 - 1, so this cannot be a partition's folder."""
+
+
+class Identity(NamedTuple):
+    """What a partition folder was made for; "" and -1 where it cannot be told."""
+
+    topic_id: str = ""
+    topic: str = ""
+    partition: int = -1
+
+
+def identity_of(folder: Path) -> Identity:
+    """Read ``partition.metadata``; fields that are missing or unreadable have their defaults."""
+    try:
+        text = read_text(folder / "partition.metadata") or ""
+    except RaylogError:
+        return Identity()
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    number = fields.get("partition", "")
+    return Identity(
+        fields.get("topic_id", ""), fields.get("topic", ""), int(number) if re.fullmatch("[0-9]+", number) else -1
+    )
+
+
+def topic_id_of(folder: Path) -> str:
+    """Return the topic id that a partition folder was made for; "" when it cannot be told."""
+    return identity_of(folder).topic_id
+
+
+def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
+    """Move a partition's folder into ``mark`` beside it and return where it is now.
+
+    The caller holds the folder's lock. Raises OSError or StorageIoError; the folder has not moved then.
+    """
+    place = folder.parent / mark
+    make_folder(place)
+    name = f"{topic_id or 'unknown'}-{partition}"
+    moment = wall_ms()
+    while exists(aside := place / f"{name}.{moment}"):
+        moment += 1
+    filesystem.replace(folder, aside)
+    return aside
+
+
+def half_deleted(directory: Path) -> list[Path]:
+    """Return the folders of a data directory whose removal was begun and not finished."""
+    return [*_in(directory / DELETED), *_of_version_0_1(directory, "deleted")]
+
+
+def replaced(directory: Path) -> list[Path]:
+    """Return the folders of a data directory that made way for another topic of the same name."""
+    return [*_in(directory / REPLACED), *_of_version_0_1(directory, "replaced")]
+
+
+def clear_half_deleted(directory: Path) -> None:
+    """Finish the removals that a crash interrupted."""
+    for folder in half_deleted(directory):
+        clear_away(folder)
+
+
+def clear_replaced(directory: Path, deleted: Container[str]) -> None:
+    """Remove the folders that made way for another topic of the same name, where their own topic was deleted."""
+    for folder in replaced(directory):
+        if topic_id_of(folder) in deleted:
+            clear_away(folder)
+
+
+def remove_partition_folder(folder: Path, topic_id: str) -> None:
+    """Remove the folder of a deleted partition, unless another topic of the same name has it by now.
+
+    Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
+    """
+    if exists(folder) and topic_id_of(folder) != topic_id:
+        return
+    lock = FolderLock(folder)
+    try:
+        about = identity_of(folder)
+        if exists(folder) and about.topic_id == topic_id:
+            clear_away(set_aside(folder, DELETED, topic_id, about.partition))
+    finally:
+        lock.release(for_good=not exists(folder))
+
+
+def clear_away(doomed: Path) -> None:
+    """Remove a folder that was set aside, unless a process holds its lock; log what could not be removed."""
+    try:
+        lock = FolderLock(doomed, wait_s=0)
+    except DataDirectoryError as held:
+        logger.warning("%s is not removed: %s", doomed, held)
+        return
+    try:
+        remove_tree(doomed)
+    except RaylogError as error:
+        logger.warning("%s is not removed and can be removed by hand: %s", doomed, error)
+    finally:
+        lock.release(for_good=True)
+
+
+def _in(place: Path) -> list[Path]:
+    """The folders that `set_aside` put into ``place``."""
+    if not is_folder(place):
+        return []
+    return [folder for folder in list_files(place) if _ASIDE.fullmatch(folder.name) and is_folder(folder)]
+
+
+def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
+    found = []
+    for folder in list_files(directory):
+        match = _ASIDE_BEFORE.fullmatch(folder.name)
+        if match is None or match["mark"] != mark or not is_folder(folder):
+            continue
+        about = identity_of(folder)
+        try:
+            own = partition_folder(directory, match["topic"], int(match["partition"])).name
+        except RaylogError:
+            continue  # no topic has such a name
+        # The removal may have taken partition.metadata already; one that names another partition is not ours.
+        if about == Identity() or f"{about.topic}-{about.partition}" == own:
+            found.append(folder)
+    return found

@@ -1,0 +1,106 @@
+"""The metadata image as answers on the wire. Pure; used by the broker, and by the controller for coordinators."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.core.config import ClusterConfig
+from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
+from raylog.core.controller.voters import voters_max
+from raylog.core.errors import UnknownTopicOrPartition
+from raylog.core.metadata.image import MetadataImage, TopicImage
+from raylog.core.partition import PartitionState
+from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic
+
+
+def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> MetadataReply:
+    """Return the answer to ``metadata``; None asks for all topics."""
+    brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
+    wanted = sorted(image.topics) if names is None else names
+    topics = [_topic_answer(image.topics.get(name), name) for name in wanted]
+    return MetadataReply(image.cluster_id, image.version, brokers, topics)
+
+
+def coordinator_index(image: MetadataImage, group: str) -> int:
+    """Return the partition of the offsets topic, hence the coordinator, that a group belongs to."""
+    topic = image.topic(OFFSETS_TOPIC)
+    if topic is not None:
+        count = len(topic.partitions)
+    else:
+        count = ClusterConfig.from_dict(image.config).offsets_topic_num_partitions
+    return zlib.crc32(group.encode()) % count
+
+
+def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:
+    """Return brokers, topics and their partitions as plain values, for ``status``.
+
+    Online is who is connected to the controller: after a restart the metadata still shows the places of earlier lives.
+    """
+    return {
+        "cluster_id": image.cluster_id,
+        "controller_epoch": image.controller_epoch,
+        "version": image.version,
+        "config": dict(image.config),
+        "metadata_voters": {
+            "voters": sorted(int(number) for number in image.voters),
+            "max": voters_max(image.config),
+        },
+        "brokers": [
+            {
+                "broker": one.broker,
+                "host": one.host,
+                "port": one.port,
+                "node_id": one.node_id,
+                "online": one.online and is_present(BrokerMember(one.broker)),
+                "stopped": one.stopped,
+            }
+            for _, one in sorted(image.brokers.items())
+        ],
+        "topics": {
+            name: [_partition_status(state, is_present) for state in topic.partitions]
+            for name, topic in image.topics.items()
+        },
+    }
+
+
+def _topic_answer(topic: TopicImage | None, name: str) -> MetadataTopic:
+    if topic is None:
+        return MetadataTopic(UnknownTopicOrPartition.code, "", name, False, (), {})
+    partitions = [_partition_answer(state) for state in topic.partitions]
+    return MetadataTopic(0, topic.topic_id, name, name.startswith("__"), partitions, dict(topic.config))
+
+
+def _partition_answer(state: PartitionState) -> MetadataPartition:
+    place = state.place(state.leader)
+    return MetadataPartition(
+        partition=state.partition.partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        leader_host="" if place is None else place.host,
+        leader_port=0 if place is None else place.port,
+        replicas=state.replicas,
+        isr=state.isr,
+        places=[MetadataReplica(place.broker, place.host, place.port) for place in state.places],
+        elr=state.elr,
+        unclean_leader_epoch=state.unclean_leader_epoch,
+    )
+
+
+def _partition_status(state: PartitionState, is_present: Callable[[Member], bool]) -> dict[str, object]:
+    online = [
+        place.broker
+        for place in state.places
+        if place.port and is_present(ReplicaMember(state.topic_id, state.partition, place.broker))
+    ]
+    return {
+        "partition": state.partition.partition,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replicas": list(state.replicas),
+        "isr": list(state.isr),
+        "elr": list(state.elr),
+        "unclean_leader_epoch": state.unclean_leader_epoch,
+        "online": online,
+    }

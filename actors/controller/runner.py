@@ -1,0 +1,196 @@
+"""Runs the controller's machine: requests and session changes in, records to the log, everything else once committed.
+
+Called by :class:`raylog.actors.controller.server.ControllerServer` with connections and the quorum's log, and by the
+simulator. It knows no event loop and no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol
+
+from raylog.actors.request_table import RequestT, RequestTable
+from raylog.actors.runner import Runner
+from raylog.core.controller import events as ctl
+from raylog.core.controller.controller import ControllerMachine
+from raylog.core.ids import ControllerEpoch
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord
+from raylog.protocol.message import Message
+from raylog.protocol.notifications import (
+    METADATA_UPDATE,
+    PARTITION_STATE,
+    STOP_REPLICA,
+    MetadataUpdate,
+    PartitionStateUpdate,
+    StopReplica,
+)
+
+
+class ControllerLog(Protocol):
+    """The metadata log: ``actors/metadata/quorum_runner.py``, or a model of it. Offsets count records."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the next record goes."""
+
+    @property
+    def committed_offset(self) -> int:
+        """The end of what can no longer be lost."""
+
+    def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
+        """Append records as one batch; :meth:`ControllerRunner.release` is to follow."""
+
+    def offer(self, image: MetadataImage) -> None:
+        """Take a snapshot of the image if one is due; it is what everything appended adds up to."""
+
+    def want_voters(self, voters: Sequence[int]) -> None:
+        """Have these brokers keep the log from now on."""
+
+
+class ControllerPorts(Protocol):
+    """What the runner needs of its surroundings. None of these may call back before it returns."""
+
+    def now_ms(self) -> int:
+        """Return a monotonic time."""
+
+    def notify(self, session: int, method: str, args: Message) -> None:
+        """Send a notification over a session; nothing happens when it is closed."""
+
+    def close_session(self, session: int, reason: str) -> None:
+        """Close a session's connection."""
+
+    def start_coordinator(self, kind: str, index: int) -> None:
+        """Make a coordinator's actor if there is none."""
+
+    def warn(self, warning: str) -> None:
+        """Report something to the operator."""
+
+
+class ControllerRunner(Generic[RequestT]):
+    """One life of a controller, from its first record on."""
+
+    def __init__(
+        self,
+        machine: ControllerMachine,
+        log: ControllerLog,
+        ports: ControllerPorts,
+        *,
+        on_records: Callable[[Sequence[MetadataRecord]], None],
+        on_defect: Callable[[str], None],
+    ) -> None:
+        """``on_records`` is called with what is about to be appended; ``on_defect`` has to end the process."""
+        self.machine = machine
+        self._log = log
+        self._ports = ports
+        self._on_records = on_records
+        self._requests: RequestTable[RequestT] = RequestTable()
+        self._runner: Runner[ctl.Event, ctl.Effect] = Runner(
+            machine.step,
+            {
+                ctl.WriteRecords: self._write,
+                ctl.Reply: self._reply,
+                ctl.Refuse: self._refuse,
+                ctl.Warn: lambda effect: ports.warn(effect.warning),
+                ctl.PublishMetadata: self._publish,
+                ctl.SendPartitionState: self._send_state,
+                ctl.StopReplica: lambda effect: ports.notify(
+                    effect.session, STOP_REPLICA.name, StopReplica(effect.reason)
+                ),
+                ctl.CloseSession: lambda effect: ports.close_session(effect.session, effect.reason),
+                ctl.StartCoordinator: lambda effect: ports.start_coordinator(effect.kind, effect.index),
+                ctl.WantVoters: lambda effect: log.want_voters(effect.voters),
+            },
+            _Committed(log),
+            on_defect=on_defect,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this life has ended."""
+        return self._runner.is_over
+
+    def start(self, epoch: ControllerEpoch | None, founding: Mapping[str, str]) -> None:
+        """Begin a controller epoch, and enter the founding voters if there are any."""
+        self._runner.perform(self.machine.start(self._ports.now_ms(), epoch, founding))
+
+    def feed(self, event: ctl.Event) -> None:
+        """Take an event that nobody waits for."""
+        self._runner.feed(event)
+
+    def take(self, request: RequestT, event_for: Callable[[int], ctl.Event]) -> None:
+        """Take a request; ``event_for`` makes its event from the number under which it will be answered.
+
+        Raises what ``event_for`` raises, and then forgets the request.
+        """
+        number = self._requests.remember(request)
+        try:
+            event = event_for(number)
+        except BaseException:
+            self._requests.take(number)
+            raise
+        self._runner.feed(event)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self._runner.feed(ctl.Tick(cause="tick", now_ms=self._ports.now_ms()))
+
+    def session_lost(self, session: int, cause: str) -> None:
+        """A session's connection broke."""
+        self._runner.feed(ctl.SessionLost(cause=cause, now_ms=self._ports.now_ms(), session=session))
+
+    def voters_shown(self, voters: Mapping[str, str]) -> None:
+        """Have the log name the copies of it that count from now on."""
+        self._runner.feed(ctl.VotersShown(cause="voters shown", now_ms=self._ports.now_ms(), voters=voters))
+
+    def release(self) -> None:
+        """Carry out what rests on records that are committed by now."""
+        self._runner.release()
+
+    def end(self) -> None:
+        """Take and carry out nothing more."""
+        self._runner.end()
+
+    # ------------------------------------------------------------ effects
+
+    def _write(self, effect: ctl.WriteRecords) -> None:
+        self._on_records(effect.records)
+        self._log.append(effect.records, self.machine.image.controller_epoch)
+        self._log.offer(self.machine.image)
+
+    def _reply(self, effect: ctl.Reply) -> None:
+        if effect.warning:
+            self._ports.warn(effect.warning)
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.reply(effect.result)
+
+    def _refuse(self, effect: ctl.Refuse) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.fail(effect.error)
+
+    def _publish(self, effect: ctl.PublishMetadata) -> None:
+        update = MetadataUpdate(effect.from_version, [record.to_wire() for record in effect.records])
+        for session in effect.sessions:
+            self._ports.notify(session, METADATA_UPDATE.name, update)
+
+    def _send_state(self, effect: ctl.SendPartitionState) -> None:
+        state = PartitionStateUpdate(effect.incarnation, effect.state.to_wire())
+        self._ports.notify(effect.session, PARTITION_STATE.name, state)
+
+
+class _Committed:
+    """The log as the runner's durability: durable is what is committed."""
+
+    def __init__(self, log: ControllerLog) -> None:
+        self._log = log
+
+    def end(self) -> int:
+        return self._log.log_end_offset
+
+    def durable_end(self) -> int:
+        return self._log.committed_offset
+
+    def kick(self) -> None:
+        """Do nothing: the log commits by itself."""

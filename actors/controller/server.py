@@ -1,0 +1,276 @@
+"""The shell of the controller: opens its log, listens, and keeps the connections of all other actors as sessions.
+
+Runs in the ``Controller`` actor (``ray_actors.py``). Decisions and their order are in
+:mod:`raylog.actors.controller.runner`. A session is a connection: when it breaks, the machine takes that as an event at
+once, which is how a killed leader is replaced within milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from raylog.actors.actor_specs import ControllerSpec
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.controller.answers import cluster_answer, metadata_answer
+from raylog.actors.controller.liveness_probe import GraceProbe, NodesAlive
+from raylog.actors.controller.requests import event_for, heartbeat_event
+from raylog.actors.controller.runner import ControllerRunner
+from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
+from raylog.actors.metrics.process import usage_of
+from raylog.actors.settings import controller_settings
+from raylog.actors.transport import client_secret, listen
+from raylog.core.config import ClusterConfig
+from raylog.core.controller import events as ctl
+from raylog.core.controller.controller import ControllerMachine
+from raylog.core.controller.sessions import BrokerMember
+from raylog.core.errors import InconsistentClusterId, NotController
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metrics.changes import PartitionChanges
+from raylog.core.metrics.families import controller_families
+from raylog.protocol.broker import MetadataRequest
+from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest, SessionHeartbeatRequest
+from raylog.protocol.message import Empty, Message
+from raylog.protocol.permissions import permissions
+from raylog.rpc import Connection, Request, RequestConnection
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+
+
+class ControllerServer:
+    """The controller, from replaying its log to shutdown."""
+
+    def __init__(
+        self,
+        spec: ControllerSpec,
+        *,
+        start_coordinator: Callable[[str, int], None],
+        on_fatal: Callable[[str], None],
+        find_voter: FindVoter,
+        find_brokers: FindBrokers,
+        nodes_alive: NodesAlive | None = None,
+    ) -> None:
+        """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process.
+
+        ``nodes_alive`` helps to give up replicas that were lost.
+        """
+        self.spec = spec
+        self._start_coordinator = start_coordinator
+        self._on_fatal = on_fatal
+        self._find_voter = find_voter
+        self._find_brokers = find_brokers
+        self._metadata: QuorumLog | None = None
+        self._runner: ControllerRunner[Request] | None = None
+        self._connections: dict[int, Connection] = {}
+        self._sessions: dict[RequestConnection, int] = {}
+        self._last_session = 0
+        self._committed = asyncio.Event()
+        self._changes = PartitionChanges()
+        self._tick_task: asyncio.Task[None] | None = None
+        self._probe = GraceProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
+        self._server = listen(self._on_request, spec, permissions(CONTROLLER), on_connect=self._on_connect)
+        self.endpoint: tuple[str, int] = ("", 0)
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Replay the metadata log, begin a new controller epoch, open the endpoint.
+
+        Raises :class:`InconsistentClusterId` when the log is another cluster's, :class:`DataDirectoryError` when
+        another process writes to it or too many voters have lost it, :class:`NotController` when no majority of voters
+        is there, and storage errors.
+        """
+        self._metadata = self._store()
+        try:
+            await self._begin(self._metadata)
+        except BaseException:  # whatever it was, the log must not stay locked by a controller that does not run
+            await self.stop()
+            raise
+
+    def _store(self) -> QuorumLog:
+        spec = self.spec
+        return QuorumLog(
+            spec.voters,
+            find_voter=self._find_voter,
+            find_brokers=self._find_brokers,
+            secret=spec.secret,
+            open_timeout_s=spec.quorum_timeout_s,
+            snapshot_bytes=ClusterConfig.from_dict(spec.cluster_config).metadata_log_max_record_bytes_between_snapshots,
+        )
+
+    async def _begin(self, metadata: QuorumLog) -> None:
+        image, epoch = await metadata.open(self)
+        if image.cluster_id not in ("", self.spec.cluster_id):
+            raise InconsistentClusterId(
+                f"The brokers hold the metadata of cluster {image.cluster_id}, not of {self.spec.cluster_id}; "
+                "start with the data directory that belongs to this cluster."
+            )
+        machine = ControllerMachine(
+            image,
+            settings=controller_settings(
+                self.spec.cluster_config,
+                cluster_id=self.spec.cluster_id,
+                new_topic_id=lambda: uuid.uuid4().hex,
+            ),
+            now_ms=monotonic_ms(),
+            cluster_config=self.spec.cluster_config,
+        )
+        self._changes.begin(image)
+        self._runner = ControllerRunner(
+            machine, metadata.runner, self, on_records=self._changes.note, on_defect=self._on_defect
+        )
+        self._runner.start(epoch, metadata.founding)
+        # Only now is it certain that what earlier controllers wrote stands, and that no newer one runs.
+        async with asyncio.timeout(self.spec.quorum_timeout_s):
+            await self._committed.wait()
+        self.endpoint = await self._server.start()
+        self._tick_task = asyncio.create_task(self._tick_forever(), name="controller ticks")
+        self._probe.start()
+        for kind, index in sorted(image.coordinators):
+            self._start_coordinator(kind, index)
+        logger.info("controller ready at version %d on port %d", image.version, self.endpoint[1])
+
+    async def stop(self) -> None:
+        """Close the endpoint first, so that nobody is fenced for leaving, then the log."""
+        if self._runner is not None:
+            self._runner.end()
+            self._runner = None
+        await self._probe.stop()
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
+        await self._server.close()
+        if self._metadata is not None:
+            metadata, self._metadata = self._metadata, None
+            await metadata.close()
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as decided so far; raises :class:`NotController` before the start and after the stop."""
+        return self._running().machine.image
+
+    def connection_info(self) -> dict[str, object]:
+        """Return what a client in this Ray cluster needs: cluster id, secret and the brokers' endpoints."""
+        image = self.image
+        online = image.online_brokers()
+        present = [one for one in online if self._running().machine.is_present(BrokerMember(one.broker))]
+        brokers = [[one.broker, one.host, one.port] for one in present or online]
+        stated = {"allow_plaintext": self.spec.allow_plaintext}
+        return {"cluster_id": image.cluster_id, "secret": client_secret(self.spec.secret), "brokers": brokers, **stated}
+
+    def status(self) -> dict[str, object]:
+        """Return brokers, topics and leaders as plain values."""
+        machine = self._running().machine
+        return {**cluster_answer(machine.image, machine.is_present), "hanging_disks": machine.hanging_disks()}
+
+    # ------------------------------------------------------------ sessions
+
+    def _on_connect(self, connection: Connection) -> None:
+        self._last_session = session = self._last_session + 1
+        self._connections[session] = connection
+        self._sessions[connection] = session
+        connection.on_close(self._on_disconnect)
+
+    def _on_disconnect(self, connection: Connection) -> None:
+        session = self._sessions.pop(connection, None)
+        if session is None:
+            return
+        self._connections.pop(session, None)
+        if self._runner is not None:
+            self._runner.session_lost(session, "connection lost")
+
+    # ------------------------------------------------------------ events in
+
+    def _running(self) -> ControllerRunner[Request]:
+        if self._runner is None:
+            raise NotController("The controller is not running.")
+        return self._runner
+
+    def _on_defect(self, what: str) -> None:
+        self._on_fatal(f"the controller failed: {what}")
+
+    def _on_request(self, request: Request) -> None:
+        session = self._sessions.get(request.connection)
+        if session is None:
+            return
+        runner = self._running()
+        match args := CONTROLLER.read_request(request.method, request.args):
+            case SessionHeartbeatRequest():
+                runner.feed(heartbeat_event(args, session, monotonic_ms()))
+                request.reply(Empty())
+            case ControllerMetricsRequest():
+                request.reply(self._metrics(runner.machine))
+            case MetadataRequest():
+                request.reply(metadata_answer(runner.machine.image, args.topics))
+            case _:
+                runner.take(request, lambda number: event_for(args, session, number, monotonic_ms()))
+
+    def _metrics(self, machine: ControllerMachine) -> list[object]:
+        usage, changes = usage_of(self._server), self._changes
+        families = controller_families(machine.image, changes, usage, lambda one: machine.is_present(BrokerMember(one)))
+        return [one.to_wire() for one in families]
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._runner is not None:
+                self._runner.tick()
+
+    def _awaited(self) -> dict[tuple[str, int], str] | None:
+        """Return the endpoints of replicas that may still come back, with their nodes' ids."""
+        found = None if self._runner is None else self._runner.machine.awaited()
+        if found is None:
+            return None
+        brokers = self.image.brokers
+        return {place: brokers[broker].node_id if broker in brokers else "" for place, broker in found.items()}
+
+    def _on_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
+        self._running().feed(ctl.PlacesGone(cause="nobody is there", now_ms=monotonic_ms(), endpoints=endpoints))
+
+    # ------------------------------------------------------------ called by the log
+
+    def on_committed(self, end: int) -> None:
+        """Carry out what rests on records below ``end``."""
+        self._committed.set()
+        if self._runner is not None:
+            self._runner.release()
+
+    def on_failed(self, reason: str) -> None:
+        """End: no further record can be committed."""
+        self._on_fatal(reason)
+
+    def on_voters(self, voters: Mapping[str, str]) -> None:
+        """Have the log name the copies of it that count from now on."""
+        if self._runner is not None:
+            self._runner.voters_shown(voters)
+
+    # ------------------------------------------------------------ called by the runner
+
+    def now_ms(self) -> int:
+        """Return a monotonic time."""
+        return monotonic_ms()
+
+    def notify(self, session: int, method: str, args: Message) -> None:
+        """Send a notification over a session that is open."""
+        connection = self._connections.get(session)
+        if connection is not None and not connection.is_closed:
+            connection.notify(method, args)
+
+    def close_session(self, session: int, reason: str) -> None:
+        """Close a session's connection."""
+        connection = self._connections.get(session)
+        if connection is not None:
+            connection.close(reason)
+
+    def start_coordinator(self, kind: str, index: int) -> None:
+        """Make a coordinator's actor if there is none."""
+        self._start_coordinator(kind, index)
+
+    def warn(self, warning: str) -> None:
+        """Log a warning."""
+        logger.warning("%s", warning)

@@ -1,0 +1,195 @@
+"""A coordinator's view of its partition of the offsets topic: read it from the start, append to it, be fenced.
+
+Appends carry the coordinator's producer id and epoch. The first append of a life has a higher epoch than any former
+life's, so that the partition's leader refuses a zombie from then on (as Kafka fences producers, KIP-98).
+Owned by the group coordinator's shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from raylog.actors.clock import monotonic_ms, wall_ms
+from raylog.actors.transport import dial
+from raylog.core.config import TopicConfig
+from raylog.core.errors import RaylogError, RequestTimedOut
+from raylog.core.ids import EARLIEST
+from raylog.rpc import Connection, Reply, Secret
+from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+
+FetchMetadata = Callable[[], Awaitable[list[object]]]
+"""Returns the topic's row of a ``metadata`` answer."""
+
+CONNECT_TIMEOUT_S: Final = 1.0
+REQUEST_TIMEOUT_MS: Final = 5_000
+RETRY_S: Final = 0.03
+READ_BYTES: Final = 4 * 1024 * 1024
+MAX_SEQUENCE: Final = 2**31 - 1
+
+BATCH_HEAD_BYTES: Final = 128
+"""Room for what a batch has besides its rows: header, and the heads of its columns."""
+ROW_HEAD_BYTES: Final = 10
+"""Room for the heads of a row's key and value."""
+
+Row = tuple[list[object], list[object] | None]
+"""Key and value of one record; a None value is a tombstone."""
+EncodedRow = tuple[bytes, bytes | None]
+"""The same in msgpack."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder()
+
+
+def encoded_row(key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
+    """Return a row as it is stored, and the bytes it takes in a batch at most."""
+    packed = _encoder.encode(key), None if value is None else _encoder.encode(value)
+    return packed, len(packed[0]) + len(packed[1] or b"") + ROW_HEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The producer that the coordinator is in this life."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    topic_id: str
+    leader_epoch: int
+    connection: Connection
+
+
+class OffsetsLog:
+    """One partition of the offsets topic, spoken to over the wire like any client does."""
+
+    def __init__(self, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
+        """Nothing is connected before the first call."""
+        self._partition = partition
+        self._secret = secret
+        self._fetch_metadata = fetch_metadata
+        self._leader: _Leader | None = None
+        self._identity = Identity(-1, -1)
+        self._sequence = 0
+        self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
+        """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
+        self.end_offset = 0
+        """Everything below was stored, as far as this process knows."""
+        self.size_bytes = 0
+        """Bytes of the batches from where the log started when it was last read up to ``end_offset``."""
+        self._looking = asyncio.Lock()
+
+    def become(self, identity: Identity) -> None:
+        """Use this producer id and epoch from now on; sequences start at 0."""
+        self._identity = identity
+        self._sequence = 0
+
+    async def append(self, rows: Sequence[EncodedRow], *, timeout_s: float) -> int:
+        """Append rows as one batch on all in-sync replicas; returns the offset behind them.
+
+        Several rows may not be larger than ``rows_bytes_max`` together: the leader would refuse them. Raises
+        :class:`raylog.core.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
+        :class:`RequestTimedOut` when the outcome is unknown at the deadline.
+        """
+        now = wall_ms()
+        batch = encode_batch(
+            [key for key, _ in rows],
+            [value for _, value in rows],
+            [now] * len(rows),
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.producer_epoch,
+            base_sequence=self._sequence,
+        )
+        reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
+        self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
+        self.end_offset = int(reply.args[0]) + len(rows)
+        self.size_bytes += len(batch)
+        return self.end_offset
+
+    async def read_to(self, end: int, *, timeout_s: float) -> AsyncIterator[Row]:
+        """Yield every row from the log's start up to ``end``."""
+        reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
+        offset = int(reply.args[0])
+        self.size_bytes = 0
+        while offset < end:
+            reply = await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=timeout_s)
+            for position, header in iter_headers(reply.payload):
+                columns = decode_batch(reply.payload, position, header)
+                offset = header.next_offset
+                self.size_bytes += header.size
+                if columns.keys is None or columns.values is None:
+                    continue
+                for at, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+                    if key is not None and at < end:
+                        yield _decoder.decode(key), None if value is None else _decoder.decode(value)
+
+    async def trim(self, before_offset: int) -> None:
+        """Have the records below an offset deleted; raises RaylogError or OSError when it is not known to be.
+
+        Tried once, and without disturbing an append: it may be repeated at any time.
+        """
+        leader = await self._find_leader()
+        head: list[object] = [leader.topic_id, self._partition, leader.leader_epoch]
+        timeout_s = REQUEST_TIMEOUT_MS / 1000 + 1
+        try:
+            await leader.connection.call(
+                "delete_records", [*head, before_offset, REQUEST_TIMEOUT_MS], timeout_s=timeout_s
+            )
+        except RequestTimedOut as late:
+            if not late.is_remote:
+                raise
+            # The leader's log starts there already. Replicas that are away take that over when they come back.
+
+    def close(self) -> None:
+        """Close the connection to the leader."""
+        if self._leader is not None:
+            self._leader.connection.close("coordinator stopped")
+            self._leader = None
+
+    async def _request(self, method: str, args: list[object], payload: bytes = b"", *, timeout_s: float) -> Reply:
+        """Send to the partition's leader, whoever that is by then, until answered or out of time."""
+        deadline = monotonic_ms() + int(timeout_s * 1000)
+        while True:
+            try:
+                leader = await self._find_leader()
+                head: list[object] = [leader.topic_id, self._partition, leader.leader_epoch]
+                return await leader.connection.call(
+                    method, head + args, payload, timeout_s=REQUEST_TIMEOUT_MS / 1000 + 1
+                )
+            except (RaylogError, OSError) as trouble:
+                if isinstance(trouble, RaylogError) and trouble.is_remote and not trouble.retriable:
+                    raise
+                last = trouble
+            self.close()
+            if monotonic_ms() >= deadline:
+                raise RequestTimedOut(
+                    f"The offsets topic's partition {self._partition} did not answer within {timeout_s:.0f} s: {last}"
+                )
+            await asyncio.sleep(RETRY_S)
+
+    async def _find_leader(self) -> _Leader:
+        async with self._looking:
+            return await self._known_leader()
+
+    async def _known_leader(self) -> _Leader:
+        standing = self._leader
+        if standing is not None and not standing.connection.is_closed:
+            return standing
+        row = await self._fetch_metadata()
+        code, topic_id, _, _, partitions, config = row[:6]
+        if code or not isinstance(partitions, list) or self._partition >= len(partitions):
+            raise ConnectionResetError("the offsets topic is not there yet")
+        _, _, leader_epoch, host, port, *_ = partitions[self._partition]
+        if not port:
+            raise ConnectionResetError("the offsets topic's partition has no leader at the moment")
+        if isinstance(config, dict):
+            self.rows_bytes_max = TopicConfig.from_dict(config).max_message_bytes - BATCH_HEAD_BYTES
+        connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
+        self._leader = _Leader(str(topic_id), leader_epoch, connection)
+        return self._leader

@@ -1,0 +1,159 @@
+"""Runs a group coordinator's machine: requests and time in, rows and answers out, through ports.
+
+One runner lives from the loading of its log until an append fails or its process ends. The actor's shell
+(``group_coordinator_server.py``) and the simulator are adapters around it: what is decided about the order of rows,
+answers and events is decided here. No event loop, socket or clock. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from raylog.actors.groups.requests import GroupRequest, event_for
+from raylog.actors.request_table import RequestTable
+from raylog.actors.runner import Runner
+from raylog.core.decision import Refuse, Reply
+from raylog.core.errors import NotCoordinator, RaylogError
+from raylog.core.groups import events as ev
+from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.writing import RowQueue
+
+RowT = TypeVar("RowT")
+_RowT_co = TypeVar("_RowT_co", covariant=True)
+RequestT = TypeVar("RequestT", bound=GroupRequest)
+
+_FENCE: Final = "fence"
+
+
+def fence_row(epoch: int) -> list[object]:
+    """Return the key of the first row of a coordinator's life: by storing it, the life fences the ones before."""
+    return [_FENCE, epoch]
+
+
+class GroupPorts(Protocol[_RowT_co]):
+    """What a coordinator needs of the world around it."""
+
+    def now_ms(self) -> int:
+        """Return the time of a clock that does not go back."""
+
+    def wall_ms(self) -> int:
+        """Return the time of day by which offsets expire, in milliseconds since 1970."""
+
+    def log_extent(self) -> ev.LogExtent:
+        """Return how far the log is known to be stored."""
+
+    def row(self, key: list[object], value: list[object] | None) -> tuple[_RowT_co, int]:
+        """Return a row as it is stored, and the bytes that it takes in a batch at most."""
+
+    def wake_writer(self) -> None:
+        """Have batches taken and appended until there are none; called again while that goes on."""
+
+    def trim(self, before_offset: int) -> None:
+        """Delete the rows below an offset; ``trimmed`` follows if that succeeds."""
+
+    def fatal(self, reason: str) -> None:
+        """End the process."""
+
+
+class GroupCoordinatorRunner(Generic[RequestT, RowT]):
+    """One load of a coordinator's groups: :meth:`replay` each row, :meth:`serve`, and at last :meth:`end`."""
+
+    def __init__(self, machine: CoordinatorMachine, ports: GroupPorts[RowT]) -> None:
+        """``machine`` is a fresh one."""
+        self._machine = machine
+        self._ports = ports
+        self._requests: RequestTable[RequestT] = RequestTable()
+        self._rows: RowQueue[RowT] = RowQueue(ports.wake_writer)
+        carry_out: dict[type, Callable[[Any], None]] = {
+            ev.AppendRecords: self._append,
+            Reply: self._reply,
+            Refuse: self._refuse,
+            ev.ReportStored: self._report_stored,
+            ev.TrimLog: self._trim,
+        }
+        self._runner: Runner[ev.Event, ev.Effect] = Runner(machine.step, carry_out, self._rows, on_defect=ports.fatal)
+        self.rows_replayed = 0
+
+    # ------------------------------------------------------------ life
+
+    def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
+        """Take one row of the log, in order; raises ValueError or TypeError for one that this release cannot read."""
+        if key[0] != _FENCE:
+            self._machine.replay(key, value)
+            self.rows_replayed += 1
+
+    def serve(self) -> None:
+        """Begin to answer: the log is read to its end."""
+        self._runner.perform(self._machine.loaded(self._ports.now_ms(), wall_ms=self._ports.wall_ms()))
+
+    def end(self) -> None:
+        """Take and carry out nothing more; senders of open requests are sent to the coordinator that comes next."""
+        self._runner.end()
+        self._requests.fail_all(_ended())
+
+    def census(self) -> list[tuple[str, str, int, list[tuple[str, str, int, int]]]]:
+        """Return the groups for the metrics; see :meth:`CoordinatorMachine.census`."""
+        return self._machine.census()
+
+    # ------------------------------------------------------------ events in
+
+    def receive(self, request: RequestT) -> None:
+        """Take a request; it is answered by now, or when its rows are stored, or when its round ends."""
+        if self._runner.is_over:
+            request.fail(_ended())
+            return
+        number = self._requests.remember(request)
+        try:
+            event = event_for(request, number, self._ports.now_ms())
+        except RaylogError as refusal:
+            self._requests.take(number)
+            request.fail(refusal)
+            return
+        self._runner.feed(event)
+
+    def tick(self) -> None:
+        """Let time pass, and drop the requests whose senders have gone."""
+        now_ms = self._ports.now_ms()
+        for number in self._requests.take_deserted():
+            self._runner.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
+        extent = self._ports.log_extent()
+        self._runner.feed(ev.Tick(cause="tick", now_ms=now_ms, wall_ms=self._ports.wall_ms(), log=extent))
+
+    def take_batch(self, bytes_max: int) -> list[RowT]:
+        """Return the rows to append next, empty when none wait; :meth:`stored` or :meth:`end` has to follow."""
+        return self._rows.take(bytes_max)
+
+    def stored(self) -> None:
+        """Note that the batch taken last is in the log: what waited for its rows is carried out."""
+        self._rows.stored()
+        self._runner.release()
+
+    def trimmed(self, before_offset: int) -> None:
+        """Note that the log starts at an offset now, or later."""
+        self._runner.feed(ev.LogTrimmed(cause="trim", now_ms=self._ports.now_ms(), before_offset=before_offset))
+
+    # ------------------------------------------------------------ effects out
+
+    def _append(self, effect: ev.AppendRecords) -> None:
+        self._rows.add(self._ports.row(key, value) for key, value in effect.records)
+
+    def _reply(self, effect: Reply) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.reply(effect.result)
+
+    def _refuse(self, effect: Refuse) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.fail(effect.error)
+
+    def _report_stored(self, effect: ev.ReportStored) -> None:
+        self._runner.feed(ev.RowsStored(cause=effect.cause, now_ms=self._ports.now_ms()))
+
+    def _trim(self, effect: ev.TrimLog) -> None:
+        self._ports.trim(effect.before_offset)
+
+
+def _ended() -> NotCoordinator:
+    return NotCoordinator("The coordinator is loading its groups again; find it anew and repeat.")

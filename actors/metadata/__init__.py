@@ -1,0 +1,1 @@
+"""The replicated metadata log: the controller's side and the voters."""

@@ -1,0 +1,37 @@
+"""Metadata records as record batches and back: one batch per decision, one record per metadata record (msgpack)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from raylog.actors.clock import wall_ms
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord, record_from_wire
+from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder()
+
+
+def encoded(records: Sequence[MetadataRecord], now_ms: int | None = None) -> bytes:
+    """Return the records as one batch, without offset and epoch; ``now_ms`` is its time, None: that of the clock."""
+    values: list[bytes | None] = [_encoder.encode(record.to_wire()) for record in records]
+    return encode_batch(None, values, [wall_ms() if now_ms is None else now_ms] * len(values))
+
+
+def decoded(payload: bytes) -> Iterator[MetadataRecord]:
+    """Yield the records of batches in order; raises ValueError for one that a newer version wrote."""
+    for position, header in iter_headers(payload):
+        for value in decode_batch(payload, position, header).values or []:
+            yield record_from_wire(_decoder.decode(value or b""))
+
+
+def image_of(payloads: Iterable[bytes], image: MetadataImage | None = None) -> MetadataImage:
+    """Return the image that all records of the batches make together, on top of ``image`` if there is one."""
+    image = MetadataImage() if image is None else image
+    for payload in payloads:
+        for record in decoded(payload):
+            image.apply(record)
+    return image

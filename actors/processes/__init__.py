@@ -1,0 +1,1 @@
+"""Ray actors as processes: how they are made, forked, named, kept spare and restarted."""

@@ -1,0 +1,319 @@
+"""A process per Ray node that has imported Ray and what replicas need, and forks itself into Ray's workers.
+
+Started by ``raylog/launch/fork_workers.py``; asked by ``fork_launcher.py``, which Ray starts in place of Python. A
+worker that is forked shares with all others what was imported, and costs milliseconds where importing Ray anew costs
+half a second.
+
+This process connects to nothing and starts no thread, because a fork copies neither. It ends with the raylet whose
+workers it makes. Workers do not need it once they run; when it is gone, Ray's workers start as they always did.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import resource
+import runpy
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+logger = logging.getLogger(__name__)
+
+WORKER: Final = "/ray/_private/workers/default_worker.py"
+SHARED: Final = (
+    "ray",
+    "ray._private.node",
+    "ray._private.async_compat",
+    "raylog.actors.processes.ray_support",
+    "raylog.actors.processes.spare_roles",
+    "raylog.actors.replica.server",
+    "raylog.rpc.host.malloc",
+    "uvloop",
+)
+"""Modules that workers find imported. The modules of the actors' classes are not among them: they look at the actor
+that they are loaded for (``keep_arrow_out``)."""
+INTERPRETERS: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+"""Variables that begin so are read when an interpreter starts: for a worker with other ones this one is no use."""
+IMPORTS: Final = (*INTERPRETERS, "RAY_", "RAYLOG_", "OMP_")
+"""Variables that begin so may have been read by what was imported."""
+JOB: Final = "RAY_JOB_ID"
+NO_JOB: Final = "ffffffff"
+"""Ray's nil job, as it gives it to workers that it starts ahead of any job: such a worker takes the first job it is
+leased for. Ray's C++ part reads the variable once a process, hence here, before a fork: with the job of the first
+worker, no worker would ever serve another job on this node."""
+OF_EACH_WORKER: Final = frozenset({JOB, "RAY_RAYLET_PID"})
+"""Ray's variables that differ between workers, so that a worker with other ones can be forked all the same."""
+LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC)
+ANSWER_S: Final = 5.0
+"""How long a launcher may take for each of its two bytes."""
+SEARCH_S: Final = 0.5
+NO_RAYLET_S: Final = 60.0
+"""When no raylet uses this server by then, Ray has not started."""
+TOUCH_S: Final = 3600.0
+"""How often the files are touched, so that nothing that clears temporary folders takes them from a running raylet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The process that Ray started to be a worker: everything that the worker has from it."""
+
+    pid: int
+    arguments: list[str]
+    """The worker's script and its arguments."""
+    environment: dict[str, str]
+    folder: str
+    cgroup: str
+    group: int
+    session: int
+    umask: int
+    niceness: int
+    oom_score: str
+    limits: dict[int, tuple[int, int]]
+    blocked: set[int]
+    ignored: set[int]
+
+    @classmethod
+    def read(cls, pid: int) -> Self:
+        """Read it from /proc; raises OSError when it is gone, and ValueError when it launches no worker."""
+        proc = Path(f"/proc/{pid}")
+        arguments = _strings(proc / "cmdline")[3:]  # after the interpreter, its flags, and the launcher's own path
+        if not arguments or not arguments[0].endswith(WORKER):
+            raise ValueError(f"process {pid} launches no worker: {arguments[:1]}")
+        status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+        return cls(
+            pid=pid,
+            arguments=arguments,
+            environment=dict(one.split("=", 1) for one in _strings(proc / "environ") if "=" in one),
+            folder=os.readlink(proc / "cwd"),
+            cgroup=(proc / "cgroup").read_text(),
+            group=os.getpgid(pid),
+            session=os.getsid(pid),
+            umask=int(status["Umask"], 8),
+            niceness=os.getpriority(os.PRIO_PROCESS, pid),
+            oom_score=(proc / "oom_score_adj").read_text(),
+            limits={limit: resource.prlimit(pid, limit) for limit in LIMITS},
+            blocked=_signals(status["SigBlk"]),
+            ignored=_signals(status["SigIgn"]),
+        )
+
+
+def _strings(file: Path) -> list[str]:
+    return [os.fsdecode(one) for one in file.read_bytes().split(b"\0")[:-1]]
+
+
+def _signals(mask: str) -> set[int]:
+    bits = int(mask, 16)
+    return {int(number) for number in signal.valid_signals() if bits >> (number - 1) & 1}
+
+
+def chosen(environment: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables that begin with one of the prefixes, without those that differ between workers anyway."""
+    return {
+        name: value for name, value in environment.items() if name.startswith(prefixes) and name not in OF_EACH_WORKER
+    }
+
+
+def find_raylet(folder: Path) -> int | None:
+    """Return the id of the raylet that was told to start its workers from this folder; None while there is none."""
+    wanted = os.fsencode(folder)
+    for one in Path("/proc").iterdir():
+        if one.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile, or is another user's
+                command = (one / "cmdline").read_bytes()
+                if command.partition(b"\0")[0].endswith(b"/raylet") and wanted in command:
+                    return int(one.name)
+    return None
+
+
+class ForkServer:
+    """Answers launchers one after the other until the raylet has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        """Listen in this folder, which nobody else may enter."""
+        self._folder = folder
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(folder / "socket"))
+        self._listener.listen(socket.SOMAXCONN)
+        self._raylet = -1
+        self._began = self._touched = time.monotonic()
+        self._environment: dict[str, str] | None = None
+        """What was there when Ray was imported."""
+
+    def run(self) -> Launcher | None:
+        """Return in each worker, with what it shall be; and None in the server, when the raylet has ended."""
+        while True:
+            poll = select.poll()
+            poll.register(self._listener, select.POLLIN)
+            if self._raylet >= 0:
+                poll.register(self._raylet, select.POLLIN)
+            ready = {number for number, _ in poll.poll((SEARCH_S if self._raylet < 0 else TOUCH_S) * 1000)}
+            if self._listener.fileno() in ready:
+                worker = self._answer()
+                if worker is not None:
+                    return worker
+            if self._raylet in ready or (self._raylet < 0 and not self._look_for_raylet()):
+                self._end()
+                return None
+            self._touch()
+
+    def _end(self) -> None:
+        """Remove the folder after the raylet; before there is one, leave the launcher that it will start workers by.
+
+        A launcher without a server is plain Python, so a raylet that comes late has workers all the same.
+        """
+        self._listener.close()
+        if self._raylet >= 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        else:
+            logger.warning("no raylet within %.0f s: workers are not forked here", NO_RAYLET_S)
+            (self._folder / "socket").unlink(missing_ok=True)
+
+    def _look_for_raylet(self) -> bool:
+        """Return whether there is one, or there may still be one."""
+        found = find_raylet(self._folder)
+        if found is None:
+            return time.monotonic() - self._began < NO_RAYLET_S
+        try:
+            self._raylet = os.pidfd_open(found)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _touch(self) -> None:
+        if time.monotonic() - self._touched >= TOUCH_S:
+            self._touched = time.monotonic()
+            for one in (self._folder, *self._folder.iterdir()):
+                os.utime(one)
+
+    def _answer(self) -> Launcher | None:
+        """Serve one launcher; returns in the worker. A launcher that gets no answer goes on without us."""
+        connection, _ = self._listener.accept()
+        streams: list[int] = []
+        try:
+            connection.settimeout(ANSWER_S)
+            pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user != os.getuid():
+                raise PermissionError(f"user {user} asked for a process of user {os.getuid()}")
+            _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+            if len(streams) != 3:
+                raise ValueError(f"process {pid} passed {len(streams)} streams instead of three")
+            launcher = Launcher.read(pid)
+            self._prepare(launcher)
+            if os.fork() == 0:
+                self._take_over(connection, launcher, streams)
+                return launcher
+        except (OSError, ValueError) as error:
+            logger.warning("no worker was made: %s", error)
+        finally:
+            connection.close()
+            for stream in streams:
+                with suppress(OSError):  # in the worker it is closed already
+                    os.close(stream)
+        return None
+
+    def _prepare(self, launcher: Launcher) -> None:
+        """Import all for the first worker, with its environment; raises ValueError for a worker that needs another."""
+        if launcher.cgroup != Path("/proc/self/cgroup").read_text():
+            raise ValueError(f"process {launcher.pid} is in another control group")
+        if self._environment is None:
+            if chosen(launcher.environment, INTERPRETERS) != chosen(os.environ, INTERPRETERS):
+                raise ValueError(f"process {launcher.pid} has another environment than this interpreter")
+            os.environ.clear()
+            os.environ.update(launcher.environment)
+            os.environ[JOB] = NO_JOB
+            import_shared(launcher)
+            self._environment = chosen(launcher.environment, IMPORTS)
+        if chosen(launcher.environment, IMPORTS) != self._environment:
+            raise ValueError(f"process {launcher.pid} has another environment than what was imported")
+
+    def _take_over(self, connection: socket.socket, launcher: Launcher, streams: list[int]) -> None:
+        """Become what the launcher is, in the process that has just been forked; ends it when that cannot be."""
+        try:
+            self._listener.close()
+            if self._raylet >= 0:
+                os.close(self._raylet)
+            take_place(launcher)
+            connection.sendall(b"y")
+            if connection.recv(1) != b"g":
+                raise TimeoutError(f"process {launcher.pid} no longer wants a worker")
+            connection.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            for name in os.listdir("/proc/self/fd"):
+                if int(name) > 2:
+                    with suppress(OSError):  # the listing's own
+                        os.close(int(name))
+        except BaseException as error:  # whatever it was, this process must not become a second server
+            logger.warning("a worker was not made: %r", error)
+            os._exit(1)
+
+
+def import_shared(launcher: Launcher) -> None:
+    """Import what all workers need, once and for all; ends this process when that has started a thread."""
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path(launcher.arguments[0]).parent))  # as for any script; importing Ray adds more
+    for name in SHARED:
+        with suppress(ImportError):  # a worker will say it better, should it need it
+            importlib.import_module(name)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise SystemExit(f"Importing Ray has started {threads - 1} threads, so this process cannot be forked.")
+    gc.collect()
+    gc.freeze()  # a collection in a worker need not look at, hence copy, what is shared
+
+
+def take_place(launcher: Launcher) -> None:
+    """Give this process what the launcher got from Ray. Raises OSError."""
+    # Ray ends all that is left of a worker's process group when the worker has ended: it must not be the server's.
+    if launcher.group == launcher.pid or launcher.session != os.getsid(0):
+        os.setpgid(0, 0)
+    else:
+        os.setpgid(0, launcher.group)
+    for limit, values in launcher.limits.items():
+        resource.setrlimit(limit, values)
+    os.nice(max(0, launcher.niceness - os.getpriority(os.PRIO_PROCESS, 0)))
+    Path("/proc/self/oom_score_adj").write_text(launcher.oom_score)
+    os.umask(launcher.umask)
+    os.chdir(launcher.folder)
+    os.environ.clear()
+    os.environ.update(launcher.environment)
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in launcher.ignored else usual)
+    signal.pthread_sigmask(signal.SIG_SETMASK, launcher.blocked)
+
+
+def run_worker(launcher: Launcher) -> None:
+    """Run the worker's script as if this interpreter had been started with it. Returns when the worker ends."""
+    logging.getLogger().handlers.clear()
+    sys.argv = list(launcher.arguments)
+    sys.orig_argv = [sys.executable, *launcher.arguments]
+    if "numpy.random" in sys.modules:  # of Python's own generators each process has its own seed
+        sys.modules["numpy.random"].seed()
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def main() -> None:
+    """Serve in the folder that is the argument."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s fork server: %(message)s")
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):  # no zombies; and terminals are none of our business
+        signal.signal(number, signal.SIG_IGN)
+    worker = ForkServer(Path(sys.argv[1])).run()
+    if worker is not None:
+        run_worker(worker)
+
+
+if __name__ == "__main__":
+    main()

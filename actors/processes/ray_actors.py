@@ -1,0 +1,336 @@
+"""The Ray actors: thin classes that run the servers of this package inside Ray; replicas are in ``ray_replica.py``.
+
+Made by ``raylog.launch.cluster`` (controller, brokers), by brokers (replicas) and by the controller (coordinators). All
+are detached, named, without CPU claims, restarted for ever, and never retried by Ray: a failed call may have run.
+
+The servers are imported by the constructors: Ray loads an actor's class, hence this module, in every process that asks
+for the actor's handle, and each replica asks for the controller's. Theirs would be most of what a replica loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec
+from raylog.actors.logs import set_up_logging
+from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
+from raylog.actors.processes.ray_secrets import secret_here, values_of
+from raylog.actors.processes.ray_support import (
+    FIND_TIMEOUT_S,
+    MAKE_TIMEOUT_S,
+    actor_options,
+    answer,
+    begin,
+    end_process,
+    find_controller,
+    keep_arrow_out,
+    node_address,
+)
+from raylog.actors.titles import wear
+from raylog.core.errors import ConnectionFailed
+from raylog.rpc.host.occasional import OccasionalWarning
+
+logger = logging.getLogger(__name__)
+_not_started = OccasionalWarning(logger)  # each request for it tries again while its node is being given up
+
+LOOPBACK: Final = "127.0.0.1"
+A_SHARE: Final = 0.0001
+"""How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
+
+keep_arrow_out()
+
+
+async def find_voter(broker: int) -> tuple[str, int]:
+    """Return the endpoint of the broker with this id; raises :class:`ConnectionFailed` while it cannot be found."""
+    try:
+        try:
+            handle: Any = ray.get_actor(broker_name(broker), namespace=NAMESPACE)
+        except ValueError:
+            handle = await _on_a_node(broker)
+        host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
+    except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        raise ConnectionFailed(f"Broker {broker} cannot be found at the moment: {error}") from None
+    return host, port
+
+
+async def find_brokers() -> list[int]:
+    """Return the ids of the brokers that run and have one; raises :class:`ConnectionFailed` when Ray does not say."""
+    try:
+        known = await asyncio.wait_for(
+            asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True), MAKE_TIMEOUT_S
+        )
+    except (TimeoutError, ray.exceptions.RayError) as error:
+        raise ConnectionFailed(f"Ray does not list its actors at the moment: {error}") from None
+    names = [one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith("broker-")]
+    asked = await asyncio.gather(*(_id_of(name) for name in names))
+    return sorted(broker for broker in asked if broker >= 0)
+
+
+async def _id_of(name: str) -> int:
+    """Return the id of a broker's directory; -1 for one that has none or does not answer."""
+    try:
+        handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+        broker: int = await answer(handle.broker_id.remote(), FIND_TIMEOUT_S)
+    except (ValueError, TimeoutError, ray.exceptions.RayError):
+        return -1
+    return broker
+
+
+async def _on_a_node(broker: int) -> Any:
+    """Return the actor of a node's broker by the id in its directory; raises ValueError when none has it."""
+    known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+    names = [one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith("broker-on-")]
+
+    async def matching(name: str) -> Any:
+        try:
+            handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+            return handle if await answer(handle.broker_id.remote(), FIND_TIMEOUT_S) == broker else None
+        except (ValueError, TimeoutError, ray.exceptions.RayError):
+            return None
+
+    asked = [asyncio.create_task(matching(name)) for name in names]
+    try:
+        for done in asyncio.as_completed(asked):  # the brokers of nodes that are gone answer last, or never
+            handle = await done
+            if handle is not None:
+                return handle
+    finally:
+        for task in asked:
+            task.cancel()
+    raise ValueError(f"no node's directory belongs to broker {broker}")
+
+
+async def nodes_alive() -> set[str]:
+    """Return Ray's ids of the nodes that are alive."""
+    nodes: list[dict[str, Any]] = await asyncio.to_thread(ray.nodes)
+    return {str(one["NodeID"]) for one in nodes if one["Alive"]}
+
+
+class Controller:
+    """Ray actor of the controller."""
+
+    async def __init__(self, spec: ControllerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
+        """Replay the metadata log and begin to serve."""
+        from raylog.actors.broker.node_watch import NodeWatch
+        from raylog.actors.controller.server import ControllerServer
+
+        set_up_logging(CONTROLLER)
+        if spec.host != LOOPBACK:
+            spec = replace(spec, host=node_address())
+        self._making: set[asyncio.Task[None]] = set()
+        self._spec = spec
+
+        async def start() -> None:
+            self._server = ControllerServer(
+                replace(spec, secret=await secret_here(spec.secret)),
+                start_coordinator=self._start_coordinator,
+                on_fatal=end_process,
+                find_voter=find_voter,
+                find_brokers=find_brokers,
+                nodes_alive=nodes_alive,
+            )
+            await self._server.start()
+
+        self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
+        if spec.node_folder is not None:
+            self._nodes.start()  # first, because the server waits for the voters, which are brokers
+        await begin(start)
+
+    async def endpoint(self) -> tuple[str, int]:
+        """Return host and port."""
+        return self._server.endpoint
+
+    async def connection_info(self) -> dict[str, object]:
+        """Return cluster id, the clients' secret and broker endpoints."""
+        return self._server.connection_info()
+
+    async def secrets(self) -> tuple[list[str], list[str]]:
+        """Return the values of both secrets, for an actor on a node that has no copy."""
+        return values_of(self._server.spec.secret)
+
+    async def folder(self) -> str:
+        """Return the cluster's data directory."""
+        return str(self._spec.data_directory)
+
+    async def status(self) -> dict[str, object]:
+        """Return brokers, topics and leaders."""
+        return self._server.status()
+
+    async def pid(self) -> int:
+        """Return the process id, for operators and chaos tests."""
+        return os.getpid()
+
+    async def node_id(self) -> str:
+        """Return Ray's id of the node that this life runs on."""
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
+
+    async def stop(self) -> None:
+        """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
+        await self._nodes.stop()
+        await self._server.stop()
+
+    def _start_coordinator(self, kind: str, index: int) -> None:
+        spec = CoordinatorSpec(
+            kind=kind,
+            index=index,
+            secret=self._spec.secret,
+            cluster_config=dict(self._spec.cluster_config),
+            host=self._spec.host,
+            allow_plaintext=self._spec.allow_plaintext,
+        )
+        task = asyncio.create_task(make_coordinator(spec), name=coordinator_name(kind, index))
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+
+
+class Broker:
+    """Ray actor of a broker."""
+
+    async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
+        """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
+        from raylog.actors.broker.server import BrokerServer
+        from raylog.actors.metrics.node import NodePage
+        from raylog.actors.processes.replica_factory import RayWorkshop
+        from raylog.actors.processes.spares import RaySpares
+
+        name = node_broker_name(spec.node_id) if spec.broker is None else broker_name(spec.broker)
+        set_up_logging(name)
+        wear(f"ray::Broker {name}", name)
+        if spec.broker is None and os.environ.get("RAYLOG_DATA_DIR"):
+            spec = replace(spec, folder=Path(os.environ["RAYLOG_DATA_DIR"]) / spec.folder.name)
+
+        async def start() -> None:
+            here = replace(spec, secret=await secret_here(spec.secret, keep=True))
+            self._spares = RaySpares(here.folder, node_id=here.node_id, secret=here.secret)
+            self._server = BrokerServer(
+                here,
+                find_controller=find_controller,
+                workshop=RayWorkshop(here.node_id, self._spares),
+                on_fatal=end_process,
+            )
+            self._page = NodePage(self._server)
+            await self._server.start()
+
+        await begin(start)
+        self._page.start()
+        self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
+
+    async def endpoint(self) -> tuple[str, int]:
+        """Return host and port."""
+        return self._server.endpoint
+
+    async def broker_id(self) -> int:
+        """Return the id that the data directory has; -1 for a new one."""
+        return self._server.broker
+
+    async def found(self, broker: int) -> int:
+        """Make a new data directory one of those that found the cluster, under this id; returns the one it has."""
+        return self._server.found(broker)
+
+    async def wait_registered(self, timeout_s: float) -> bool:
+        """Return whether the controller knew this broker within ``timeout_s``."""
+        try:
+            await self._server.wait_registered(timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def connection_info(self) -> dict[str, object]:
+        """Return cluster id, the clients' secret and broker endpoints."""
+        return self._server.connection_info()
+
+    async def secrets(self) -> tuple[list[str], list[str]]:
+        """Return the values of both secrets, for an actor on a node that has no copy."""
+        return values_of(self._server.spec.secret)
+
+    async def pid(self) -> int:
+        """Return the process id, for operators and chaos tests."""
+        return os.getpid()
+
+    async def stop(self) -> None:
+        """Stop serving and release the directory; the caller ends the actor afterwards."""
+        await self._page.stop()
+        await self._spares.stop()
+        await self._server.stop()
+
+
+class GroupCoordinator:
+    """Ray actor of a group coordinator."""
+
+    async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
+        """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
+        from raylog.actors.groups.server import GroupCoordinatorServer
+
+        name = coordinator_name(spec.kind, spec.index)
+        set_up_logging(name)
+        wear(f"ray::GroupCoordinator {name}", f"coordinator-{spec.index}")
+        if spec.host != LOOPBACK:
+            spec = replace(spec, host=node_address())
+
+        async def start() -> None:
+            here = replace(spec, secret=await secret_here(spec.secret))
+            self._server = GroupCoordinatorServer(here, find_controller=find_controller, on_fatal=end_process)
+            await self._server.start()
+
+        await begin(start)
+
+    async def endpoint(self) -> tuple[str, int]:
+        """Return host and port."""
+        return self._server.endpoint
+
+    async def pid(self) -> int:
+        """Return the process id, for operators and chaos tests."""
+        return os.getpid()
+
+    async def stop(self) -> None:
+        """Stop serving; the caller ends the actor afterwards."""
+        await self._server.stop()
+
+
+async def make_coordinator(spec: CoordinatorSpec) -> None:
+    """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
+    try:
+        options = actor_options(coordinator_name(spec.kind, spec.index))
+        if spec.host != LOOPBACK:
+            options["resources"] = {RESOURCE: A_SHARE}  # where a broker is, and with it the secrets
+        actor = ray.remote(GroupCoordinator).options(**options)
+        handle: Any = actor.remote(spec)
+        await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
+    except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+        _not_started.warn("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
+
+
+def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
+    """Make the controller's actor, or return the one that runs.
+
+    Where every node has its broker, it can run on any of them: it begins on this node, and Ray starts it on another one
+    when this is lost. Embedded brokers can only be reached from their own machine.
+    """
+    options = actor_options(CONTROLLER, node_id=node_id)
+    if spec.node_folder is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=node_id, soft=True)
+        options["resources"] = {RESOURCE: A_SHARE}
+    return ray.remote(Controller).options(**options).remote(spec)
+
+
+async def ensure_broker(spec: BrokerSpec) -> None:
+    """Make a broker's actor unless it runs, and wait until it serves; raises TimeoutError and RuntimeError."""
+    try:
+        await answer(make_broker(spec).endpoint.remote(), MAKE_TIMEOUT_S)
+    except (ray.exceptions.RayError, ValueError) as error:
+        raise RuntimeError(str(error)) from error
+
+
+def make_broker(spec: BrokerSpec) -> Any:
+    """Make a broker's actor, or return the one that runs."""
+    name = node_broker_name(spec.node_id) if spec.broker is None else broker_name(spec.broker)
+    return ray.remote(Broker).options(**actor_options(name, node_id=spec.node_id)).remote(spec)

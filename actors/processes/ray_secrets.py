@@ -1,0 +1,86 @@
+"""How a Ray actor finds the secrets on the node that it runs on.
+
+They are in files of the data directory, so that Ray, which keeps what an actor was made with, has no secret of ours. An
+actor on a node without them asks the controller, or a broker, by a Ray call; a broker then keeps them on its own disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+
+from raylog.actors.naming import CONTROLLER, NAMESPACE
+from raylog.actors.processes.ray_support import FIND_TIMEOUT_S, answer
+from raylog.core.errors import DataDirectoryError
+from raylog.rpc import Credentials, Secret
+from raylog.rpc.auth.credentials import to_listen
+from raylog.rpc.auth.secret_files import CLUSTER_FILE, SecretFileError, SecretFiles, copy_secrets
+
+logger = logging.getLogger(__name__)
+
+ASK_S: Final = 30.0
+ASK_AGAIN_S: Final = 0.2
+
+
+async def secret_here(given: Secret, *, keep: bool = False) -> Secret:
+    """Return the source of the secrets on this node. ``keep``: put them on this node's disk when they are not there.
+
+    Raises :class:`DataDirectoryError` when they cannot be read, or when no actor that has them answers.
+    """
+    if not isinstance(given, SecretFiles):
+        return given
+    home = os.environ.get("RAYLOG_DATA_DIR")
+    places = [Path(home), given.folder] if home else [given.folder]
+    try:
+        for folder in places:
+            files = SecretFiles(folder)
+            if files.exists:
+                files()
+                return files
+        credentials = await _ask(places[0])
+        if not keep:
+            return credentials
+        await asyncio.to_thread(copy_secrets, places[0], credentials)
+    except (SecretFileError, OSError) as error:
+        raise DataDirectoryError(str(error)) from None
+    return SecretFiles(places[0])
+
+
+def values_of(secret: Secret) -> tuple[list[str], list[str]]:
+    """Return the values of both secrets in hexadecimal, for an actor that asks."""
+    credentials = to_listen(secret)
+    return [value.hex() for value in credentials.cluster], [value.hex() for value in credentials.client]
+
+
+async def _ask(folder: Path) -> Credentials:
+    """Ask the controller and the brokers until one of them answers."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + ASK_S
+    while True:
+        for name in await asyncio.to_thread(_holders):
+            try:
+                handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+                cluster, client = await answer(handle.secrets.remote(), FIND_TIMEOUT_S)
+            except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+                logger.debug("%s did not give the secrets: %s", name, type(error).__name__)
+                continue
+            return Credentials.of_cluster([*map(bytes.fromhex, cluster)], [*map(bytes.fromhex, client)])
+        if loop.time() >= deadline_s:
+            raise DataDirectoryError(
+                f"{folder / CLUSTER_FILE} is missing, and no controller or broker answers that has the secret: copy "
+                "the file from another node's data directory."
+            )
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+def _holders() -> list[str]:
+    """Return the names of the actors that may have the secrets, the controller first."""
+    me = ray.get_runtime_context().get_actor_name()
+    known = ray.util.list_named_actors(all_namespaces=True)
+    names = sorted(one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"] != me)
+    return [name for name in names if name == CONTROLLER] + [name for name in names if name.startswith("broker-")]

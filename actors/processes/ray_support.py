@@ -1,0 +1,171 @@
+"""What the Ray actors share: their options, how they begin and end, and how they find the controller.
+
+Imported by every actor's process, so it imports next to nothing of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raylog.actors.naming import CONTROLLER, NAMESPACE
+from raylog.actors.processes.restart_notes import RestartNotes
+from raylog.core.errors import ConnectionFailed
+
+logger = logging.getLogger(__name__)
+
+ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-")
+FIND_TIMEOUT_S: Final = 1.0
+MAKE_TIMEOUT_S: Final = 60.0
+FATAL_EXIT_CODE: Final = 70
+CONTROL_TIMEOUT_S: Final = 5.0
+RESTART_PAUSE_S: Final = 1.0
+
+
+def end_process(reason: str) -> None:
+    """End this actor's process at once; Ray starts a new life of it, which recovers from its log."""
+    logger.error("%s", reason)
+    sys.stderr.write(f"raylog: {reason}\n")
+    sys.stderr.flush()
+    os._exit(FATAL_EXIT_CODE)
+
+
+async def answer(reference: Any, timeout_s: float) -> Any:
+    """Await the answer to a Ray call; raises what the call raised, and TimeoutError."""
+    async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
+        return await asyncio.wrap_future(reference.future())
+
+
+def end_replica(reason: str) -> None:
+    """As :func:`end_process`, noted for the next life: the more failures in a row, the longer it waits to start."""
+    RestartNotes(actor_name()).note_failure()
+    end_process(reason)
+
+
+def actor_name() -> str:
+    """Return the name of the actor that this process is; "" outside actors."""
+    return str(ray.get_runtime_context().get_actor_name() or "")
+
+
+async def begin(start: Callable[[], Awaitable[None]], *, paced: bool = False) -> None:
+    """Start an actor's server in its constructor.
+
+    The first time a failure is raised, so that whoever makes the actor learns of it. An actor that Ray restarts has
+    nobody to tell, and Ray gives up for ever on one whose constructor raises: then the process ends instead, after a
+    pause, and Ray tries again. ``paced``: the pause grows with each failure in a row (``core/restart_pause.py``).
+    """
+    notes = RestartNotes(actor_name()) if paced else None
+    if notes is not None and (pause_s := notes.pause_s()):
+        logger.warning("%s failed several times in a row and starts in %.0f s", actor_name(), pause_s)
+        await asyncio.sleep(pause_s)
+    try:
+        await start()
+    except Exception as error:  # whatever it was, an actor that does not serve must not stay
+        restarted: bool = ray.get_runtime_context().was_current_actor_reconstructed
+        if not restarted:
+            raise
+        if notes is None:
+            await asyncio.sleep(RESTART_PAUSE_S)
+        else:
+            notes.note_failure()
+        end_process(f"the restart failed, trying again: {error!r}")
+    stand_up()
+
+
+def stand_up() -> None:
+    """Let this process answer as promptly as a server should, now that it has all that it needs.
+
+    What was loaded stays for ever: a full garbage collection need not look at it again, which takes tens of
+    milliseconds. And Ray runs its workers behind everything else on the machine (niceness 15), for tasks that compute;
+    a log that others wait for is no such task. Only who may (root, CAP_SYS_NICE) can change that from here, so others
+    start Ray with ``RAY_worker_niceness=0``. Whoever has set that variable, to whatever, has chosen.
+    """
+    gc.collect()
+    gc.freeze()
+    if "RAY_worker_niceness" in os.environ:
+        return
+    with suppress(OSError, ValueError):
+        for thread in os.listdir("/proc/self/task"):  # on Linux each thread has its own niceness
+            if os.getpriority(os.PRIO_PROCESS, int(thread)) > 0:
+                os.setpriority(os.PRIO_PROCESS, int(thread), 0)
+
+
+async def find_controller() -> tuple[str, int]:
+    """Return the controller's endpoint; raises :class:`ConnectionFailed` while there is none."""
+    try:
+        handle: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+        host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
+    except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        raise ConnectionFailed(f"The controller cannot be found at the moment: {error}") from None
+    return host, port
+
+
+def node_address() -> str:
+    """Return the address by which other nodes of the Ray cluster reach this one."""
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def pinned(node_id: str) -> NodeAffinitySchedulingStrategy:
+    """Return the strategy that keeps an actor on one node: its files are there."""
+    return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+
+
+def actor_options(name: str, *, node_id: str | None = None) -> dict[str, Any]:
+    """Return the options that every Raylog actor has; ``node_id`` pins it to a node."""
+    options: dict[str, Any] = {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": 0,
+        "get_if_exists": True,
+    }
+    if node_id is not None:
+        options["scheduling_strategy"] = pinned(node_id)
+    return options
+
+
+def find_actor(name: str) -> Any:
+    """Return the handle of a Raylog actor, also of one that is being restarted; None when there is none."""
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+async def wait_until_gone(name: str, timeout_s: float = 10.0) -> None:
+    """Wait until Ray no longer knows an actor of this name; raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            try:
+                ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:
+                return
+            await asyncio.sleep(0.02)
+
+
+def keep_arrow_out() -> None:
+    """Spare this process the import of pyarrow and numpy, which nothing here uses: 11 MB and a quarter of a CPU second.
+
+    Ray imports pyarrow into each worker before it reads the first argument, to be able to pass Arrow data; no call
+    between our actors has any. Runs when Ray loads an actor's class, which comes earlier; elsewhere it does nothing.
+    """
+    if not ray.is_initialized():
+        return
+    context = ray.get_runtime_context()
+    if context.get_actor_id() is None:
+        return
+    name = context.get_actor_name() or ""
+    if name == CONTROLLER or name.startswith(ACTOR_PREFIXES):
+        sys.modules.setdefault("pyarrow", None)  # type: ignore[arg-type]  # Python's way to say: not to be imported

@@ -1,0 +1,78 @@
+"""The hands of a broker that makes and ends the actors of its replicas, out of spares where there are some.
+
+Owned by the ``Broker`` actor; asked by its supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any, Final
+
+import ray
+
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.naming import NAMESPACE
+from raylog.actors.processes.ray_replica import replica_class
+from raylog.actors.processes.ray_support import (
+    CONTROL_TIMEOUT_S,
+    MAKE_TIMEOUT_S,
+    actor_options,
+    answer,
+    find_actor,
+    wait_until_gone,
+)
+from raylog.actors.processes.spare_roles import name_of
+from raylog.actors.processes.spares import RaySpares
+
+logger = logging.getLogger(__name__)
+
+TURNS: Final = max(2, os.cpu_count() or 1)
+"""Processes that a broker starts at once. More would share the same processors, and be late together."""
+TURN_S: Final = 5.0
+"""A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
+
+
+class RayWorkshop:
+    """Makes replicas as Ray actors pinned to this broker's node; the supervisor's hands."""
+
+    def __init__(self, node_id: str, spares: RaySpares) -> None:
+        """``node_id`` is Ray's id of the node that holds the data directory."""
+        self._node_id = node_id
+        self._spares = spares
+        self._turns = asyncio.Semaphore(TURNS)
+
+    async def ensure(self, spec: ReplicaSpec) -> None:
+        """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
+        with self._spares.held_back():
+            if await self._spares.adopt(spec):
+                return
+            name = name_of(spec)
+            async with self._turns:  # in the order in which they were asked for
+                handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(spec)
+                serves = asyncio.ensure_future(answer(handle.endpoint.remote(), MAKE_TIMEOUT_S))
+                try:
+                    await asyncio.wait({serves}, timeout=TURN_S)
+                except asyncio.CancelledError:
+                    serves.cancel()
+                    raise
+            await serves
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Tell the replica's actor what has changed; raises Ray's errors, ValueError and TimeoutError."""
+        handle: Any = ray.get_actor(await self._spares.actor_of(name_of(spec)), namespace=NAMESPACE)
+        await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
+
+    async def end(self, name: str) -> None:
+        """Stop the replica's actor and end it for good; no error when there is none."""
+        actor = await self._spares.actor_of(name)
+        handle = find_actor(actor)
+        if handle is not None:
+            try:
+                await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                logger.info("%s did not stop cleanly: %s", name, error)
+            ray.kill(handle, no_restart=True)
+            await wait_until_gone(actor)
+        await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is

@@ -1,0 +1,120 @@
+"""Which replica an actor is that was made as a spare: notes in the broker's data directory, and answers of the actors.
+
+The broker writes the note before the spare begins; a spare that Ray starts again reads it and goes on as that replica
+without anybody's help. A note is valid as long as its actor lives; those of earlier clusters are removed by the broker.
+Used by brokers, replicas, and whoever looks for the actor of a replica.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
+from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, replica_name
+from raylog.core.errors import DataDirectoryError
+from raylog.rpc import Secret
+
+ROLES_FOLDER: Final = "roles"
+ASK_S: Final = 5.0
+_NOTED: Final = (
+    "topic_id",
+    "topic",
+    "partition",
+    "broker",
+    "replication_factor",
+    "topic_config",
+    "cluster_config",
+    "host",
+    "catch_up_bytes_per_s",
+)
+"""What the note says; the secret and the directory are known to the spare, and stay out of one more file."""
+
+
+def name_of(spec: ReplicaSpec) -> str:
+    """Return the name of a replica, which is also that of its actor unless it was a spare."""
+    return replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
+
+
+def role_file(data_directory: Path, actor: str) -> Path:
+    """Return where the note about an actor lies."""
+    return data_directory / ROLES_FOLDER / actor.rpartition(":")[2]
+
+
+def write_role(file: Path, spec: ReplicaSpec) -> None:
+    """Note that the file's actor is this replica from now on; whoever reads sees all of it or nothing. Raises OSError.
+
+    Not synced: the note has to outlive processes. When the machine fails, the actor is gone too.
+    """
+    file.parent.mkdir(exist_ok=True)
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    note = {key: getattr(spec, key) for key in (*_NOTED, "allow_plaintext")}
+    fresh.write_text(json.dumps(note, default=dict), encoding="utf-8")
+    fresh.replace(file)
+
+
+def read_role(spare: SpareSpec) -> ReplicaSpec | None:
+    """Return the replica that this spare has become; None = none. Raises DataDirectoryError for a damaged note."""
+    try:
+        note = json.loads(spare.role_file.read_text(encoding="utf-8"))
+        given = {key: note[key] for key in _NOTED}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(
+            f"{spare.role_file} does not say which replica its process is ({error!r}); remove the file and restart "
+            "the broker."
+        ) from None
+    return ReplicaSpec(
+        **given,
+        data_directory=spare.data_directory,
+        secret=spare.secret,
+        allow_plaintext=note.get("allow_plaintext") is True,  # a note of an earlier version does not have it
+    )
+
+
+def noted_roles(data_directory: Path, secret: Secret) -> list[tuple[Path, ReplicaSpec | None]]:
+    """Return all notes of a data directory with what they say; None = it cannot be read."""
+    found: list[tuple[Path, ReplicaSpec | None]] = []
+    folder = data_directory / ROLES_FOLDER
+    for file in sorted(folder.iterdir()) if folder.is_dir() else []:
+        try:
+            spec = read_role(SpareSpec(role_file=file, data_directory=data_directory, secret=secret))
+        except DataDirectoryError:
+            spec = None
+        found.append((file, spec))
+    return found
+
+
+def actors_by_role(known: MutableMapping[str, str], timeout_s: float = ASK_S) -> dict[str, str]:
+    """Return Ray's names of all Raylog actors by what they are: replicas by their own names, also those from spares.
+
+    A spare without a replica, or one that does not answer, is listed under its own name. ``known`` remembers roles
+    (replica by actor) between calls: a role is kept for life, so an actor that hangs is still recognised.
+    """
+    import ray
+
+    listed: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+    names = sorted(one["name"] for one in listed if one["namespace"] == NAMESPACE)
+    for gone in known.keys() - set(names):
+        del known[gone]
+    asked: dict[str, Any] = {}
+    for name in names:
+        if name.startswith(SPARE_PREFIX) and name not in known:
+            try:
+                asked[name] = ray.get_actor(name, namespace=NAMESPACE).role.remote()
+            except ValueError:
+                continue  # it ended since it was listed
+    if asked:
+        done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
+        for name, answer in asked.items():
+            try:
+                role = ray.get(answer) if answer in done else ""
+            except ray.exceptions.RayError:
+                role = ""
+            if role:
+                known[name] = role
+    return {known.get(name, name): name for name in names}

@@ -1,0 +1,211 @@
+"""The spare replicas of one broker: made in the background, turned into replicas, made again.
+
+Owned by the ``Broker`` actor. What a spare has become is noted in the data directory (``replica_roles.py``) before it
+is told, so that neither its own end nor the broker's makes a difference. ``spare_plan.py`` decides what to make or end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+
+from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, spare_prefix
+from raylog.actors.processes.ray_replica import replica_class
+from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S, actor_options, answer, find_actor, wait_until_gone
+from raylog.actors.processes.spare_plan import QUIET_MS, Sight, choose, plan
+from raylog.actors.processes.spare_roles import name_of, noted_roles, role_file, write_role
+from raylog.rpc import Secret
+from raylog.storage.directory import partition_folder
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 10.0
+ASK_S: Final = 2.0
+
+
+class RaySpares:
+    """Spares of one broker, and which of its replicas run in what was one."""
+
+    def __init__(self, folder: Path, *, node_id: str, secret: Secret) -> None:
+        """Nothing is made before :meth:`start`; roles that were noted earlier hold from the first question on."""
+        self._folder = folder
+        self._node_id = node_id
+        self._secret = secret
+        self._roles: dict[str, str] = {}
+        self._idle: list[str] = []
+        self._barred: set[str] = set()
+        self._loaded = False
+        self._loading = asyncio.Lock()
+        self._starting = 0
+        self._last_start_ms = monotonic_ms()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, broker: Callable[[], int], wanted: Callable[[], int]) -> None:
+        """Begin to look after the spares; ``broker`` and ``wanted`` are asked each time."""
+        self._task = asyncio.create_task(self._run(broker, wanted), name="spares")
+
+    async def stop(self) -> None:
+        """Make no more; what there is stays."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Make no spares meanwhile, nor shortly after: a replica is being started."""
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
+            self._last_start_ms = monotonic_ms()
+            self._changed.set()
+
+    async def actor_of(self, replica: str) -> str:
+        """Return the name of the actor that is this replica, or would be."""
+        await self._load()
+        return self._roles.get(replica, replica)
+
+    async def adopt(self, spec: ReplicaSpec) -> bool:
+        """Have a spare serve the replica, and return when it does; False: it needs a process of its own.
+
+        Raises Ray's errors, OSError and TimeoutError.
+        """
+        await self._load()
+        replica = name_of(spec)
+        if replica in self._roles:
+            handle = find_actor(self._roles[replica])
+            if handle is None:
+                await self.forget(replica)  # somebody ended it for good
+                return False
+        else:
+            actor = choose(self._idle, self._roles, self._barred, replica)
+            if actor is None or find_actor(replica) is not None:
+                return False
+            self._idle.remove(actor)
+            self._roles[replica] = actor
+            handle = find_actor(actor)
+            if handle is None:
+                del self._roles[replica]
+                return False
+            try:
+                await asyncio.to_thread(write_role, role_file(self._folder, actor), spec)
+            except OSError:
+                del self._roles[replica]
+                self._idle.append(actor)
+                raise
+        try:
+            await answer(handle.adopt.remote(spec), MAKE_TIMEOUT_S)
+        except ray.exceptions.RayTaskError:
+            # It could not start. An actor of its own would be gone now; so shall this one, and not take another along.
+            self._barred.add(replica)
+            await self._end(self._roles[replica])
+            await self.forget(replica)
+            raise
+        return True
+
+    async def forget(self, replica: str) -> None:
+        """Remove the note about a replica whose actor has ended for good; no error when there is none."""
+        self._barred.discard(replica)
+        actor = self._roles.pop(replica, None)
+        if actor is not None:
+            await asyncio.to_thread(role_file(self._folder, actor).unlink, missing_ok=True)
+
+    async def _load(self) -> None:
+        """Read what was noted before this life of the broker, once, and clear away what no longer holds.
+
+        A replica without a folder was never begun, so nobody would end its process if its topic is gone by now.
+        """
+        async with self._loading:
+            if self._loaded:
+                return
+            living = {role_file(self._folder, name): name for name in await _living(SPARE_PREFIX)}
+            for file, spec in await asyncio.to_thread(noted_roles, self._folder, self._secret):
+                actor = living.get(file)
+                begun = spec is not None and partition_folder(self._folder, spec.topic, spec.partition).is_dir()
+                if spec is not None and begun and actor is not None:
+                    self._roles[name_of(spec)] = actor
+                    continue
+                if actor is not None:
+                    await self._end(actor)
+                await asyncio.to_thread(file.unlink, missing_ok=True)
+            self._loaded = True
+
+    async def _run(self, broker: Callable[[], int], wanted: Callable[[], int]) -> None:
+        while True:
+            pause_s = LOOK_S
+            try:
+                if broker() >= 0:
+                    await self._load()
+                    pause_s = await self._look(broker(), wanted)
+            except Exception as error:  # whatever it was (disk, Ray, time), the next look may go better
+                logger.warning("the spare replicas were not looked after, trying again: %r", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):  # asyncio.wait_for of Python 3.11 can swallow a cancellation
+                    await self._changed.wait()
+            self._changed.clear()
+
+    async def _look(self, broker: int, wanted: Callable[[], int]) -> float:
+        """Do the next thing that is to be done; returns how long to wait for the one after it, in seconds."""
+        quiet_ms = monotonic_ms() - self._last_start_ms
+        if self._starting or quiet_ms < QUIET_MS:
+            return max(QUIET_MS - quiet_ms, 100) / 1000
+        living = await _living(spare_prefix(broker))
+        self._idle = [name for name in self._idle if name in living]
+        roles = {name: await _role(name) for name in living - set(self._idle) - set(self._roles.values())}
+        taken = set(self._roles.values())  # again: time has passed
+        self._idle += sorted(name for name, role in roles.items() if role == "" and name not in taken)
+        todo = plan(
+            Sight(
+                idle=self._idle,
+                unknown=[name for name, role in roles.items() if role is None and name not in taken],
+                stray=[name for name, role in roles.items() if role and name not in taken],
+                wanted=wanted(),
+                starting=self._starting,
+                quiet_ms=monotonic_ms() - self._last_start_ms,
+            )
+        )
+        self._idle = [name for name in self._idle if name not in todo.end]
+        for name in todo.end:
+            await self._end(name)
+        if not todo.make:
+            return LOOK_S
+        await self._make(f"{spare_prefix(broker)}{secrets.token_hex(4)}")
+        return 0.0
+
+    async def _make(self, name: str) -> None:
+        spare = SpareSpec(role_file=role_file(self._folder, name), data_directory=self._folder, secret=self._secret)
+        handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(None, spare)
+        await answer(handle.role.remote(), MAKE_TIMEOUT_S)
+        self._idle.append(name)
+
+    async def _end(self, actor: str) -> None:
+        handle = find_actor(actor)
+        if handle is not None:
+            ray.kill(handle, no_restart=True)
+            await wait_until_gone(actor)
+
+
+async def _living(prefix: str) -> set[str]:
+    """Return the names of Raylog's actors that begin so, also of those that start."""
+    known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+    return {one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith(prefix)}
+
+
+async def _role(name: str) -> str | None:
+    """Return the replica that an actor is, "" for a spare, None when it does not answer."""
+    handle = find_actor(name)
+    try:
+        return None if handle is None else str(await answer(handle.role.remote(), ASK_S))
+    except (ray.exceptions.RayError, TimeoutError):
+        return None

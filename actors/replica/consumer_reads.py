@@ -1,0 +1,139 @@
+"""Reads bytes for consumers: what the machine lets them see, from memory or from the segment files.
+
+Owned by a replica's runner. Which offsets a client may see, and which fetches wait, is decided by the machine
+(``core/replication/visibility.py``); this looks at bytes only. A consumer on this machine (`fetch_near`) is told where
+records lie in the files, and reads them itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
+from raylog.actors.replica.tail_cache import TailReader
+from raylog.actors.request_table import RequestTable
+from raylog.core.errors import RaylogError
+from raylog.core.ids import MAX_TIMESTAMP, Offset
+from raylog.core.replication import consumer_events as ce
+from raylog.core.replication.events import Effect, Event
+from raylog.protocol.message import NONE
+from raylog.protocol.replica import FetchNearReply, FetchReply, ListOffsetsReply, NearSlice, OffsetForLeaderEpochReply
+
+FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
+NEAR_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Most bytes of the places in files that one answer names: nothing is read for it, but a leader may change."""
+NEAR_PLACES_MAX: Final = 16
+"""Most places of one answer: the consumer opens a file for each."""
+NEAR_BYTES_MIN: Final = 64 * 1024
+"""Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
+
+
+class ConsumerReads:
+    """Answers consumers of one partition as the machine decides."""
+
+    def __init__(
+        self,
+        log: Log,
+        tail: TailReader,
+        requests: RequestTable[ReplicaRequest],
+        clock: Clock,
+        counters: ReplicaCounters,
+    ) -> None:
+        """``requests`` are those that the machine knows by number."""
+        self.feed: Callable[[Event], None]
+        """Takes an event; set when the machine is made."""
+        self._log = log
+        self._tail = tail
+        self._requests = requests
+        self._monotonic_ns = clock.monotonic_ns
+        self._counters = counters
+
+    def table(self) -> dict[type[Effect], Callable[[Any], None]]:
+        """Return what is done about each kind of effect for consumers."""
+        return {
+            ce.TryFetch: self._try_fetch,
+            ce.FindTimestamp: self._find_timestamp,
+            ce.AnswerOffset: self._answer_offset,
+            ce.AnswerEpochEnd: self._answer_epoch_end,
+        }
+
+    def _try_fetch(self, effect: ce.TryFetch) -> None:
+        fetch, upper = effect.fetch, effect.upper
+        request = self._requests[fetch.request]
+        if request.is_behind:
+            # Many fetches of one connection can wake at once: what its peer does not take is not read for it.
+            if not effect.is_last:
+                self._waits_on(effect, is_blocked=True)
+                return
+            upper = fetch.fetch_offset
+        records: Records = b""
+        found_bytes = 0
+        places: list[NearSlice] = []
+        try:
+            if fetch.fetch_offset < upper:
+                # A reader at the end takes one append after the other: nothing is looked up in the log for those.
+                if fetch.is_near and not self._tail.is_small(fetch.fetch_offset, NEAR_BYTES_MIN):
+                    places, found_bytes = self._places(fetch.fetch_offset, upper)
+                if not places:
+                    records = self._tail.read(fetch.fetch_offset, fetch.max_bytes, upper)
+                    found_bytes = len(records)
+        except RaylogError as error:
+            self._requests.take(fetch.request)
+            request.fail(error)
+            return
+        if not effect.is_last and (not found_bytes or found_bytes < fetch.min_bytes):
+            self._waits_on(effect)
+            return
+        self._requests.take(fetch.request)
+        counters = self._counters
+        counters.fetches += 1
+        counters.bytes_out += found_bytes
+        counters.fetch.observe_ns(self._monotonic_ns() - request.began_ns)
+        mark, start = effect.exposed, effect.log_start_offset
+        reply = FetchNearReply(mark, mark, start, places) if fetch.is_near else FetchReply(mark, mark, start)
+        request.reply(reply, records)
+
+    def _waits_on(self, effect: ce.TryFetch, *, is_blocked: bool = False) -> None:
+        now_ms = self._monotonic_ns() // 1_000_000
+        self.feed(
+            ce.FetchStillWaits(
+                cause="fetch", now_ms=now_ms, fetch=effect.fetch, tried=Offset(effect.upper), is_blocked=is_blocked
+            )
+        )
+
+    def _places(self, offset: int, upper: int) -> tuple[list[NearSlice], int]:
+        """Where the batches from an offset on lie, and how many bytes they are; nowhere if they are few."""
+        found = self._log.slices(offset, NEAR_BYTES_MAX, upper)[:NEAR_PLACES_MAX]
+        size = sum(place.length for place in found)
+        if size < NEAR_BYTES_MIN:
+            return [], 0
+        return [NearSlice(os.path.abspath(path), *numbers) for path, *numbers in found], size
+
+    def _find_timestamp(self, effect: ce.FindTimestamp) -> None:
+        request = self._requests.take(effect.request)
+        if request is None:
+            return
+        try:
+            if effect.timestamp == MAX_TIMESTAMP:
+                found = self._log.max_timestamp(effect.upper)
+            else:
+                found = self._log.offset_for_timestamp(effect.timestamp, effect.upper)
+        except RaylogError as error:
+            request.fail(error)
+            return
+        offset, timestamp = (NONE, NONE) if found is None else found
+        request.reply(ListOffsetsReply(offset, timestamp, effect.leader_epoch))
+
+    def _answer_offset(self, effect: ce.AnswerOffset) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.reply(ListOffsetsReply(effect.offset, NONE, effect.leader_epoch))
+
+    def _answer_epoch_end(self, effect: ce.AnswerEpochEnd) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.reply(OffsetForLeaderEpochReply(effect.epoch, effect.end_offset, effect.log_start_offset))

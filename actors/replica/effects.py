@@ -1,0 +1,271 @@
+"""Carries out the effects of a replica's machine: appends, cuts, answers to producers, followers and administrators.
+
+Owned by the replica's runner; the effects for consumers are carried out in ``consumer_reads.py``. An append or a cut
+comes back to the machine as an event. May touch: what ``replica_ports.py`` names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
+from raylog.actors.replica.tail_cache import TailReader
+from raylog.actors.request_table import RequestTable
+from raylog.actors.settings import FlushPolicy
+from raylog.core.errors import RaylogError
+from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
+from raylog.core.replication import events as ev
+from raylog.protocol.replica import DeleteRecordsReply, EpochEnd, ProduceReply, ReplicaFetchReply
+from raylog.storage.errors import DiskFull, LogClosed, StorageIoError
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaEffects:
+    """What is done about each kind of effect, and how far the log is (:class:`raylog.actors.runner.Durability`)."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: Log,
+        *,
+        clock: Clock,
+        sync: Sync,
+        keeper: Keeper,
+        ports: ReplicaPorts,
+        flush: FlushPolicy,
+        requests: RequestTable[ReplicaRequest],
+        tail: TailReader,
+        counters: ReplicaCounters,
+        log_start_moved: Callable[[], None],
+    ) -> None:
+        """``log_start_moved`` is called when the log start has moved because records were to be deleted."""
+        self.feed: Callable[[ev.Event], None]
+        """Takes an event; set when the machine is made."""
+        self.release: Callable[[], None]
+        """Carries out what has waited for the disk; set when the machine is made."""
+        self.fetched: dict[int, Records] = {}
+        """Records of the leader's answer that is being taken, by the number of the fetch."""
+        self.now_ms = 0
+        """When the last produce request came: its append happens then, too."""
+        self._partition = partition
+        self._log = log
+        self._monotonic_ns = clock.monotonic_ns
+        self._wall_ms = clock.wall_ms
+        self._sync = sync
+        self._keeper = keeper
+        self._ports = ports
+        self._requests = requests
+        self._tail = tail
+        self._counters = counters
+        self._log_start_moved = log_start_moved
+        self._append_failing = False
+        self._flush = flush
+        self._syncs_first = flush.before_acknowledging
+        self._flush_due_ms = 0
+        self._unflushed = 0
+
+    def table(self) -> dict[type[ev.Effect], Callable[[Any], None]]:
+        """Return what is done about each kind of effect, those for consumers apart."""
+        ports = self._ports
+        return {
+            ev.AppendBatches: self._append_batches,
+            ev.AppendFetched: self._append_fetched,
+            ev.AnswerProduce: self._answer_produce,
+            ev.AnswerFetch: self._answer_fetch,
+            ev.SendFetch: ports.send_fetch,
+            ev.AnswerDiverging: self._answer_diverging,
+            ev.AdvanceLogStart: self._advance_log_start,
+            ev.AnswerDeleteRecords: self._answer_delete_records,
+            ev.ResignLeadership: ports.resign,
+            ev.RefuseRequest: self._refuse,
+            ev.AssignLeaderEpoch: self._assign_leader_epoch,
+            ev.TruncateLog: self._cut,
+            ev.ResetLog: self._cut,
+            ev.ProposeIsr: ports.propose_isr,
+            ev.RoleChanged: ports.role_changed,
+        }
+
+    # ------------------------------------------------------------ durability
+
+    def end(self) -> int:
+        """Return the log's end."""
+        return self._log.log_end_offset
+
+    def durable_end(self) -> int:
+        """Return the end of what is on disk; under a relaxed flush policy all that is written counts as that."""
+        return self._log.synced_end_offset if self._syncs_first else self._log.log_end_offset
+
+    def kick(self) -> None:
+        """Have the log synced."""
+        self._sync.kick()
+
+    def reconfigure(self, flush: FlushPolicy) -> None:
+        """Go by another flush policy."""
+        self._flush = flush
+        self._syncs_first = flush.before_acknowledging
+        self._sync.kick()
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """Have the log synced if something has waited for that as long as a relaxed policy allows."""
+        if self._unflushed and now_ms >= self._flush_due_ms:
+            self._unflushed = 0
+            self._sync.kick()
+
+    def flush_due_ms(self, otherwise: int) -> int:
+        """When :meth:`flush_if_due` has something to do; at the latest ``otherwise``."""
+        return min(otherwise, self._flush_due_ms) if self._unflushed else otherwise
+
+    def _appended(self, records: int) -> None:
+        if self._syncs_first:
+            self._sync.kick()
+            return
+        if not self._unflushed:
+            self._flush_due_ms = self._monotonic_ms() + self._flush.ms
+        self._unflushed += records
+        if self._unflushed >= self._flush.messages:
+            self._unflushed = 0
+            self._sync.kick()
+
+    def _monotonic_ms(self) -> int:
+        return self._monotonic_ns() // 1_000_000
+
+    # ------------------------------------------------------------ the log
+
+    def _append_batches(self, effect: ev.AppendBatches) -> None:
+        request = self._requests[effect.request]
+        payload = request.payload
+        try:
+            done = self._log.append_as_leader(payload, effect.leader_epoch, self._wall_ms())
+        except RaylogError as error:
+            self._requests.take(effect.request)
+            request.fail(error)
+            self._append_failed(effect.request, error)
+            return
+        first, end = Offset(done.first_offset), Offset(done.end_offset)
+        if not done.duplicate:
+            counters = self._counters
+            counters.batches_in += 1
+            counters.records_in += end - first
+            counters.bytes_in += len(payload)
+            self._tail.appended(first, end, payload)
+        self.feed(
+            ev.LeaderAppended(
+                cause="append",
+                now_ms=self.now_ms,
+                request=effect.request,
+                first_offset=first,
+                end_offset=end,
+                duplicate=done.duplicate,
+                durable=not self._syncs_first,
+            )
+        )
+        self._appended(end - first)
+
+    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+        try:
+            fetched = self.fetched.pop(effect.request)
+            done = self._log.append_as_follower(fetched)
+        except RaylogError as error:
+            if not self._append_failing:  # it is tried again many times a second, and logged once
+                logger.warning("%s: fetched records are not appended, trying again: %s", self._partition, error)
+            self._append_failing = True
+            self._append_failed(effect.request, error)
+            return
+        self._append_failing = False
+        self._counters.replication_bytes_in += len(fetched)
+        self.feed(
+            ev.FollowerAppended(
+                cause="append",
+                now_ms=self._monotonic_ms(),
+                request=effect.request,
+                end_offset=Offset(done.end_offset),
+                epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs])
+                if done.epochs
+                else (),
+                durable=not self._syncs_first,
+            )
+        )
+        self._appended(done.end_offset - done.first_offset)
+
+    def _append_failed(self, number: int, error: RaylogError) -> None:
+        """Feed the failure, with the error if the records are to blame and not the disk."""
+        is_of_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
+        blamed = None if is_of_disk else error
+        self.feed(ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed))
+        if isinstance(error, LogClosed):
+            self._ports.fatal(f"{self._partition}: {error} Restarting to recover it.")
+
+    def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
+        self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+
+    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+        self._tail.forget()
+        to = effect.to if isinstance(effect, ev.TruncateLog) else effect.start_offset
+        with self._sync.exclusive:
+            self._keeper.lower(to)
+            if isinstance(effect, ev.TruncateLog):
+                logger.info("%s: truncating to %d", self._partition, to)
+                self._log.truncate_to(to)
+            else:
+                logger.info("%s: starting anew at %d", self._partition, to)
+                self._log.truncate_fully_and_start_at(to)
+        self.release()
+
+    def _advance_log_start(self, effect: ev.AdvanceLogStart) -> None:
+        try:
+            self._log.advance_log_start(effect.to)
+        except RaylogError as error:
+            start = self._log.log_start_offset
+            logger.warning("%s: the log start stays at %d: %s", self._partition, start, error)
+            request = None if effect.request is None else self._requests.take(effect.request)
+            if request is not None and effect.request is not None:
+                request.fail(error)
+                now_ms = self._monotonic_ms()
+                self.feed(ev.RequestDropped(cause=str(error), now_ms=now_ms, request=effect.request))
+            return
+        self._log_start_moved()
+
+    # ------------------------------------------------------------ answers
+
+    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.reply(ProduceReply(effect.first_offset, self._log.log_start_offset))
+            self._counters.produce.observe_ns(self._monotonic_ns() - request.began_ns)
+
+    def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
+        request = self._requests.take(effect.request)
+        if request is None:
+            return
+        records: Records = b""
+        try:
+            if effect.fetch_offset < effect.upper:
+                records = self._tail.read(effect.fetch_offset, effect.max_bytes, effect.upper)
+        except RaylogError as error:
+            request.fail(error)
+            return
+        self._counters.replication_bytes_out += len(records)
+        reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None)
+        request.reply(reply, records)
+
+    def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            parting = EpochEnd(effect.epoch, effect.end_offset)
+            request.reply(
+                ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting)
+            )
+
+    def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.reply(DeleteRecordsReply(effect.low_watermark))
+
+    def _refuse(self, effect: ev.RefuseRequest) -> None:
+        request = self._requests.take(effect.request)
+        if request is not None:
+            request.fail(effect.error)

@@ -1,0 +1,23 @@
+"""What a replica's process tells its broker when there is a scrape."""
+
+from __future__ import annotations
+
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.metrics.process import usage_of
+from raylog.actors.replica.runner import ReplicaRunner
+from raylog.rpc import RpcServer
+
+
+def replica_metrics(spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer) -> dict[str, object]:
+    """Return the answer to ``replica_metrics``; readers ignore names that they do not know."""
+    log, machine = runner.log, runner.machine
+    return {
+        "topic_id": spec.topic_id,
+        "role": "starting" if machine is None else machine.role,
+        "size_bytes": log.size_bytes,
+        "log_start_offset": log.log_start_offset,
+        "log_end_offset": log.log_end_offset,
+        "high_watermark": -1 if machine is None else machine.high_watermark,
+        **runner.counters.to_wire(),
+        "process": usage_of(server).to_wire(),
+    }

@@ -1,0 +1,117 @@
+"""Opening a replica's folder: one process per folder, damaged logs and those of a namesake set aside.
+
+Called by a replica's shell at the start of each life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.broker.set_aside import DAMAGED, REPLACED, identity_of, set_aside
+from raylog.actors.clock import wall_ms
+from raylog.storage.directory import partition_folder
+from raylog.storage.errors import LogDamaged, WrongTopicId
+from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.files import read_text, write_atomically
+from raylog.storage.log.partition_log import LogConfig, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+BOOT_NOTE: Final = "last-boot"
+"""File in a partition's folder: the machine's boot id, and whether records are synced before they count."""
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """An opened log, its lock, and whether records that were there before may be missing now."""
+
+    log: PartitionLog
+    lock: FolderLock
+    log_lost: bool
+    unsynced_lost: bool = False
+    """The machine went down under an earlier life that acknowledged before syncing: the log's end may be missing."""
+
+
+def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:
+    """Lock and recover the partition folder of a replica. Blocks for as long as recovery takes: run it in a thread.
+
+    A log that is damaged below what was synced moves into the folder ``.damaged`` and a new one is begun, to be filled
+    from the other replicas; the controller is told through ``log_lost``. ``syncs_first``: nothing is acknowledged here
+    before it is on disk. A log whose end is in doubt stays so until :func:`note_boot`.
+    """
+    folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
+    lock = FolderLock(folder)
+    try:
+        opened = _recover(spec, folder, config, lock)
+        try:
+            in_doubt = _machine_went_down(opened.log, folder, syncs_first)
+            if not in_doubt:
+                note_boot(spec, syncs_first)
+            return replace(opened, unsynced_lost=in_doubt)
+        except BaseException:  # whatever it was, nobody else will close a log that is not handed out
+            opened.log.close()
+            raise
+    except BaseException:  # whatever it was, the lock must not stay with a folder that was not opened
+        lock.release()
+        raise
+
+
+def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLock) -> OpenedLog:
+    try:
+        log = _open(spec, folder, config)
+        return OpenedLog(log=log, lock=lock, log_lost=log.created)
+    except LogDamaged as damage:
+        aside = set_aside(folder, DAMAGED, spec.topic_id, spec.partition)
+        logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, damage, aside)
+    except WrongTopicId:
+        # Deleted and created again, most likely; but only the broker knows, so nothing is removed here.
+        set_aside(folder, REPLACED, identity_of(folder).topic_id, spec.partition)
+    return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
+
+
+def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:
+    """Tell whether acknowledged records may have been lost with the page cache.
+
+    A process that is killed leaves its writes to the operating system; only where that went down as well (another boot
+    id) and the log was not closed cleanly is the end of it in doubt, and only where some life acknowledged early.
+    """
+    note = folder / BOOT_NOTE
+    before = (read_text(note) or "").strip()
+    boot, _, policy = before.partition(" ")
+    relaxed = not syncs_first or policy == "relaxed"
+    return relaxed and not log.created and not log.recovered.clean and boot != _boot_id()
+
+
+def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
+    """Leave a note of this boot for the next life, once nobody has to learn of a doubt any more."""
+    note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
+    text = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n"
+    write_atomically(note, text.encode(), durable=False)
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux: every start may be the first after a crash
+        return uuid.uuid4().hex
+
+
+def _open(spec: ReplicaSpec, folder: Path, config: LogConfig) -> PartitionLog:
+    return PartitionLog.open(
+        folder, config, topic_id=spec.topic_id, topic=spec.topic, partition=spec.partition, now_ms=wall_ms()
+    )
+
+
+def abandon(opening: asyncio.Future[OpenedLog]) -> None:
+    """Close a log whose replica was given up before it was open."""
+    if not opening.cancelled() and opening.exception() is None:
+        opened = opening.result()
+        opened.log.close()
+        opened.lock.release()

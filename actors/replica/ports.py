@@ -1,0 +1,181 @@
+"""What a replica's runner needs from outside: its log, a clock, syncs, the kept watermark, requests and links.
+
+Implemented under Ray by ``PartitionLog``, ``raylog.actors.clock``, ``Flusher``, ``WatermarkKeeper``, ``rpc.Request``
+and ``ReplicaServer``; in the simulator by twins on a virtual disk, clock and network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from raylog.actors.request_table import Answerable
+from raylog.core.replication import events as ev
+from raylog.storage.log.config import FileSlice, LogConfig
+
+Records: TypeAlias = Any
+"""Record batches as the log takes and gives them. A runner knows their length only: in bytes, or entries if virtual."""
+
+
+class Appended(Protocol):
+    """What an append did; see :class:`raylog.storage.log.config.AppendInfo`."""
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the batches were stored before, at these offsets."""
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """(leader epoch, start offset) of the epochs that began with it."""
+
+
+class EpochEntries(Protocol):
+    """The leader epochs of a log."""
+
+    @property
+    def entries(self) -> Sequence[tuple[int, int]]:
+        """(leader epoch, start offset), ascending."""
+
+
+class Log(Protocol):
+    """The part of ``PartitionLog`` that a runner uses. Each method raises its StorageErrors."""
+
+    config: LogConfig
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset that the next record gets."""
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Everything below is on disk."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is kept."""
+
+    @property
+    def epochs(self) -> EpochEntries:
+        """The leader epochs, as recovery found them and as they were assigned since."""
+
+    def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
+        """Give a producer's batches their offsets and append them."""
+
+    def append_as_follower(self, payload: Records) -> Appended:
+        """Append what the leader sent."""
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note durably where a leader epoch begins."""
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> Records:
+        """Return whole batches from ``offset`` on that end at or below ``upper``."""
+
+    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
+        """As :meth:`read`, as places in files."""
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record below ``upper`` that is not older."""
+
+    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the newest record below ``upper``."""
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut everything at and above an offset, durably."""
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at an offset, durably."""
+
+    def advance_log_start(self, offset: int) -> object:
+        """Move the log start offset, durably."""
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> object:
+        """Remove what the configuration no longer keeps, below the high watermark."""
+
+    def purge_deleted(self, now_ms: int) -> object:
+        """Remove the files of segments that were deleted a while ago."""
+
+
+class Clock(Protocol):
+    """Three clocks; see :mod:`raylog.actors.clock`."""
+
+    @property
+    def monotonic_ns(self) -> Callable[[], int]:
+        """Nanoseconds that never go back."""
+
+    @property
+    def since_boot_ms(self) -> Callable[[], int]:
+        """Milliseconds that are not set and go on in suspension."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]:
+        """Milliseconds since 1970."""
+
+
+class Sync(Protocol):
+    """Brings the log to disk. After each sync :meth:`ReplicaRunner.synced` has to be called."""
+
+    @property
+    def busy_since_ms(self) -> int | None:
+        """When the sync began that is under way, by the monotonic clock; None: there is none."""
+
+    @property
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Held while the log is cut, so that no sync spans the cut."""
+
+    def kick(self) -> None:
+        """Begin a sync soon: something was appended."""
+
+
+class Keeper(Protocol):
+    """The high watermark on disk."""
+
+    @property
+    def offset(self) -> int:
+        """What an earlier life left: everything below is committed."""
+
+    def tick(self, now_ms: int, watermark: int, state: object) -> None:
+        """Write the watermark if it is time to; ``state`` is the partition's."""
+
+    def lower(self, to: int) -> None:
+        """Promise nothing at and above ``to``, durably. Raises KafkaStorageError."""
+
+
+class ReplicaRequest(Answerable, Protocol):
+    """A request of a client or a follower."""
+
+    began_ns: int
+    """When it came, by the monotonic clock."""
+
+    @property
+    def payload(self) -> Records:
+        """The records that came with it."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its sender has many answers to take before this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPorts:
+    """What the runner cannot do itself. None of them feeds the runner from inside the call."""
+
+    send_fetch: Callable[[ev.SendFetch], None]
+    propose_isr: Callable[[ev.ProposeIsr], None]
+    resign: Callable[[ev.ResignLeadership], None]
+    role_changed: Callable[[ev.RoleChanged], None]
+    fatal: Callable[[str], None]
+    """Must end the process: the disk failed or a defect showed."""

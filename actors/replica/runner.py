@@ -1,0 +1,370 @@
+"""Runs a replica's machine on its log: requests and answers become events, and effects are carried out.
+
+Owned by the replica's shell: ``replica_server.py`` under Ray, and a process of the simulator. Requests come in with
+their arguments taken apart; what an effect needs beyond the log is done through ports (``replica_ports.py``). Knows no
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from raylog.actors.careful_clock import CarefulClock
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
+from raylog.actors.replica.effects import ReplicaEffects
+from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
+from raylog.actors.replica.tail_cache import TailReader
+from raylog.actors.request_table import RequestTable
+from raylog.actors.runner import Runner
+from raylog.actors.settings import FlushPolicy
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.partition import PartitionState
+from raylog.core.replication import consumer_events as ce
+from raylog.core.replication import events as ev
+from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.storage.log.config import LogConfig
+
+RETENTION_CHECK_MS: Final = 300_000
+"""Default of ``log.retention.check.interval.ms``."""
+DESERTED_CHECK_MS: Final = 500
+"""How often requests are looked for whose sender has gone."""
+
+
+class ReplicaRunner:
+    """A partition log with the machine that decides what happens to it."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: Log,
+        *,
+        clock: Clock,
+        sync: Sync,
+        keeper: Keeper,
+        ports: ReplicaPorts,
+        flush: FlushPolicy,
+        counters: ReplicaCounters,
+        retention_check_ms: int = RETENTION_CHECK_MS,
+        machine_class: type[ReplicaMachine] = ReplicaMachine,
+    ) -> None:
+        """``flush`` says when what was appended counts as durable, ``retention_check_ms`` how often old segments go."""
+        self.partition = partition
+        self.log = log
+        self.machine: ReplicaMachine | None = None
+        self.counters = counters
+        self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
+        """What retention goes by."""
+        self.requests: RequestTable[ReplicaRequest] = RequestTable()
+        """Requests that the machine has not answered yet."""
+        self.feed: Callable[[ev.Event], None] = _ignore
+        """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
+        tail = TailReader(log)
+        self._reads = ConsumerReads(log, tail, self.requests, clock, counters)
+        self._monotonic_ns = clock.monotonic_ns
+        self._sync = sync
+        self._keeper = keeper
+        self._ports = ports
+        self._machine_class = machine_class
+        self._runner: Runner[ev.Event, ev.Effect] | None = None
+        self._flush = flush
+        self._retention_check_ms = retention_check_ms
+        self._retention_due_ms = self._now_ms() + retention_check_ms
+        self._deserted_due_ms = 0
+        self._effects = ReplicaEffects(
+            partition,
+            log,
+            clock=clock,
+            sync=sync,
+            keeper=keeper,
+            ports=ports,
+            flush=flush,
+            requests=self.requests,
+            tail=tail,
+            counters=self.counters,
+            log_start_moved=self._records_deleted,
+        )
+        self.effects: dict[type[ev.Effect], Callable[[Any], None]] = {
+            **self._effects.table(),
+            **self._reads.table(),
+        }
+        """What is done about each kind of effect: all that :data:`ev.Effect` names."""
+
+    def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
+        """Make the machine, once the controller has granted this life its incarnation."""
+        log = self.log
+        self.machine = machine = self._machine_class(
+            partition=self.partition,
+            broker=BrokerId(broker),
+            incarnation=incarnation,
+            settings=settings,
+            log=LogSummary(
+                log_start_offset=Offset(log.log_start_offset),
+                log_end_offset=Offset(log.log_end_offset),
+                durable_end_offset=Offset(log.synced_end_offset),
+                epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
+                high_watermark=Offset(self._keeper.offset),
+            ),
+        )
+        runner = Runner(machine.step, self.effects, self._effects, on_defect=self._on_defect)
+        self._runner, self.feed = runner, runner.feed
+        self._effects.feed, self._effects.release = runner.feed, runner.release
+        self._reads.feed = runner.feed
+
+    def end(self) -> None:
+        """Take no event and carry out no effect any more."""
+        if self._runner is not None:
+            self._runner.end()
+
+    @property
+    def disk_hanging_ms(self) -> int:
+        """For how long the disk has not finished a sync, if that is too long; else 0."""
+        return 0 if self.machine is None else self.machine.disk_hanging_ms
+
+    def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings) -> None:
+        """Go by a changed configuration from the next event on."""
+        self.log.config = log
+        self._flush = flush
+        if self.machine is not None:
+            self.machine.reconfigure(settings)
+        self._effects.reconfigure(flush)
+
+    # ------------------------------------------------------------ requests
+
+    def produce(self, request: ReplicaRequest, leader_epoch: int, acks: int, timeout_ms: int) -> None:
+        """Take a producer's batches; ``acks`` is 0, 1 or -1 (all), ``leader_epoch`` -1 where the client knows none."""
+        request.began_ns = now_ns = self._monotonic_ns()
+        self._effects.now_ms = now_ms = now_ns // 1_000_000
+        number = self.requests.remember(request)
+        self.feed(
+            ev.ProduceReceived(
+                cause="produce",
+                now_ms=now_ms,
+                request=number,
+                acks=acks,
+                leader_epoch=LeaderEpoch(leader_epoch),
+                deadline_ms=now_ms + timeout_ms,
+            )
+        )
+        if acks == 0:  # no answer is waited for
+            self.requests.take(number)
+
+    def replica_fetch(
+        self,
+        request: ReplicaRequest,
+        *,
+        leader_epoch: int,
+        broker: int,
+        incarnation: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        log_start_offset: int,
+        disk_failing: bool,
+    ) -> None:
+        """Take a follower's fetch."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.FetchReceived(
+                cause="replica_fetch",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                follower=BrokerId(broker),
+                incarnation=Incarnation(incarnation),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                fetch_offset=Offset(fetch_offset),
+                last_fetched_epoch=LeaderEpoch(last_fetched_epoch),
+                deadline_ms=now_ms + max_wait_ms,
+                max_bytes=min(max_bytes, FETCH_BYTES_MAX),
+                log_start_offset=Offset(log_start_offset),
+                disk_failing=disk_failing,
+            )
+        )
+
+    def fetch(
+        self,
+        request: ReplicaRequest,
+        leader_epoch: int,
+        fetch_offset: int,
+        max_bytes: int,
+        min_bytes: int,
+        max_wait_ms: int,
+        *,
+        is_near: bool,
+    ) -> None:
+        """Take a consumer's fetch; one that ``is_near`` reads this machine's segment files itself."""
+        request.began_ns = now_ns = self._monotonic_ns()
+        now_ms = now_ns // 1_000_000
+        max_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        self.feed(
+            ce.ConsumerFetchReceived(
+                cause="fetch",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                fetch_offset=Offset(fetch_offset),
+                deadline_ms=now_ms + max_wait_ms,
+                max_bytes=max_bytes,
+                min_bytes=min(min_bytes, max_bytes),
+                is_near=is_near,
+            )
+        )
+
+    def list_offsets(self, request: ReplicaRequest, leader_epoch: int, timestamp: int) -> None:
+        """Take a look-up of a time, or of one of the special places (``core.ids``)."""
+        number, epoch = self.requests.remember(request), LeaderEpoch(leader_epoch)
+        self.feed(
+            ce.ListOffsetsReceived(
+                cause="list_offsets", now_ms=self._now_ms(), request=number, leader_epoch=epoch, timestamp=timestamp
+            )
+        )
+
+    def epoch_end(self, request: ReplicaRequest, leader_epoch: int, epoch: int) -> None:
+        """Take a consumer's look-up of the end of a leader epoch."""
+        self.feed(
+            ce.EpochEndReceived(
+                cause="epoch_end",
+                now_ms=self._now_ms(),
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                epoch=LeaderEpoch(epoch),
+            )
+        )
+
+    def delete_records(self, request: ReplicaRequest, leader_epoch: int, before_offset: int, timeout_ms: int) -> None:
+        """Take a request to delete the records below an offset; -1 = all that are committed."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.DeleteRecordsReceived(
+                cause="delete_records",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                before_offset=Offset(before_offset),
+                deadline_ms=now_ms + timeout_ms,
+            )
+        )
+
+    # ------------------------------------------------------------ the controller and the leader
+
+    def state_received(self, incarnation: int, state: PartitionState) -> None:
+        """Take the partition's state, sent to a life of this replica."""
+        now_ms, life = self._now_ms(), Incarnation(incarnation)
+        self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=life, state=state))
+
+    def isr_answered(self, request: int, error_code: int, state: PartitionState | None) -> None:
+        """Take the controller's answer to an ISR proposal; 1001 = the outcome is not known."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.IsrChangeAnswered(cause="controller", now_ms=now_ms, request=request, error_code=error_code, state=state)
+        )
+
+    def fetch_answered(
+        self,
+        request: int,
+        *,
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+        diverging: Sequence[int] | None,
+        records: Records,
+        end_offset: int,
+    ) -> None:
+        """Take the leader's answer to our fetch; ``end_offset`` is where its ``records`` end."""
+        self._effects.fetched[request] = records
+        self.feed(
+            ev.FetchAnswered(
+                cause="fetch answer",
+                now_ms=self._now_ms(),
+                request=request,
+                leader_epoch=LeaderEpoch(leader_epoch),
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(log_start_offset),
+                end_offset=Offset(end_offset),
+                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
+                size_bytes=len(records),
+            )
+        )
+        self._effects.fetched.pop(request, None)
+
+    def fetch_failed(self, request: int, error_code: int, log_start_offset: int) -> None:
+        """Take the refusal of our fetch; 1001 = no answer came. The leader's log start comes with code 1."""
+        now_ms, start = self._now_ms(), Offset(log_start_offset)
+        self.feed(
+            ev.FetchFailed(
+                cause="fetch failure", now_ms=now_ms, request=request, error_code=error_code, log_start_offset=start
+            )
+        )
+
+    # ------------------------------------------------------------ disk and time
+
+    def synced(self) -> None:
+        """A sync has ended. The log may have been cut since: only what the log has durable now is true now."""
+        end = Offset(self.log.synced_end_offset)
+        self.feed(ev.Synced(cause="sync", now_ms=self._now_ms(), end_offset=end))
+        if self._runner is not None:
+            self._runner.release()
+
+    def sync_failed(self, error: BaseException) -> None:
+        """A sync has failed: only a new life can tell what the disk has."""
+        self._ports.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
+
+    def tick(self) -> int:
+        """Do what is due; returns the time, in monotonic milliseconds."""
+        now_ms = self._now_ms()
+        self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=self._sync.busy_since_ms))
+        if self.machine is not None:
+            self._keeper.tick(now_ms, self.machine.high_watermark, self.machine.state)
+        if now_ms >= self._deserted_due_ms:
+            self._deserted_due_ms = now_ms + DESERTED_CHECK_MS
+            self._drop_deserted(now_ms)
+        self._effects.flush_if_due(now_ms)
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + self._retention_check_ms
+            self.apply_retention()
+        return now_ms
+
+    def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:
+        """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest_ms``."""
+        machine = self.machine
+        if machine is None:
+            return now_ms
+        latest_ms = min(latest_ms, now_ms + self._flush.ms)
+        return self._effects.flush_due_ms(machine.next_due_ms(now_ms, latest_ms))
+
+    def apply_retention(self) -> None:
+        """Remove what the topic's configuration no longer keeps."""
+        machine = self.machine
+        if machine is None:
+            return
+        before = self.log.log_start_offset
+        now_ms = self.clock.deleting_ms()
+        self.log.apply_retention(now_ms, machine.high_watermark)
+        self.log.purge_deleted(now_ms)
+        if self.log.log_start_offset != before:
+            self._log_start_moved("retention")
+
+    def _drop_deserted(self, now_ms: int) -> None:
+        """Forget requests whose sender has gone, instead of at deadlines that the sender chose."""
+        for number in self.requests.take_deserted():
+            self.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
+
+    def _log_start_moved(self, cause: str) -> None:
+        start = Offset(self.log.log_start_offset)
+        self.feed(ev.LogStartAdvanced(cause=cause, now_ms=self._now_ms(), log_start_offset=start))
+
+    def _records_deleted(self) -> None:
+        self._log_start_moved("delete_records")
+        self.apply_retention()
+
+    def _now_ms(self) -> int:
+        return self._monotonic_ns() // 1_000_000
+
+    def _on_defect(self, what: str) -> None:
+        self._ports.fatal(f"{self.partition}: {what}")
+
+
+def _ignore(_: ev.Event) -> None:
+    """Before the registration no event counts: the first state comes with the answer to it."""

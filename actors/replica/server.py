@@ -1,0 +1,448 @@
+"""The shell of one partition replica: its endpoint, its links to controller and leader, its clock.
+
+Runs in a ``Replica`` actor (``ray_replica.py``). Requests, replies and time become events here, in arrival order; the
+runner (``replica_runner.py``) feeds them to the machine and carries out what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from raylog.actors import clock
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.flusher import Flusher
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.actors.replica.follower_link import FollowerLink
+from raylog.actors.replica.metrics import replica_metrics
+from raylog.actors.replica.opening import OpenedLog, abandon, note_boot, open_replica_log
+from raylog.actors.replica.ports import ReplicaPorts
+from raylog.actors.replica.runner import ReplicaRunner
+from raylog.actors.replica.status import replica_status
+from raylog.actors.replica.watermark_keeper import WatermarkKeeper
+from raylog.actors.settings import log_settings, replication_settings, retention_check_ms, session_heartbeat_s
+from raylog.actors.timer import LONGEST_MS, Ticks
+from raylog.actors.transport import listen
+from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
+from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
+from raylog.core.partition import PartitionState
+from raylog.core.replication import events as ev
+from raylog.core.replication.replica import ReplicationSettings
+from raylog.protocol.controller import (
+    ALTER_PARTITION,
+    REGISTER_REPLICA,
+    RESIGN_LEADER,
+    AlterPartitionRequest,
+    IsrMember,
+    RegisterReplicaRequest,
+    ResignLeaderRequest,
+    SessionHeartbeatRequest,
+)
+from raylog.protocol.notifications import REPLICA_SESSION, PartitionStateUpdate, StopReplica
+from raylog.protocol.permissions import permissions
+from raylog.protocol.replica import (
+    REPLICA,
+    REPLICA_FETCH,
+    DeleteRecordsRequest,
+    FetchNearRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+    ReplicaFetchRequest,
+    ReplicaMetricsRequest,
+    ReplicaStatusRequest,
+)
+from raylog.rpc import Connection, Reply, Request, machine_number
+from raylog.storage.batch.records import end_offset
+
+logger = logging.getLogger(__name__)
+
+REGISTER_TIMEOUT_S: Final = 5.0
+PROPOSE_TIMEOUT_S: Final = 5.0
+LINK_BROKEN: Final = 1001
+REMOVED_PAUSE_S: Final = 1.0
+
+
+class ReplicaServer:
+    """One partition replica, from recovery to shutdown."""
+
+    def __init__(self, spec: ReplicaSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]) -> None:
+        """``on_fatal`` must end the process: the disk failed, or a newer life of this replica is registered."""
+        self.spec = spec
+        self.partition = TopicPartition(spec.topic, spec.partition)
+        self._on_fatal = on_fatal
+        self._settings = _settings_of(spec)
+        self._incarnation = NO_INCARNATION
+        self._opened: OpenedLog | None = None
+        self._runner: ReplicaRunner | None = None
+        self._keeper: WatermarkKeeper | None = None
+        self._flusher: Flusher | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Task[None] | None = None
+        self._ticks = Ticks(self._tick)
+        self._server = listen(self._on_request, spec, permissions(REPLICA, is_internal=spec.topic == OFFSETS_TOPIC))
+        self.endpoint: tuple[str, int] = ("", 0)
+        self._link = ControllerLink(
+            find_controller,
+            name=str(self.partition),
+            secret=spec.secret,
+            register=self._register,
+            handler=self._on_controller_message,
+            heartbeat_s=session_heartbeat_s(spec.cluster_config),
+            on_superseded=on_fatal,
+            report=lambda: SessionHeartbeatRequest(0 if self._runner is None else self._runner.disk_hanging_ms),
+        )
+        self._leader = FollowerLink(
+            topic_id=spec.topic_id,
+            partition=spec.partition,
+            broker=spec.broker,
+            secret=spec.secret,
+            on_answer=self._on_fetch_answer,
+            on_failure=self._on_fetch_failure,
+            fetch_timeout_s=self._settings.fetch_timeout_ms / 1000,
+        )
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Recover the log, open the endpoint, look for the controller. Returns when the log is open.
+
+        A start that fails, or is given up, leaves nothing open.
+        """
+        try:
+            await self._start()
+        except BaseException:  # whatever it was: who has no replica has nothing to stop
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config, flush = log_settings(self.spec)
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(None, open_replica_log, self.spec, config, flush.before_acknowledging)
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(abandon)
+            raise
+        self._opened = opened
+        log, name = opened.log, str(self.partition)
+        self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
+        counters = ReplicaCounters()
+        self._flusher = Flusher(
+            log,
+            on_synced=lambda _: self._running().synced(),
+            on_failed=lambda error: self._running().sync_failed(error),
+            name=name,
+            durations=counters.flush,
+        )
+        self._runner = ReplicaRunner(
+            self.partition,
+            log,
+            clock=clock,
+            sync=self._flusher,
+            keeper=self._keeper,
+            flush=flush,
+            counters=counters,
+            retention_check_ms=retention_check_ms(self.spec.cluster_config),
+            ports=ReplicaPorts(
+                send_fetch=self._send_fetch,
+                propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
+                resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
+                role_changed=self._role_changed,
+                fatal=self._on_fatal,
+            ),
+        )
+        self._flusher.start()
+        self.endpoint = await self._server.start()
+        self._link.start()
+        self._spawn(self._ticks.run(), "ticks")
+
+    async def stop(self) -> None:
+        """Stop serving, write what is left, release the folder. Twice is harmless."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        await self._link.stop()
+        await self._server.close()
+        await self._leader.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._flusher is not None:
+            await self._flusher.stop()
+        if self._runner is not None and self._keeper is not None:
+            self._runner.end()
+            machine = self._runner.machine
+            await self._keeper.stop(None if machine is None else machine.high_watermark)
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            try:
+                opened.log.close()
+            except RaylogError as error:
+                logger.warning("%s was not closed cleanly, the next start scans it: %s", self.partition, error)
+            finally:
+                opened.lock.release()
+
+    def _fall_silent(self, reason: str) -> None:
+        """Stop everything but the process: the topic is gone, and the broker ends this actor when it learns of it.
+
+        Ending the process here would only make Ray start it again, for nothing and for ever.
+        """
+        if self._stopping is None:
+            logger.info("%s on broker %d stops: %s", self.partition, self.spec.broker, reason)
+            self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
+
+    def reconfigure(self, spec: ReplicaSpec) -> None:
+        """Go by another configuration of the topic, number of replicas and pace of catching up from now on."""
+        self.spec = replace(
+            self.spec,
+            topic_config=dict(spec.topic_config),
+            replication_factor=spec.replication_factor,
+            catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
+        )
+        self._settings = _settings_of(self.spec)
+        log, flush = log_settings(self.spec)
+        if self._runner is not None:
+            self._runner.reconfigure(log, flush, self._settings)
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The leader epoch of the state held; None before the controller sent it."""
+        machine = None if self._runner is None else self._runner.machine
+        return None if machine is None or machine.state is None else machine.leader_epoch
+
+    def status(self) -> dict[str, object]:
+        """Return what an operator wants to know of this replica."""
+        found = replica_status(self.spec, self._running(), self._settings)
+        return {**found, "incarnation": self._incarnation, "controller_connected": self._link.is_connected}
+
+    def _running(self) -> ReplicaRunner:
+        if self._runner is None:
+            raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is still recovering its log.")
+        return self._runner
+
+    # ------------------------------------------------------------ clients and followers
+
+    def _on_request(self, request: Request) -> None:
+        runner = self._runner or self._running()
+        args = REPLICA.read_request(request.method, request.args)
+        kind = type(args)
+        if kind is ReplicaStatusRequest:
+            request.reply(self.status())
+            return
+        if kind is ReplicaMetricsRequest:
+            request.reply(replica_metrics(self.spec, runner, self._server))
+            return
+        if args.partition != self.spec.partition or args.topic_id != self.spec.topic_id:
+            raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
+        if runner.machine is None:
+            raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
+        if kind is ProduceRequest:
+            self._on_produce(runner, request, args)
+        elif kind is ReplicaFetchRequest:
+            self._on_replica_fetch(runner, request, args)
+        elif kind is FetchRequest or kind is FetchNearRequest:
+            if args.max_wait_ms < LONGEST_MS:
+                self._ticks.hasten(args.max_wait_ms)
+            runner.fetch(
+                request,
+                args.current_leader_epoch,
+                args.fetch_offset,
+                args.max_bytes,
+                args.min_bytes,
+                args.max_wait_ms,
+                is_near=kind is FetchNearRequest and args.machine == machine_number(),
+            )
+        elif kind is DeleteRecordsRequest:
+            self._ticks.hasten()
+            runner.delete_records(request, args.current_leader_epoch, args.before_offset, args.timeout_ms)
+        elif kind is ListOffsetsRequest:
+            runner.list_offsets(request, args.current_leader_epoch, args.timestamp)
+        else:
+            runner.epoch_end(request, args.current_leader_epoch, args.leader_epoch)
+
+    def _on_produce(self, runner: ReplicaRunner, request: Request, args: ProduceRequest) -> None:
+        acks, timeout_ms = args.acks, args.timeout_ms
+        if acks not in (-1, 0, 1):
+            raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
+        if timeout_ms < LONGEST_MS:
+            self._ticks.hasten(timeout_ms)
+        runner.produce(request, args.current_leader_epoch, acks, timeout_ms)
+
+    def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, args: ReplicaFetchRequest) -> None:
+        if args.max_wait_ms < LONGEST_MS:
+            self._ticks.hasten(args.max_wait_ms)
+        runner.replica_fetch(
+            request,
+            leader_epoch=args.current_leader_epoch,
+            broker=args.broker,
+            incarnation=args.incarnation,
+            fetch_offset=args.fetch_offset,
+            last_fetched_epoch=args.last_fetched_epoch,
+            max_bytes=args.max_bytes,
+            max_wait_ms=args.max_wait_ms,
+            log_start_offset=args.log_start_offset,
+            disk_failing=bool(args.disk_failing),
+        )
+
+    # ------------------------------------------------------------ the leader we follow
+
+    def _send_fetch(self, effect: ev.SendFetch) -> None:
+        machine = None if self._runner is None else self._runner.machine
+        state = None if machine is None else machine.state
+        place = None if state is None else state.place(effect.leader)
+        endpoint = None if place is None or place.port == 0 else (place.host, place.port)
+        self._leader.send(effect, endpoint)
+
+    def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
+        answer = REPLICA_FETCH.read_reply(reply.args)
+        parting = answer.diverging
+        try:
+            end = end_offset(reply.payload, fetch.fetch_offset)
+        except RaylogError as error:
+            logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
+            self._on_fetch_failure(fetch, error.code, 0)
+            return
+        self._running().fetch_answered(
+            fetch.request,
+            leader_epoch=answer.leader_epoch,
+            high_watermark=answer.high_watermark,
+            log_start_offset=answer.log_start_offset,
+            diverging=None if parting is None else (parting.leader_epoch, parting.end_offset),
+            records=reply.payload,
+            end_offset=end,
+        )
+
+    def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
+        self._running().fetch_failed(fetch.request, code, log_start)
+        self._ticks.hasten(self._settings.fetch_retry_ms)  # then the machine fetches again
+
+    def _role_changed(self, effect: ev.RoleChanged) -> None:
+        logger.info("%s: leader %d in epoch %d", self.partition, effect.leader, effect.leader_epoch)
+        if effect.leading:
+            self._leader.disconnect()
+        runner = self._running()
+        state = None if runner.machine is None else runner.machine.state
+        if effect.leading and state is not None and state.unclean_leader_epoch == effect.leader_epoch:
+            logger.warning(
+                "%s: epoch %d began with an unclean election; acknowledged records from offset %d on may be missing",
+                self.partition,
+                effect.leader_epoch,
+                runner.log.log_end_offset,
+            )
+
+    # ------------------------------------------------------------ controller
+
+    async def _register(self, connection: Connection) -> None:
+        runner, opened = self._running(), self._opened
+        host, port = self.endpoint
+        # A loss is news of this life's first registration only. Said again to a restarted controller it would take the
+        # leadership, and the place in the ISR, from a replica that has filled its new log since.
+        log_lost = self._incarnation == NO_INCARNATION and opened is not None and opened.log_lost
+        try:
+            reply = await connection.call(
+                REGISTER_REPLICA.name,
+                RegisterReplicaRequest(
+                    topic_id=self.spec.topic_id,
+                    topic=self.spec.topic,
+                    partition=self.spec.partition,
+                    broker=self.spec.broker,
+                    incarnation=self._incarnation,
+                    host=host,
+                    port=port,
+                    log_lost=log_lost,
+                    log_id=opened.log.log_id if opened is not None else "",
+                    unsynced_lost=self._incarnation == NO_INCARNATION and opened is not None and opened.unsynced_lost,
+                ),
+                timeout_s=REGISTER_TIMEOUT_S,
+            )
+        except UnknownTopicId as refusal:
+            self._fall_silent(refusal.message)
+            raise
+        except UnknownTopicOrPartition:
+            # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
+            await asyncio.sleep(REMOVED_PAUSE_S)
+            raise
+        registered = REGISTER_REPLICA.read_reply(reply.args)
+        if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
+            note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
+        if runner.machine is None:
+            self._incarnation = Incarnation(registered.incarnation)
+            runner.begin_life(self.spec.broker, self._incarnation, self._settings)
+        self._on_state(registered.incarnation, registered.state)
+
+    def _on_controller_message(self, request: Request) -> None:
+        match args := REPLICA_SESSION.read_request(request.method, request.args):
+            case StopReplica():
+                self._fall_silent(args.reason)
+            case PartitionStateUpdate():
+                self._on_state(args.incarnation, args.state)
+
+    def _on_state(self, incarnation: int, wire: Sequence[object]) -> None:
+        self._ticks.hasten()
+        self._running().state_received(incarnation, PartitionState.from_wire(wire))
+
+    async def _propose(self, effect: ev.ProposeIsr) -> None:
+        state: PartitionState | None = None
+        try:
+            reply = await self._link.call(
+                ALTER_PARTITION.name,
+                AlterPartitionRequest(
+                    topic_id=self.spec.topic_id,
+                    topic=self.spec.topic,
+                    partition=self.spec.partition,
+                    broker=self.spec.broker,
+                    incarnation=self._incarnation,
+                    leader_epoch=effect.leader_epoch,
+                    partition_epoch=effect.partition_epoch,
+                    isr=[IsrMember(broker, incarnation) for broker, incarnation in effect.isr],
+                    drops_eligible=effect.drops_eligible,
+                ),
+                timeout_s=PROPOSE_TIMEOUT_S,
+            )
+            code, state = 0, PartitionState.from_wire(ALTER_PARTITION.read_reply(reply.args).state)
+        except RaylogError as error:
+            code = error.code if error.is_remote else LINK_BROKEN
+        self._ticks.hasten()
+        self._running().isr_answered(effect.request, code, state)
+
+    async def _resign(self, effect: ev.ResignLeadership) -> None:
+        logger.warning("%s: the disk refuses appends or hangs; another replica is asked to lead", self.partition)
+        spec = self.spec
+        resignation = ResignLeaderRequest(
+            spec.topic_id, spec.topic, spec.partition, spec.broker, self._incarnation, effect.leader_epoch
+        )
+        try:
+            await self._link.call(RESIGN_LEADER.name, resignation, timeout_s=PROPOSE_TIMEOUT_S)
+        except RaylogError as error:
+            logger.warning("%s: nobody else was asked to lead yet, trying again: %s", self.partition, error)
+
+    # ------------------------------------------------------------ time and tasks
+
+    def _tick(self, latest_ms: int) -> int:
+        runner = self._running()
+        now = runner.tick()
+        return runner.next_tick_ms(now, latest_ms)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"{self.partition} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._on_fatal(f"{self.partition}: {task.get_name()} failed: {task.exception()!r}")
+
+
+def _settings_of(spec: ReplicaSpec) -> ReplicationSettings:
+    return replication_settings(
+        spec.topic_config, spec.cluster_config, spec.replication_factor, spec.catch_up_bytes_per_s
+    )

@@ -1,0 +1,71 @@
+"""Keeps a replica's high watermark on disk: now and then, off the event loop, and at the end of its life.
+
+Owned by the replica's runner, which ticks it. Touches: one small file in the partition's folder, the loop's threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.storage.log.kept_watermark import KeptWatermark
+
+logger = logging.getLogger(__name__)
+
+KEEP_MS: Final = 5_000
+"""Between two writes of a watermark that moves; a change of leader or ISR has it written at the next tick."""
+
+
+class WatermarkKeeper:
+    """The kept watermark of one life of a replica."""
+
+    def __init__(self, partition: TopicPartition, folder: Path, log_end_offset: int) -> None:
+        """Read what an earlier life kept. Raises RaylogError when it promises too much and cannot be corrected."""
+        self._partition = partition
+        self._file = KeptWatermark(folder, log_end_offset)
+        self._due_ms = 0
+        self._state: object = None
+        self._writing: asyncio.Future[None] | None = None
+        self._is_failing = False
+
+    @property
+    def offset(self) -> int:
+        """Everything below is committed and in the log, or was removed by retention."""
+        return self._file.offset
+
+    def tick(self, now_ms: int, watermark: int, state: object) -> None:
+        """Have the watermark written if it is time to, or if ``state``, what the controller says, is another one."""
+        if state is not self._state:
+            self._state, self._due_ms = state, now_ms
+        if now_ms >= self._due_ms and self._writing is None and self._file.want(watermark):
+            self._due_ms = now_ms + KEEP_MS
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._keep)
+            self._writing.add_done_callback(self._written)
+
+    def lower(self, to: int) -> None:
+        """Promise nothing at and above ``to``, durably: the log is about to be cut there. Raises RaylogError."""
+        self._file.lower(to)
+
+    async def stop(self, watermark: int | None) -> None:
+        """Write the last watermark, if there was one, and let go of the file."""
+        if watermark is not None:
+            self._file.want(watermark)
+        await asyncio.get_running_loop().run_in_executor(None, self._keep, True)
+        self._file.close()
+
+    def _written(self, _: asyncio.Future[None]) -> None:
+        self._writing = None
+
+    def _keep(self, durable: bool = False) -> None:
+        """Runs in a thread."""
+        try:
+            self._file.keep(durable=durable)
+            self._is_failing = False
+        except RaylogError as error:
+            if not self._is_failing:  # it is tried again every few seconds, and said once
+                logger.warning("%s: the high watermark is not kept, trying again: %s", self._partition, error)
+            self._is_failing = True

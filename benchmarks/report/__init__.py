@@ -1,0 +1,1 @@
+"""Results of benchmarks: statistics, tables, plots, the document."""

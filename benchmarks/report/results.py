@@ -1,0 +1,141 @@
+"""What a run found: every measurement of every contestant in every case, and the JSON file that keeps it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import Outcome
+from benchmarks.report import stats
+
+HIGHER_IS_BETTER = {
+    "rate": True, "rate_mb": True, "p50_ms": False, "p99_ms": False, "p99.9_ms": False, "gap_ms": False,
+    "seconds": False, "join_s": False, "private_mb": False, "client_cpu_us": False, "server_cpu_us": False,
+    "cpu_us": False, "idle_cpu_ms": False,
+}  # fmt: skip
+RAYLOG = "raylog"
+LOAD = "load average at the beginning"
+REST_OF = "the rest of "
+"""Before a scenario that was broken off, among what was left out."""
+LOAD_AT_END = "load average at the end"
+OWN_RUN = "run of its own: "
+"""Before the scenarios that another run than the first has measured, among the settings."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """One contestant in one case: the outcome of each round, or why it was left out."""
+
+    scenario: str
+    case: str
+    contestant: str
+    metric: str
+    rounds: list[Outcome] = field(default_factory=list)
+    left_out: str = ""
+
+    def numbers(self, metric: str = "") -> list[float]:
+        """One number of each round; without a name the one that the scenario is about."""
+        name = metric or self.metric
+        return [float(one[name]) for one in self.rounds if name in one]
+
+    def summary(self, metric: str = "") -> stats.Summary | None:
+        """Median and range; None when nothing was measured."""
+        numbers = self.numbers(metric)
+        return stats.summary(numbers) if numbers else None
+
+    def miscounts(self) -> list[str]:
+        """Rounds in which the server has not exactly the records that the client counts."""
+        kind = self.case.partition(",")[0] if self.scenario == "growth" else self.scenario
+        counted = {"produce": "records", "consume": "once"}.get(kind)
+        return [
+            f"{self.scenario}, {self.case}, {self.contestant}: {one[counted]} by the client, {one['stored']} stored"
+            for one in self.rounds
+            if counted is not None and {counted, "stored"} <= one.keys() and one["stored"] != one[counted]
+        ]
+
+
+@dataclass(slots=True)
+class Results:
+    """A whole run."""
+
+    machine: dict[str, str]
+    versions: dict[str, str]
+    settings: dict[str, Any]
+    measured: list[Measured] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def cases(self) -> Iterator[tuple[str, str, list[Measured]]]:
+        """The contestants of each case, in the order in which they were measured."""
+        found: dict[tuple[str, str], list[Measured]] = {}
+        for one in self.measured:
+            found.setdefault((one.scenario, one.case), []).append(one)
+        for (scenario, case), rows in found.items():
+            yield scenario, case, rows
+
+    def find(self, scenario: str, case: str, contestant: str) -> Measured | None:
+        """One contestant's measurements; None when it has none."""
+        for one in self.measured:
+            if (one.scenario, one.case, one.contestant) == (scenario, case, contestant) and one.rounds:
+                return one
+        return None
+
+    @staticmethod
+    def merged(runs: Sequence[Results]) -> Results:
+        """Several runs as one: each scenario is that of the last run that has it. ValueError for unlike machines."""
+        first = runs[0]
+        whole = Results(dict(first.machine), dict(first.versions), dict(first.settings))
+        for run in runs:
+            same_versions = all(run.versions.get(name, version) == version for name, version in whole.versions.items())
+            if _unchanging(run.machine) != _unchanging(first.machine) or not same_versions:
+                raise ValueError("The runs are of different machines or versions; show each by itself.")
+            whole.versions |= run.versions
+            names = {one.scenario for one in run.measured}
+            whole.measured = [one for one in whole.measured if one.scenario not in names] + run.measured
+            before = {what: why for what, why in whole.left_out.items() if scenario_of(what) not in names}
+            whole.left_out = {**before, **run.left_out}
+            if run is not first:
+                pace = ", ".join(f"{name} {run.settings.get(name)}" for name in ("quick", "rounds", "seconds"))
+                whole.settings[f"{OWN_RUN}{', '.join(sorted(names))}"] = (
+                    f"{pace}, load average {run.machine.get(LOAD, '?')}"
+                )
+        return whole
+
+    def miscounts(self) -> list[str]:
+        """Everything that does not add up."""
+        return [line for one in self.measured for line in one.miscounts()]
+
+    def write(self, path: Path) -> None:
+        """Keep them."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> Results:
+        """Back from a file."""
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw["measured"] = [Measured(**one) for one in raw["measured"]]
+        return Results(**raw)
+
+
+def scenario_of(what: str) -> str:
+    """The scenario that something left out is about, or its own name."""
+    return what.removeprefix("scenario ").removeprefix(REST_OF)
+
+
+def _unchanging(machine: dict[str, str]) -> dict[str, str]:
+    """What is the same in every run on a machine."""
+    return {name: value for name, value in machine.items() if name not in (LOAD, LOAD_AT_END)}
+
+
+def ratio_to(ours: Measured | None, theirs: Measured | None, metric: str = "") -> float | None:
+    """How many times better the median of ours is; None when one of the two is missing."""
+    if ours is None or theirs is None:
+        return None
+    name = metric or ours.metric
+    mine, other = ours.summary(name), theirs.summary(name)
+    if mine is None or other is None:
+        return None
+    return stats.ratio(mine.median, other.median, higher_is_better=HIGHER_IS_BETTER[name])

@@ -1,0 +1,141 @@
+"""Results as tables: on the terminal with rich, and as Markdown. Pure but for the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.goals import Verdict, verdicts
+from benchmarks.report.results import HIGHER_IS_BETTER, RAYLOG, Measured, Results, ratio_to
+
+UNITS = {
+    "rate": "records/s", "rate_mb": "MB/s", "p99_ms": "p99 ms", "gap_ms": "ms", "seconds": "s", "join_s": "s",
+    "private_mb": "MB", "idle_cpu_ms": "ms of CPU a second",
+}  # fmt: skip
+COLUMNS = ("contestant", "median", "range", "Raylog is", "more", "CPU µs/record: client", "server")
+COMPARED = {"private_mb": ("less", "more"), "idle_cpu_ms": ("less", "more")}
+"""What a ratio says of Raylog where it is not about speed."""
+Row = tuple[str, ...]
+
+
+def number(value: float) -> str:
+    """Three digits that count, thousands apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def rows_of(measured: Sequence[Measured]) -> list[Row]:
+    """A row for each contestant of a case, left out ones with their reason; ratios are to the best Raylog row."""
+    best = best_of_raylog(measured)
+    rows: list[Row] = []
+    for one in measured:
+        found = one.summary()
+        if found is None:
+            rows.append((one.contestant, "left out", one.left_out, "", "", "", ""))
+            continue
+        compared = "" if one.contestant.startswith(RAYLOG) else _compared(best, one)
+        costs = [
+            summary.median if (summary := one.summary(f"{side}_cpu_us")) else None for side in ("client", "server")
+        ]
+        rows.append(
+            (
+                one.contestant,
+                number(found.median),
+                f"{number(found.low)} to {number(found.high)}",
+                compared,
+                _more(one),
+                *("" if cost is None else number(cost) for cost in costs),
+            )
+        )
+    return rows
+
+
+def best_of_raylog(measured: Sequence[Measured]) -> Measured | None:
+    """Raylog's row that the others are compared with: its per-record form, which is what the others have too."""
+    ours = [one for one in measured if one.contestant.startswith(RAYLOG) and one.rounds]
+    return ours[0] if ours else None
+
+
+def _compared(ours: Measured | None, theirs: Measured) -> str:
+    ratio = ratio_to(ours, theirs)
+    if ratio is None:
+        return ""
+    better, worse = COMPARED.get(theirs.metric, ("faster", "slower"))
+    return f"{ratio:.2f} x, {better if ratio >= 1 else worse}"
+
+
+def _more(one: Measured) -> str:
+    if one.metric == "p99_ms":
+        p50, worst, most = (one.summary(name) for name in ("p50_ms", "p99.9_ms", "max_ms"))
+        if p50 and worst and most:
+            return f"p50 {number(p50.median)}, p99.9 {number(worst.median)}, max {number(most.high)} ms"
+    if one.metric == "rate" and (speed := one.summary("rate_mb")):
+        return f"{number(speed.median)} MB/s"
+    if one.metric == "private_mb" and (whole := one.summary("all_mb")) and (count := one.summary("processes")):
+        return f"{number(whole.median)} MB in {count.median:.0f} processes"
+    if one.metric == "seconds" and (created := one.summary("created_s")):
+        return f"{number(created.median)} s until the call to create it returned"
+    if one.metric == "idle_cpu_ms" and (count := one.summary("processes")):
+        ours, replicas = one.summary("replicas_cpu_ms"), one.summary("replicas")
+        processes = f"{count.median:.0f} process{'es'[: 2 * (count.median > 1)]}"
+        if ours is None or replicas is None or replicas.median >= count.median:
+            return processes
+        return f"{processes}, of them {replicas.median:.0f} of replicas with {number(ours.median)} ms"
+    if one.metric == "join_s" and (rate := one.summary("rate")):
+        return f"{number(rate.median)} records/s"
+    return ""
+
+
+def unit(metric: str) -> str:
+    """What a metric is counted in, and which way is better."""
+    return f"{UNITS.get(metric, metric)}, {'more' if HIGHER_IS_BETTER[metric] else 'less'} is better"
+
+
+def show(results: Results, console: Console) -> None:
+    """Every case on the terminal, then the goals."""
+    for scenario, case, measured in results.cases():
+        table = Table(title=f"{scenario}: {case} ({unit(measured[0].metric)})", title_justify="left")
+        for column in COLUMNS:
+            table.add_column(column)
+        for row in rows_of(measured):
+            table.add_row(*row)
+        console.print(table)
+    goals = Table(title="goals", title_justify="left")
+    for column in ("goal", "found", "reached"):
+        goals.add_column(column)
+    for verdict in verdicts(results):
+        goals.add_row(verdict.goal, verdict.found, said(verdict))
+    console.print(goals)
+    for line in results.miscounts():
+        console.print(f"[red]does not add up:[/red] {line}")
+
+
+def said(verdict: Verdict) -> str:
+    """Whether a goal was reached, in a word."""
+    return {True: "yes", False: "no", None: ""}[verdict.reached]
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(results: Results, about: Mapping[str, str] | None = None) -> str:
+    """A section for each scenario with every case, losing rows included; `about` says what goes before its table."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for scenario, case, measured in results.cases():
+        rows = found.setdefault(scenario, {}).setdefault(unit(measured[0].metric), [])
+        rows += [(case if number == 0 else "", *row) for number, row in enumerate(rows_of(measured))]
+    parts = []
+    for scenario, tables in found.items():
+        parts.append(f"### {scenario}\n")
+        parts += [text] if (text := (about or {}).get(scenario)) else []
+        for counted_in, rows in tables.items():
+            parts.append(f"In {counted_in}.\n")
+            parts.append(markdown(("case", *COLUMNS), rows))
+    return "\n".join(parts)

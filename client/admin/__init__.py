@@ -1,0 +1,1 @@
+"""The administrator's client and what it plans by itself."""

@@ -1,0 +1,452 @@
+"""`Admin` and `AsyncAdmin`: creating, changing and describing topics, groups and the cluster.
+
+Changes go through any broker to the controller. May touch: the network through `ClusterClient`, one daemon thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from raylog.client import runtime
+from raylog.client.admin.descriptions import (
+    ClusterDescription,
+    StoppedBroker,
+    TopicDescription,
+    describe_cluster,
+    describe_topic,
+)
+from raylog.client.admin.features import AsyncFeatures, Features
+from raylog.client.admin.groups import AsyncGroups, Groups
+from raylog.client.admin.reassignments import AsyncMoving, Moving
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.connections import call
+from raylog.client.config import AdminConfig, load
+from raylog.core.errors import (
+    ClientClosed,
+    InvalidPartitions,
+    LeaderNotAvailable,
+    RaylogError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    did_you_mean,
+    from_code,
+)
+from raylog.core.ids import TopicPartition
+from raylog.protocol.admin import (
+    ALTER_TOPIC_CONFIG,
+    CREATE_PARTITIONS,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    DESCRIBE_CLUSTER,
+    ELECT_LEADERS,
+    RESUME_BROKER,
+    STOP_BROKER,
+    AlterTopicConfigRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DescribeClusterRequest,
+    ElectedPartition,
+    ElectLeadersRequest,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
+)
+from raylog.protocol.broker import METADATA, MetadataRequest
+from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
+
+Result = TypeVar("Result")
+
+CONTROLLER_DEFAULT = -1
+POLL_S = 0.02
+
+
+class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
+    """Administration from an event loop. `await start()` and `stop()`, or `async with`.
+
+    Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
+    deadline in seconds, after which the last error is raised.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self.config = load(AdminConfig, config, keywords)
+        self.cluster = ClusterClient(self.config)
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        if not self._is_started:
+            try:
+                await self.cluster.start(self.config.request_timeout_ms / 1000)
+            except BaseException:  # cancelled or refused: no connection may stay behind
+                await self.cluster.close()
+                raise
+            self._is_started = True
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self.cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """Create a topic and wait until each partition has a leader that every broker knows of.
+
+        Numbers not given are the cluster's defaults; `assignment` names the brokers of each partition instead.
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
+        """
+        deadline_s = self._now_s() + timeout_s
+        request = CreateTopicRequest(
+            name,
+            CONTROLLER_DEFAULT if partitions is None else partitions,
+            CONTROLLER_DEFAULT if replication_factor is None else replication_factor,
+            assignment,
+            config or {},
+            validate_only=False,
+            timeout_ms=int(timeout_s * 1000),
+        )
+        failures: list[RaylogError] = []
+        try:
+            await self.cluster.call_broker(CREATE_TOPIC, request, timeout_s=timeout_s, failures=failures)
+        except TopicAlreadyExists:
+            if not failures:
+                raise
+            # Our own first attempt may have created it before its answer was lost.
+        await self._until_everywhere(name, deadline_s, is_there=True)
+        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+
+    async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
+        """Delete a topic and its records, and wait until every broker has forgotten it.
+
+        Raises UnknownTopicOrPartition that names the nearest topic.
+        """
+        deadline_s = self._now_s() + timeout_s
+        failures: list[RaylogError] = []
+        try:
+            await self.cluster.call_broker(
+                DELETE_TOPIC, DeleteTopicRequest(name), timeout_s=timeout_s, failures=failures
+            )
+        except UnknownTopicOrPartition as error:
+            if not failures:
+                known = await self.list_topics(timeout_s=timeout_s)
+                raise UnknownTopicOrPartition(did_you_mean("topic", name, known), topic=name) from error
+        await self._until_everywhere(name, deadline_s, is_there=False)
+        self.cluster.metadata.forget_topics((name,))
+
+    async def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
+        """The names of all topics, sorted; Raylog's own only with `internal`."""
+        await self.cluster.refresh(None, timeout_s=timeout_s)
+        return sorted(one.name for one in self.cluster.metadata.topics.values() if internal or not one.internal)
+
+    async def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
+        """One topic as it is now. Raises UnknownTopicOrPartition that names the nearest."""
+        return (await self.describe_topics([name], timeout_s=timeout_s))[name]
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
+    ) -> dict[str, TopicDescription]:
+        """Topics as they are now, by name; all of the users' when none is named."""
+        if names is None:
+            names = await self.list_topics(timeout_s=timeout_s)
+        wanted = list(names)
+        await self.cluster.refresh(wanted, timeout_s=timeout_s)
+        return {name: describe_topic(await self.cluster.topic(name, timeout_s=timeout_s)) for name in wanted}
+
+    async def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Set configuration keys of a topic, and give others their defaults back.
+
+        Raises InvalidConfig that names the nearest key, UnknownTopicOrPartition.
+        """
+        request = AlterTopicConfigRequest(name, set or {}, list(delete))
+        await self.cluster.call_broker(ALTER_TOPIC_CONFIG, request, timeout_s=timeout_s)
+
+    async def create_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """Give a topic more partitions, `total` in all, and wait until each has a leader that every broker knows of.
+
+        Records stay where they are; keys may go to other partitions from then on. `assignment` names the brokers of
+        each new partition. Raises InvalidPartitions unless there are fewer now, UnknownTopicOrPartition,
+        InvalidReplicationFactor, InvalidRequest.
+        """
+        deadline_s = self._now_s() + timeout_s
+        failures: list[RaylogError] = []
+        request = CreatePartitionsRequest(name, total, assignment)
+        try:
+            await self.cluster.call_broker(CREATE_PARTITIONS, request, timeout_s=timeout_s, failures=failures)
+        except InvalidPartitions:
+            if not failures or len((await self.describe_topic(name, timeout_s=timeout_s)).partitions) != total:
+                raise
+            # Our own first attempt added them before its answer was lost.
+        await self._until_everywhere(name, deadline_s, is_there=True, at_least=total)
+        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+
+    async def delete_records(
+        self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below an offset of each (topic, partition); -1 = all that are committed.
+
+        Returns the new low watermarks: below them no replica that runs holds anything, and no later leader will. A
+        consumer positioned below starts again as its `auto_offset_reset` says. Raises OffsetOutOfRange that names the
+        range, UnknownTopicOrPartition; RequestTimedOut when a replica has not followed in time, with the low watermark
+        in its `details`: the deletion goes on then. When several fail, the first error is raised after all have ended.
+        """
+        wanted = {TopicPartition(*where): offset for where, offset in before.items()}
+        answers = await asyncio.gather(
+            *(self._delete_records(where, offset, timeout_s) for where, offset in wanted.items()),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {where: answer for where, answer in zip(wanted, answers, strict=True) if isinstance(answer, int)}
+
+    async def _delete_records(self, where: TopicPartition, before: int, timeout_s: float) -> int:
+        # The leader gives up first, because only it can tell who keeps it waiting.
+        leader_ms = max(1, int(timeout_s * 1000 - min(500.0, timeout_s * 100)))
+
+        def request(topic_id: str, number: int, epoch: int) -> DeleteRecordsRequest:
+            return DeleteRecordsRequest(topic_id, number, epoch, before, leader_ms)
+
+        reply, _ = await self.cluster.call_leader(*where, DELETE_RECORDS, request, timeout_s=timeout_s)
+        return reply.low_watermark
+
+    # Leaders and brokers
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Have the preferred replica lead each of the partitions; None = all that another one leads.
+
+        `unclean=True` instead gives partitions without a leader one at any price: acknowledged records may be lost.
+        They have to be named. Returns for each partition None, or why nothing was changed: ElectionNotNeeded,
+        PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition, InvalidRequest.
+        """
+        named = None if partitions is None else [ElectedPartition(topic, number) for topic, number in partitions]
+        request = ElectLeadersRequest(named, unclean)
+        results = await self.cluster.call_broker(ELECT_LEADERS, request, timeout_s=timeout_s)
+        return {
+            TopicPartition(row.topic, row.partition): from_code(row.error_code, row.error_message)
+            if row.error_code
+            else None
+            for row in results
+        }
+
+    async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """Have a broker give its leaders away and leave every ISR that has other members.
+
+        Its processes go on: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them afterwards.
+        Raises StopRefused, which names the partitions that would have no leader or refuse writes with `acks=all`
+        (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown broker.
+        """
+        reply = await self.cluster.call_broker(STOP_BROKER, StopBrokerRequest(broker, force), timeout_s=timeout_s)
+        return StoppedBroker(broker, reply.leaders_moved, tuple(reply.leaderless), tuple(reply.below_min_isr))
+
+    async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """Let a broker that was stopped take part again; `raylog start --broker` also starts its processes.
+
+        Raises InvalidRequest for an unknown broker.
+        """
+        await self.cluster.call_broker(RESUME_BROKER, ResumeBrokerRequest(broker), timeout_s=timeout_s)
+
+    # The cluster
+
+    async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
+        """The cluster as its controller sees it."""
+        request = DescribeClusterRequest()
+        return describe_cluster(await self.cluster.call_broker(DESCRIBE_CLUSTER, request, timeout_s=timeout_s))
+
+    # Inside
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool, at_least: int = 1) -> None:
+        """Wait until every live broker knows all leaders of a topic, or has forgotten it."""
+        late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
+        while True:
+            left_s = deadline_s - self._now_s()
+            if left_s <= 0:
+                raise late
+            await self.cluster.refresh((name,), timeout_s=left_s)
+            waiting = 0
+            for broker in list(self.cluster.metadata.brokers.values()):
+                try:
+                    connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
+                    reply, _ = await call(connection, METADATA, MetadataRequest([name]), timeout_s=min(left_s, 5.0))
+                except RaylogError as error:  # a broker that dies meanwhile is none to wait for
+                    late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
+                    continue
+                topic = reply.topics[0]
+                count, led = len(topic.partitions), sum(bool(row.leader_port) for row in topic.partitions)
+                whole = not topic.error_code and count >= at_least and led == count
+                if is_there and not whole:
+                    late = LeaderNotAvailable(
+                        f"Topic {name!r} was created, but as far as broker {broker.broker} knows only {led} of its "
+                        f"{max(count, at_least)} partitions have a leader yet; see `raylog status`."
+                    )
+                    waiting += 1
+                elif not is_there and not topic.error_code:
+                    waiting += 1
+            if not waiting:
+                await self.cluster.refresh((name,), timeout_s=max(0.1, deadline_s - self._now_s()))
+                return
+            await asyncio.sleep(POLL_S)
+
+
+class Admin(Moving, Features, Groups):
+    """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
+
+    _twin: AsyncAdmin
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
+        self._twin = AsyncAdmin(config, **keywords)
+        self.config = self._twin.config
+        self._runtime = runtime.shared()
+        self._runtime.run(self._twin.start())
+        self._is_closed = False
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """See `AsyncAdmin.create_topic`."""
+        return self._run(
+            lambda: self._twin.create_topic(name, partitions, replication_factor, config, assignment, timeout_s)
+        )
+
+    def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.delete_topic`."""
+        self._run(lambda: self._twin.delete_topic(name, timeout_s))
+
+    def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
+        """See `AsyncAdmin.list_topics`."""
+        return self._run(lambda: self._twin.list_topics(internal=internal, timeout_s=timeout_s))
+
+    def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
+        """See `AsyncAdmin.describe_topic`."""
+        return self._run(lambda: self._twin.describe_topic(name, timeout_s=timeout_s))
+
+    def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
+    ) -> dict[str, TopicDescription]:
+        """See `AsyncAdmin.describe_topics`."""
+        return self._run(lambda: self._twin.describe_topics(names, timeout_s=timeout_s))
+
+    def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        timeout_s: float = 30.0,
+    ) -> None:
+        """See `AsyncAdmin.alter_topic_config`."""
+        self._run(lambda: self._twin.alter_topic_config(name, set, delete, timeout_s))
+
+    def create_partitions(
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        timeout_s: float = 30.0,
+    ) -> TopicDescription:
+        """See `AsyncAdmin.create_partitions`."""
+        return self._run(lambda: self._twin.create_partitions(name, total, assignment, timeout_s))
+
+    def delete_records(
+        self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """See `AsyncAdmin.delete_records`."""
+        return self._run(lambda: self._twin.delete_records(before, timeout_s))
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """See `AsyncAdmin.elect_leaders`."""
+        return self._run(lambda: self._twin.elect_leaders(partitions, unclean=unclean, timeout_s=timeout_s))
+
+    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """See `AsyncAdmin.stop_broker`."""
+        return self._run(lambda: self._twin.stop_broker(broker, force=force, timeout_s=timeout_s))
+
+    def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.resume_broker`."""
+        self._run(lambda: self._twin.resume_broker(broker, timeout_s=timeout_s))
+
+    def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
+        """See `AsyncAdmin.describe_cluster`."""
+        return self._run(lambda: self._twin.describe_cluster(timeout_s=timeout_s))
+
+    def close(self) -> None:
+        """Close the connections. Closing again does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._runtime.thread.is_alive():  # not in a forked child
+                self._runtime.run(self._twin.stop(), 10.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._is_closed and self._runtime.thread.is_alive():
+            self._is_closed = True
+            warnings.warn(f"{self!r} was not closed.", ResourceWarning, stacklevel=2, source=self)
+            asyncio.run_coroutine_threadsafe(self._twin.stop(), self._runtime.loop)
+
+    def __repr__(self) -> str:
+        return f"<Admin {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        if self._is_closed:
+            raise ClientClosed("This Admin was closed; make a new one.")
+        return self._runtime.run(work())

@@ -1,0 +1,126 @@
+"""What Admin tells of a cluster, its topics and its groups: plain frozen values. Touches nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from raylog.client.cluster.metadata import BrokerInfo, PartitionInfo, TopicInfo
+from raylog.core.ids import TopicPartition
+from raylog.protocol.admin import DescribeClusterReply
+
+__all__ = [
+    "BrokerInfo",
+    "ClusterDescription",
+    "GroupDescription",
+    "GroupListing",
+    "MemberDescription",
+    "PartitionInfo",
+    "StoppedBroker",
+    "TopicDescription",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic. `config` holds the keys that were set for it; the others have their defaults."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    config: dict[str, Any]
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of each partition."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster as its controller sees it. `details` is the whole answer, for display.
+
+    `stopped_brokers` were stopped on purpose; those of them that run no process are in `offline_brokers` too.
+    """
+
+    cluster_id: str
+    controller_epoch: int
+    brokers: tuple[BrokerInfo, ...]
+    offline_brokers: tuple[BrokerInfo, ...]
+    details: dict[str, Any] = field(default_factory=dict)
+    stopped_brokers: tuple[BrokerInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedBroker:
+    """What it took to stop a broker: how many leaders moved, and what is not as before until it is back.
+
+    `leaderless` partitions have no leader, those in `below_minimum` refuse writes with `acks=all`; both are empty
+    unless the stop was forced.
+    """
+
+    broker: int
+    leaders_moved: int
+    leaderless: tuple[str, ...] = ()
+    below_minimum: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group in a list."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member of a group; `assignment` is what its leader gave it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group, its members and its committed offsets."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str | None
+    generation: int
+    leader: str | None
+    members: tuple[MemberDescription, ...]
+    offsets: dict[TopicPartition, int]
+
+
+def describe_topic(info: TopicInfo) -> TopicDescription:
+    """A topic's metadata as users see it."""
+    return TopicDescription(info.name, info.topic_id, info.internal, info.partitions, dict(info.config))
+
+
+def describe_cluster(reply: DescribeClusterReply) -> ClusterDescription:
+    """The controller's answer as users see it."""
+    online: list[BrokerInfo] = []
+    offline: list[BrokerInfo] = []
+    stopped: list[BrokerInfo] = []
+    for row in reply.brokers:
+        broker = BrokerInfo(row.broker, row.host, row.port, row.node_id)
+        (online if row.online else offline).append(broker)
+        if row.stopped:
+            stopped.append(broker)
+    return ClusterDescription(
+        reply.cluster_id,
+        reply.controller_epoch,
+        tuple(online),
+        tuple(offline),
+        msgspec.to_builtins(reply),
+        tuple(stopped),
+    )

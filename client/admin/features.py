@@ -1,0 +1,70 @@
+"""The cluster's feature level: what it may use while releases are mixed. Part of `Admin` and `AsyncAdmin`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.protocol.admin import (
+    DESCRIBE_CLUSTER,
+    RAISE_FEATURE_LEVEL,
+    DescribeClusterRequest,
+    RaiseFeatureLevelRequest,
+)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDescription:
+    """What the cluster may use, and what its brokers know."""
+
+    level: int
+    """The cluster's feature level."""
+    brokers: dict[int, tuple[int, int]]
+    """The lowest and the highest level that each broker's release knows."""
+
+
+class AsyncFeatures:
+    """What `AsyncAdmin` knows about feature levels."""
+
+    cluster: ClusterClient
+
+    async def describe_features(self, *, timeout_s: float = 30.0) -> FeatureDescription:
+        """The cluster's feature level, and the levels that each broker's release knows.
+
+        A controller of a release without levels tells none: everything is at level 1 then.
+        """
+        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
+        known = {row.broker: (row.feature_levels[0], row.feature_levels[1]) for row in reply.brokers}
+        return FeatureDescription(reply.feature_level, known)
+
+    async def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
+        """Let the cluster use what a newer release brings; the level now, and the one before.
+
+        None = the highest that every broker knows. It cannot be taken back. Raises UnsupportedVersion, which names the
+        brokers that do not know the level.
+        """
+        wanted = -1 if level is None else level
+        asked = RaiseFeatureLevelRequest(wanted)
+        reply = await self.cluster.call_broker(RAISE_FEATURE_LEVEL, asked, timeout_s=timeout_s)
+        return reply.level, reply.previous_level
+
+
+class Features:
+    """What `Admin` knows about feature levels."""
+
+    _twin: AsyncFeatures
+
+    def describe_features(self, *, timeout_s: float = 30.0) -> FeatureDescription:
+        """See `AsyncAdmin.describe_features`."""
+        return self._run(lambda: self._twin.describe_features(timeout_s=timeout_s))
+
+    def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
+        """See `AsyncAdmin.raise_feature_level`."""
+        return self._run(lambda: self._twin.raise_feature_level(level, timeout_s=timeout_s))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        raise NotImplementedError  # Admin's own

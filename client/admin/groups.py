@@ -1,0 +1,161 @@
+"""Groups from a client's side: listing, describing and deleting them, and their lag.
+
+The halves of `AsyncAdmin` and `Admin` that concern groups. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription
+from raylog.client.admin.lag import PartitionLag, partition_lags
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.core.errors import UnknownTopicOrPartition
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import (
+    DELETE_GROUP,
+    DESCRIBE_GROUP,
+    LIST_GROUPS,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    DeleteGroupRequest,
+    DescribedMember,
+    DescribeGroupRequest,
+    ListGroupsRequest,
+    OffsetDeleteRequest,
+    OffsetFetchPartition,
+    OffsetFetchRequest,
+)
+
+Result = TypeVar("Result")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class AsyncGroups:
+    """What `AsyncAdmin` knows about groups."""
+
+    cluster: ClusterClient
+
+    async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
+        """All groups, sorted by name. Asks every coordinator, and starts those that sleep."""
+        try:
+            topic = await self.cluster.topic(OFFSETS_TOPIC, timeout_s=min(timeout_s, 0.05))
+        except UnknownTopicOrPartition:
+            return []  # nobody has committed or joined anything yet
+        found: set[tuple[str, str, str]] = set()
+        for key in keys_of_each_coordinator(len(topic.partitions)):
+            rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=timeout_s)
+            found.update((row.group_id, row.protocol_type, row.state) for row in rows)
+        return [GroupListing(*row) for row in sorted(found)]
+
+    async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
+        """One group with members and committed offsets. Raises GroupIdNotFound."""
+        request = DescribeGroupRequest(group_id)
+        found = await self.cluster.call_coordinator(group_id, DESCRIBE_GROUP, request, timeout_s=timeout_s)
+        return GroupDescription(
+            found.group,
+            found.state,
+            found.protocol_type,
+            found.protocol,
+            found.generation,
+            found.leader,
+            tuple(_member(row) for row in found.members),
+            {
+                TopicPartition(row.topic, row.partition): row.committed_offset
+                for row in found.offsets
+                if row.committed_offset >= 0
+            },
+        )
+
+    async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
+        """Delete a group without members, and its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
+        await self.cluster.call_coordinator(group_id, DELETE_GROUP, DeleteGroupRequest(group_id), timeout_s=timeout_s)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0
+    ) -> None:
+        """Delete the offsets that a group without members has committed for these (topic, partition).
+
+        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup.
+        """
+        named = set(partitions)
+        wanted = OffsetFetchRequest(group_id, None)
+        held = await self.cluster.call_coordinator(group_id, OFFSET_FETCH, wanted, timeout_s=timeout_s)
+        rows = [
+            OffsetFetchPartition(row.topic_id, row.topic, row.partition)
+            for row in held
+            if (row.topic, row.partition) in named
+        ]
+        request = OffsetDeleteRequest(group_id, rows)
+        await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=timeout_s)
+
+    async def group_lag(
+        self, group: str | GroupDescription, *, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, PartitionLag]:
+        """How far a group is behind in each partition that it has committed or is reading, in records and in seconds.
+
+        A partition that cannot be asked has its error in the answer. Raises GroupIdNotFound.
+        """
+        found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
+        committed: dict[TopicPartition, int | None] = dict.fromkeys(
+            each for member in found.members for each in member.assignment
+        )
+        committed.update(found.offsets)
+        return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=timeout_s)
+
+
+class Groups:
+    """What `Admin` knows about groups."""
+
+    _twin: AsyncGroups
+
+    def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
+        """See `AsyncAdmin.list_groups`."""
+        return self._run(lambda: self._twin.list_groups(timeout_s=timeout_s))
+
+    def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
+        """See `AsyncAdmin.describe_group`."""
+        return self._run(lambda: self._twin.describe_group(group_id, timeout_s=timeout_s))
+
+    def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.delete_group`."""
+        self._run(lambda: self._twin.delete_group(group_id, timeout_s))
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0) -> None:
+        """See `AsyncAdmin.delete_offsets`."""
+        self._run(lambda: self._twin.delete_offsets(group_id, partitions, timeout_s=timeout_s))
+
+    def group_lag(
+        self, group: str | GroupDescription, *, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, PartitionLag]:
+        """See `AsyncAdmin.group_lag`."""
+        return self._run(lambda: self._twin.group_lag(group, timeout_s=timeout_s))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        raise NotImplementedError  # the admin's own
+
+
+def keys_of_each_coordinator(partitions: int) -> list[str]:
+    """One group name for each partition of the offsets topic that hashes to it, as brokers hash (CRC-32)."""
+    keys: dict[int, str] = {}
+    number = 0
+    while len(keys) < partitions:
+        keys.setdefault(zlib.crc32(str(number).encode()) % partitions, str(number))
+        number += 1
+    return [keys[index] for index in range(partitions)]
+
+
+def _member(row: DescribedMember) -> MemberDescription:
+    raw = row.assignment
+    try:
+        assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
+    except (ValueError, TypeError):
+        assigned = ()  # of another kind of client, and known to its members only
+    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned))

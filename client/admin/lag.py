@@ -1,0 +1,124 @@
+"""How far behind a group is: in records, and in seconds since the oldest record that it has not read was made.
+
+Behind `Admin.group_lag` and `raylog group describe`. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import as_raylog_error
+from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
+from raylog.core.ids import LATEST, TopicPartition
+from raylog.protocol.replica import FETCH, FetchRequest
+from raylog.rpc.framing import Buffer
+from raylog.storage.batch.records import TIMESTAMP_TYPE_BIT, iter_headers, open_batch
+
+AT_ONCE: Final = 64
+"""So many partitions are asked at the same time: each answer with a time may hold a whole batch."""
+READ_UNCOMMITTED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition.
+
+    `records` = max(0, `end` - `committed`). `seconds` is the age of the record at the committed offset, or of the first
+    that is left where retention has removed it: 0 without a lag, never negative. Where something is not known it is
+    None, and `error` says why; `records` is None, too, where nothing was committed.
+    """
+
+    committed: int | None
+    end: int | None = None
+    records: int | None = None
+    seconds: float | None = None
+    error: RaylogError | None = None
+
+
+async def partition_lags(
+    cluster: ClusterClient, committed: Mapping[TopicPartition, int | None], *, now_ms: int, timeout_s: float
+) -> dict[TopicPartition, PartitionLag]:
+    """The lag in each partition behind its committed offset (None: nothing was committed).
+
+    Asks each leader for its high watermark, and for one batch where there is a lag. A partition that cannot be asked
+    within `timeout_s` has its error in the answer; nothing is raised.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(partition: TopicPartition, offset: int | None) -> PartitionLag:
+        try:
+            async with asyncio.timeout(timeout_s), gate:
+                return await _lag(cluster, partition, offset, now_ms, timeout_s)
+        except (RaylogError, TimeoutError) as failure:
+            return PartitionLag(offset, error=as_raylog_error(failure))
+
+    partitions = list(committed)
+    found = await asyncio.gather(*(ask(each, committed[each]) for each in partitions))
+    return dict(zip(partitions, found, strict=True))
+
+
+async def _lag(
+    cluster: ClusterClient, partition: TopicPartition, offset: int | None, now_ms: int, timeout_s: float
+) -> PartitionLag:
+    end = (await cluster.list_offset(partition, LATEST, timeout_s=timeout_s)).offset
+    if offset is None:
+        return PartitionLag(None, end)
+    records = max(0, end - offset)
+    if not records:
+        return PartitionLag(offset, end, 0, 0.0)
+    try:
+        made_ms = await _made_ms(cluster, partition, offset, timeout_s)
+    except RaylogError as error:
+        return PartitionLag(offset, end, records, error=error)
+    return PartitionLag(offset, end, records, None if made_ms is None else max(0, now_ms - made_ms) / 1000)
+
+
+async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> int | None:
+    """The timestamp of the first record at or behind an offset; None when there is none, or only markers."""
+    try:
+        batch = await _one_batch(cluster, partition, offset, timeout_s)
+    except OffsetOutOfRange as error:
+        start = error.details.get("start")
+        if not isinstance(start, int) or start <= offset:
+            raise
+        offset = start  # retention was faster than the group
+        batch = await _one_batch(cluster, partition, offset, timeout_s)
+    try:
+        return timestamp_at(batch, offset)
+    except RaylogError as error:
+        raise UnknownServerError(f"The batch at offset {offset} of {partition} cannot be read: {error}") from error
+
+
+async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> memoryview:
+    """A fetch of at least one batch, which is as much as a leader gives for one byte, and without waiting."""
+
+    def request(topic_id: str, number: int, epoch: int) -> FetchRequest:
+        return FetchRequest(topic_id, number, epoch, offset, 1, 0, 0, READ_UNCOMMITTED)
+
+    _, payload = await cluster.call_leader(*partition, FETCH, request, timeout_s=timeout_s)
+    return payload
+
+
+def timestamp_at(batches: Buffer, offset: int) -> int | None:
+    """The timestamp (ms) of the first record at or behind an offset, opening a batch only if it has several times.
+
+    None when no record is there. Raises RaylogError for a batch that cannot be read. Pure.
+    """
+    for place, header in iter_headers(batches):
+        if header.is_control or header.next_offset <= offset:
+            continue
+        if header.attributes & TIMESTAMP_TYPE_BIT:
+            return header.max_timestamp
+        is_first = offset <= header.base_offset and header.record_count == header.last_offset_delta + 1
+        if is_first or header.record_count == 1:
+            return header.base_timestamp
+        opened = open_batch(batches, place, header)
+        at = bisect_left(opened.offsets, offset)
+        if at < opened.rows:
+            return opened.timestamps()[at]
+    return None

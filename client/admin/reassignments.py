@@ -1,0 +1,223 @@
+"""Partitions on the move, from a client's side: growing topics, reassigning replicas, planning a balance.
+
+The halves of `AsyncAdmin` and `Admin` that concern where partitions lie. May touch: the network, by `ClusterClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from raylog.client.admin.balance import Move, plan_balance
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.connections import call
+from raylog.core.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
+from raylog.core.ids import BrokerId, TopicPartition
+from raylog.protocol.admin import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    DESCRIBE_CLUSTER,
+    LIST_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsRequest,
+    DescribeClusterRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+)
+from raylog.protocol.replica import REPLICA_STATUS, ReplicaStatusRequest
+
+__all__ = ["AsyncMoving", "Move", "Moving", "PartitionReassignment"]
+
+Result = TypeVar("Result")
+Wanted = Mapping[tuple[str, int], Sequence[int] | None]
+"""For each (topic, partition) its brokers, preferred leader in front; None = cancel what is under way."""
+
+ASK_TIMEOUT_S = 2.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """One partition on the move. `replicas` are the target and, behind it, those that will go (`removing`).
+
+    `sizes` has the bytes that the leader and each replica in `adding` hold, where they could be asked.
+    """
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas there will be."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def progress(self) -> float | None:
+        """How much of what the slowest new replica needs it has, from 0 to 1; None = not known."""
+        waiting = [broker for broker in self.adding if broker not in self.isr]
+        whole = self.sizes.get(self.leader)
+        if not waiting:
+            return 1.0
+        if whole is None:
+            return None
+        return min(1.0, min(self.sizes.get(broker, 0) for broker in waiting) / whole) if whole else 1.0
+
+
+class AsyncMoving:
+    """What `AsyncAdmin` knows about moving partitions."""
+
+    cluster: ClusterClient
+
+    async def alter_partition_reassignments(
+        self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
+    ) -> None:
+        """Begin to move partitions to other brokers, and cancel moves (None): all of it, or nothing with an error.
+
+        Returns when the moves have begun; `list_partition_reassignments` and `wait_for_reassignments` tell how they go.
+        `throttle`: bytes per second that each broker fetches for the replicas it gets, kept as the cluster's
+        `follower.replication.throttled.rate`; None leaves the present one. A second target replaces the first.
+        Raises UnknownTopicOrPartition, InvalidReplicaAssignment (unknown or repeated brokers, none at all, fewer than
+        `min.insync.replicas`), NoReassignmentInProgress.
+        """
+        changes = [
+            ReassignablePartition(topic, partition, brokers) for (topic, partition), brokers in reassignments.items()
+        ]
+        failures: list[RaylogError] = []
+        try:
+            await self.cluster.call_broker(
+                ALTER_PARTITION_REASSIGNMENTS,
+                AlterPartitionReassignmentsRequest(changes, throttle),
+                timeout_s=timeout_s,
+                failures=failures,
+            )
+        except NoReassignmentInProgress:
+            if not failures:
+                raise
+            # Our own first attempt may have cancelled it before its answer was lost.
+
+    async def list_partition_reassignments(
+        self, *, sizes: bool = False, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions on the move. With `sizes` their leaders and new replicas are asked how much they hold."""
+        asked = ListPartitionReassignmentsRequest()
+        rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, asked, timeout_s=timeout_s)
+        found = {}
+        for row in rows:
+            partition = TopicPartition(row.topic, row.partition)
+            found[partition] = PartitionReassignment(
+                partition,
+                tuple(row.replicas),
+                tuple(row.adding_replicas),
+                tuple(row.removing_replicas),
+                tuple(row.isr),
+                row.leader,
+            )
+        if sizes and found:
+            await self.cluster.refresh({partition.topic for partition in found}, timeout_s=timeout_s)
+            wanted = [(partition, broker) for partition, one in found.items() for broker in (one.leader, *one.adding)]
+            for (partition, broker), size in (await self._sizes(wanted)).items():
+                found[partition].sizes[broker] = size
+        return found
+
+    async def wait_for_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_s: float = 600.0
+    ) -> None:
+        """Wait until none of these partitions (None: none at all) is on the move; raises RequestTimedOut."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        named = None if partitions is None else {TopicPartition(topic, number) for topic, number in partitions}
+        while True:
+            left_s = max(0.1, deadline_s - asyncio.get_running_loop().time())
+            moving = set(await self.list_partition_reassignments(timeout_s=left_s))
+            moving = moving if named is None else moving & named
+            if not moving:
+                return
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise RequestTimedOut(
+                    f"{len(moving)} partitions are still on the move after {timeout_s:g} s, {min(moving)} among them; "
+                    "they go on. Look with `raylog topic reassign --list`."
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def plan_balance(self, *, sizes: bool = True, timeout_s: float = 30.0) -> list[Move]:
+        """What to move so that replicas and leaders are spread evenly over brokers and nodes; nothing is changed.
+
+        Give `{move.partition: move.after for move in plan}` to `alter_partition_reassignments`. Partitions that are on
+        the move count where they go; brokers that are offline or stopped keep what they have and get nothing.
+        """
+        await self.cluster.refresh(None, timeout_s=timeout_s)
+        metadata = self.cluster.metadata
+        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
+        nodes = {
+            BrokerId(broker.broker): broker.node_id for broker in reply.brokers if broker.online and not broker.stopped
+        }
+        moving = await self.list_partition_reassignments(timeout_s=timeout_s)
+        layout: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        leaders: list[tuple[TopicPartition, int]] = []
+        for topic in metadata.topics.values():
+            for info in topic.partitions:
+                partition = TopicPartition(topic.name, info.partition)
+                under_way = moving.get(partition)
+                row = info.replicas if under_way is None else under_way.target
+                layout[partition] = tuple(BrokerId(broker) for broker in row)
+                leaders.append((partition, info.leader))
+        known = await self._sizes(leaders) if sizes else {}
+        return plan_balance(layout, nodes, {partition: size for (partition, _), size in known.items()})
+
+    async def _sizes(self, wanted: Sequence[tuple[TopicPartition, int]]) -> dict[tuple[TopicPartition, int], int]:
+        """Ask replicas how many bytes they hold; those that do not answer are left out."""
+        limit = asyncio.Semaphore(32)
+
+        async def ask(partition: TopicPartition, broker: int) -> int | None:
+            info = self.cluster.metadata.partition(partition.topic, partition.partition)
+            places = () if info is None else info.places
+            endpoint = next(((host, port) for number, host, port in places if number == broker and port), None)
+            if endpoint is None:
+                return None
+            try:
+                async with limit:
+                    connection = await self.cluster.connection(endpoint, ASK_TIMEOUT_S)
+                    status, _ = await call(connection, REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=ASK_TIMEOUT_S)
+            except (RaylogError, OSError):
+                return None  # it is starting, or on its way out
+            return status.size_bytes
+
+        answers = await asyncio.gather(*(ask(partition, broker) for partition, broker in wanted))
+        return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}
+
+
+class Moving:
+    """What `Admin` knows about moving partitions."""
+
+    _twin: AsyncMoving
+
+    def alter_partition_reassignments(
+        self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
+    ) -> None:
+        """See `AsyncAdmin.alter_partition_reassignments`."""
+        self._run(
+            lambda: self._twin.alter_partition_reassignments(reassignments, throttle=throttle, timeout_s=timeout_s)
+        )
+
+    def list_partition_reassignments(
+        self, *, sizes: bool = False, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """See `AsyncAdmin.list_partition_reassignments`."""
+        return self._run(lambda: self._twin.list_partition_reassignments(sizes=sizes, timeout_s=timeout_s))
+
+    def wait_for_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_s: float = 600.0
+    ) -> None:
+        """See `AsyncAdmin.wait_for_reassignments`."""
+        self._run(lambda: self._twin.wait_for_reassignments(partitions, timeout_s=timeout_s))
+
+    def plan_balance(self, *, sizes: bool = True, timeout_s: float = 30.0) -> list[Move]:
+        """See `AsyncAdmin.plan_balance`."""
+        return self._run(lambda: self._twin.plan_balance(sizes=sizes, timeout_s=timeout_s))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        raise NotImplementedError  # Admin's own

@@ -1,0 +1,393 @@
+"""`ClusterClient`: one client's view of the cluster, and calls to whoever is responsible at the moment.
+
+Producer, Consumer and Admin each own one. Calls are repeated by the errors' flags (`retriable`, `refresh_metadata`),
+with pauses, inside the caller's deadline; leaders and coordinators are looked up again on the way. Everything here
+belongs to one event loop. May touch: the network, the clock, and Ray through `discovery`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+
+from raylog.client.cluster.connections import ConnectionPool, call
+from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
+from raylog.client.config import ClientConfig
+from raylog.core.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    CoordinatorLoadInProgress,
+    LeaderNotAvailable,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
+from raylog.protocol.method import Method, ReplyT, RequestT
+from raylog.protocol.replica import LIST_OFFSETS, ListOffsetsReply, ListOffsetsRequest
+from raylog.rpc import Connection
+from raylog.rpc.host.malloc import keep_freed_memory
+
+BROKER_ATTEMPT_TIMEOUT_S = 5.0
+"""A broker that cannot be connected to within this is left for the next one, while the caller's deadline lasts."""
+METADATA_CONNECT_S = 2.0
+METADATA_ANSWER_S = 1.0
+KEPT_BYTES = 16 << 20
+"""Less than `buffer_memory` and what a consumer fetches ahead."""
+_PATIENT = (BROKER_ATTEMPT_TIMEOUT_S, float("inf"))
+NEW_TOPIC_GRACE_S = 1.0
+"""How long a topic may be unknown to a broker after another broker has said that it was created."""
+SUSPECT_S = 1.0
+"""A leader that owes an answer for so long may be none any more: it hangs, or its machine is gone. Then metadata is
+asked, at most this often, long before the request's own deadline."""
+TopicsListener = Callable[[set[str]], None]
+
+
+class ClusterClient:
+    """Metadata, connections and calls. `start()` before use, `close()` at the end.
+
+    All `timeout_s` are whole deadlines in seconds, repetitions included; after them the last error is raised.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.metadata = MetadataCache()
+        self.address: ClusterAddress | None = None
+        self._pool: ConnectionPool | None = None
+        self._coordinators: dict[str, Endpoint] = {}
+        self._wanted: set[str] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshing_topics: frozenset[str] | None = frozenset()
+        self._listeners: list[TopicsListener] = []
+        self._informant: Endpoint | None = None
+        self._doubted: Endpoint | None = None
+        self._periodic: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._random = random.Random()  # spreads load, guards nothing
+
+    # Life
+
+    async def start(self, timeout_s: float = 30.0) -> None:
+        """Find the cluster and its brokers. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        deadline_s = self._now_s() + timeout_s
+        keep_freed_memory(KEPT_BYTES)
+        self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=timeout_s)
+        self._pool = ConnectionPool(self.address.secret)
+        await self.refresh((), timeout_s=max(0.1, deadline_s - self._now_s()))
+        self._periodic = asyncio.ensure_future(self._refresh_with_age())
+
+    async def close(self) -> None:
+        """Close all connections. Calls that wait end with ClientClosed or ConnectionFailed."""
+        self._is_closed = True
+        tasks = [task for task in (self._periodic, self._refreshing) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+        if self._pool is not None:
+            await self._pool.close()
+
+    def on_topics_changed(self, listener: TopicsListener) -> None:
+        """Have `listener` called, on the loop, with the names of topics whose metadata has changed."""
+        self._listeners.append(listener)
+
+    # Metadata
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """Include these topics in every refresh from here on."""
+        self._wanted.update(topics)
+
+    def unwatch(self, topics: Iterable[str]) -> None:
+        """Leave these topics out of refreshes from here on."""
+        self._wanted.difference_update(topics)
+
+    async def refresh(self, topics: Iterable[str] | None = (), *, timeout_s: float | None = None) -> None:
+        """Fetch metadata of the watched topics and of `topics` (None: of all there are) from any broker.
+
+        One fetch at a time: who asks while one is under way that covers the topics waits for that one.
+        Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
+        """
+        limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+        deadline_s = self._now_s() + limit_s
+        asked = None if topics is None else frozenset(topics)
+        while (running := self._refreshing) is not None and not running.done():
+            covered = self._refreshing_topics is None or (asked is not None and asked <= self._refreshing_topics)
+            await self._wait_for(running, deadline_s, raise_its_error=covered)
+            if covered:
+                return
+        self._refreshing_topics = None if asked is None else asked | self._wanted
+        task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline_s))
+        task.add_done_callback(_mark_seen)
+        self._refreshing = task
+        await self._wait_for(task, deadline_s, raise_its_error=True)
+
+    async def topic(self, name: str, *, timeout_s: float) -> TopicInfo:
+        """The topic's metadata, fetched if not known. Raises UnknownTopicOrPartition that names the nearest topic.
+
+        A topic created a moment ago may be unknown to some brokers yet, so the error comes after a second at most.
+        """
+        found = self.metadata.topic(name)
+        deadline_s = self._now_s() + timeout_s
+        unknown_s = self._now_s() + min(timeout_s / 2, NEW_TOPIC_GRACE_S)  # the rest is for finding the nearest name
+        backoff = self._backoff()
+        while found is None:
+            await self.refresh((name,), timeout_s=max(0.001, deadline_s - self._now_s()))
+            found = self.metadata.topic(name)
+            if found is None and self._now_s() >= unknown_s:
+                await self.refresh(None, timeout_s=max(0.1, deadline_s - self._now_s()))
+                found = self.metadata.topic(name)
+                if found is None:
+                    known = [one.name for one in self.metadata.topics.values() if not one.internal]
+                    raise UnknownTopicOrPartition(did_you_mean("topic", name, known), topic=name)
+            elif found is None:
+                await asyncio.sleep(min(backoff.next_s(), max(0.0, unknown_s - self._now_s())))
+        return found
+
+    # Connections
+
+    async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
+        """The connection with this endpoint, made if need be. Raises ConnectionFailed, AuthenticationFailed."""
+        return await self._started_pool().get(endpoint, timeout_s)
+
+    async def look_for_leader(self, topic: str) -> None:
+        """Fetch the topic's metadata because its leader keeps somebody waiting; errors are left to those who wait.
+
+        Asks another broker than the last time: one that is cut off from the controller does not know what it misses.
+        """
+        self._doubted = self._informant
+        try:
+            await self.refresh((topic,), timeout_s=self.config.request_timeout_ms / 1000)
+        except RaylogError:
+            pass  # the request that waits has a deadline of its own
+
+    def live_connection(self, endpoint: Endpoint | None) -> Connection | None:
+        """The connection with this endpoint if it is open now; for those who must not wait."""
+        return None if endpoint is None or self._pool is None else self._pool.live(endpoint)
+
+    async def leader(self, topic: str, partition: int, *, timeout_s: float) -> tuple[TopicInfo, PartitionInfo]:
+        """The topic and the partition with its leader, as known now, fetched if there is none.
+
+        Raises UnknownTopicOrPartition, LeaderNotAvailable; does not wait for an election.
+        """
+        info = await self.topic(topic, timeout_s=timeout_s)
+        if not 0 <= partition < len(info.partitions):
+            raise UnknownTopicOrPartition(
+                f"Topic {topic!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}.", topic=topic
+            )
+        if info.partitions[partition].endpoint is None:
+            await self.refresh((topic,), timeout_s=timeout_s)
+            info = self.metadata.topic(topic) or info
+        found = info.partitions[partition]
+        if found.endpoint is None:
+            raise LeaderNotAvailable(f"Partition {topic}-{partition} has no leader at the moment.")
+        return info, found
+
+    # Calls
+
+    async def call_broker(
+        self,
+        method: Method[RequestT, ReplyT],
+        request: RequestT,
+        *,
+        timeout_s: float,
+        failures: list[RaylogError] | None = None,
+    ) -> ReplyT:
+        """Call any broker, the next one if one cannot be reached, until `timeout_s` is over.
+
+        What made it try again is added to `failures`: after a lost answer the first attempt may have had its effect.
+        """
+        deadline_s = self._now_s() + timeout_s
+        backoff = self._backoff()
+        error: RaylogError = ConnectionFailed("No broker is known.")
+        while True:
+            for endpoint in self._broker_endpoints():
+                left_s = deadline_s - self._now_s()
+                if left_s <= 0:
+                    raise error
+                # While one broker hangs, another may answer. A broker answers for metadata from memory: whoever owes
+                # that is gone, with its machine perhaps, and nothing else would end the wait for it.
+                is_metadata = method.name == METADATA.name
+                limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if is_metadata else _PATIENT
+                connection: Connection | None = None
+                try:
+                    connection = await self.connection(endpoint, min(left_s, limits[0]))
+                    left_s = max(0.001, deadline_s - self._now_s())
+                    reply, _ = await call(connection, method, request, timeout_s=min(left_s, limits[1]))
+                    self._informant = endpoint if is_metadata else self._informant
+                    return reply
+                except RaylogError as failure:
+                    is_silent = isinstance(failure, RequestTimedOut) and not failure.is_remote
+                    if is_metadata and is_silent and connection is not None:
+                        connection.abort("a request for metadata was not answered in time")
+                    error = failure
+                    if not error.retriable or isinstance(error, UnknownTopicOrPartition):
+                        raise
+                    if failures is not None:
+                        failures.append(error)
+            await self._pause(backoff, deadline_s, error)
+            if self.address is not None and self.address.through_ray:
+                await self._find_again(deadline_s)
+
+    async def call_leader(
+        self,
+        topic: str,
+        partition: int,
+        method: Method[RequestT, ReplyT],
+        request: Callable[[str, int, int], RequestT],
+        *,
+        timeout_s: float,
+    ) -> tuple[ReplyT, memoryview]:
+        """Call the leader, again after retriable errors; the reply and its payload.
+
+        `request` makes the request of topic id, partition and leader epoch, as they are known at each attempt.
+        """
+        deadline_s = self._now_s() + timeout_s
+        backoff = self._backoff()
+        while True:
+            left_s = max(0.001, deadline_s - self._now_s())
+            try:
+                info, found = await self.leader(topic, partition, timeout_s=left_s)
+                assert found.endpoint is not None  # `leader` returns none without
+                connection = await self.connection(found.endpoint, left_s)
+                asked = request(info.topic_id, partition, found.leader_epoch)
+                return await call(connection, method, asked, timeout_s=max(0.001, deadline_s - self._now_s()))
+            except RaylogError as failure:
+                error = failure
+                # A topic that no broker knows stays unknown; a partition that a replica does not know has only moved.
+                if not error.retriable or "topic" in error.details:
+                    raise
+            await self._pause(backoff, deadline_s, error)
+            if error.refresh_metadata:
+                await self._refresh_quietly(topic, deadline_s)
+
+    async def list_offset(self, partition: tuple[str, int], timestamp_ms: int, *, timeout_s: float) -> ListOffsetsReply:
+        """The first offset at or after a time (ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP), by the leader."""
+
+        def request(topic_id: str, number: int, epoch: int) -> ListOffsetsRequest:
+            return ListOffsetsRequest(topic_id, number, epoch, timestamp_ms)
+
+        return (await self.call_leader(*partition, LIST_OFFSETS, request, timeout_s=timeout_s))[0]
+
+    async def coordinator(self, group: str, *, timeout_s: float) -> Endpoint:
+        """Where the group's coordinator is reached; waits while it is being started."""
+        known = self._coordinators.get(group)
+        if known is None:
+            asked = FindCoordinatorRequest("group", group)
+            found = await self.call_broker(FIND_COORDINATOR, asked, timeout_s=timeout_s)
+            known = self._coordinators[group] = (found.host, found.port)
+        return known
+
+    def forget_coordinator(self, group: str) -> None:
+        """Look the group's coordinator up again at the next call."""
+        self._coordinators.pop(group, None)
+
+    async def call_coordinator(
+        self, group: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
+    ) -> ReplyT:
+        """Call the group's coordinator; again when it has moved, cannot be reached or still reads its log.
+
+        Errors that are the member's own business (a rebalance, a lost generation) are raised at once.
+        """
+        deadline_s = self._now_s() + timeout_s
+        backoff = self._backoff()
+        while True:
+            left_s = max(0.001, deadline_s - self._now_s())
+            try:
+                connection = await self.connection(await self.coordinator(group, timeout_s=left_s), left_s)
+                timeout_s = max(0.001, deadline_s - self._now_s())
+                return (await call(connection, method, request, timeout_s=timeout_s))[0]
+            except RaylogError as failure:
+                error = failure
+                if error.refresh_metadata:
+                    self.forget_coordinator(group)
+                elif not isinstance(error, CoordinatorLoadInProgress):
+                    raise
+            await self._pause(backoff, deadline_s, error)
+
+    # Inside
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random)
+
+    async def _pause(self, backoff: Backoff, deadline_s: float, error: RaylogError) -> None:
+        """Wait before the next try, or raise the last error when the deadline would pass."""
+        if self._is_closed:
+            raise ClientClosed("The client was closed during this call.") from error
+        pause_s = backoff.next_s()
+        if self._now_s() + pause_s >= deadline_s:
+            raise error
+        await asyncio.sleep(pause_s)
+
+    def _started_pool(self) -> ConnectionPool:
+        if self._is_closed:
+            raise ClientClosed("The client is closed; make a new one.")
+        if self._pool is None:
+            raise ClientClosed("The client is not started; call start() first.")
+        return self._pool
+
+    def _broker_endpoints(self) -> list[Endpoint]:
+        """Brokers in the order to try: those with an open connection first, then the known, then the given ones.
+
+        The one whose metadata did not help comes last.
+        """
+        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
+        given = list(self.address.endpoints) if self.address is not None else []
+        self._random.shuffle(known)
+        everyone = list(dict.fromkeys([*known, *given]))
+        return sorted(everyone, key=lambda one: (one == self._doubted, self.live_connection(one) is None))
+
+    async def _find_again(self, deadline_s: float) -> None:
+        """No known broker answers; those that Ray has restarted elsewhere are at new addresses."""
+        left_s = deadline_s - self._now_s()
+        if left_s > 0:
+            try:
+                self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=left_s)
+            except RaylogError:
+                pass  # the controller may be restarting too; the loop of the caller tries both again
+
+    async def _fetch_metadata(self, topics: frozenset[str] | None, deadline_s: float) -> None:
+        names = None if topics is None else sorted(topics)
+        timeout_s = max(0.001, deadline_s - self._now_s())
+        reply = await self.call_broker(METADATA, MetadataRequest(names), timeout_s=timeout_s)
+        changed = self.metadata.update(reply, is_whole=topics is None)
+        if changed:
+            for listener in self._listeners:
+                listener(changed)
+
+    async def _wait_for(self, task: asyncio.Task[None], deadline_s: float, *, raise_its_error: bool) -> None:
+        await asyncio.wait([task], timeout=max(0.0, deadline_s - self._now_s()))
+        if not task.done():
+            raise RequestTimedOut("No broker answered a metadata request in time; check that the cluster runs.")
+        if task.cancelled():
+            raise ClientClosed("The client was closed while it fetched metadata.")
+        error = task.exception()
+        if error is not None and raise_its_error:
+            raise as_raylog_error(error) from error
+
+    async def _refresh_quietly(self, topic: str, deadline_s: float) -> None:
+        try:
+            await self.refresh((topic,), timeout_s=max(0.001, deadline_s - self._now_s()))
+        except RaylogError as error:
+            if not error.retriable:
+                raise
+            # Otherwise the caller's next try meets the same trouble and counts it against its own deadline.
+
+    async def _refresh_with_age(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.metadata_max_age_ms / 1000)
+            try:
+                await self.refresh(())
+            except RaylogError:
+                pass  # nobody waits for this one; a call that needs metadata will say what is wrong
+
+
+def _mark_seen(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,102 @@
+"""The connections of one client: one per endpoint, made when needed, made once when many ask at the same time.
+
+Used by `ClusterClient`. May touch: the network, the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from raylog.client.cluster.discovery import Endpoint
+from raylog.core.errors import ClientClosed, RequestTimedOut
+from raylog.protocol.method import Method, ReplyT, RequestT
+from raylog.rpc import Connection, Secret, client_context, connect
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class ConnectionPool:
+    """Live connections by endpoint. Everything here belongs to one event loop."""
+
+    def __init__(self, secret: Secret) -> None:
+        self.secret = secret
+        self._tls = client_context()
+        self._open: dict[Endpoint, Connection] = {}
+        self._opening: dict[Endpoint, asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    def live(self, endpoint: Endpoint) -> Connection | None:
+        """The connection with this endpoint if it is open now."""
+        connection = self._open.get(endpoint)
+        return connection if connection is not None and not connection.is_closed else None
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Where connections are open now."""
+        return [endpoint for endpoint, connection in self._open.items() if not connection.is_closed]
+
+    async def get(self, endpoint: Endpoint, timeout_s: float) -> Connection:
+        """The open connection with this endpoint, made now if need be.
+
+        Raises ConnectionFailed, AuthenticationFailed, ClientClosed.
+        """
+        connection = self.live(endpoint)
+        if connection is not None:
+            return connection
+        if self._is_closed:
+            raise ClientClosed("The client is closed; make a new one.")
+        task = self._opening.get(endpoint)
+        if task is None:
+            task = asyncio.ensure_future(self._connect(endpoint, min(timeout_s, CONNECT_TIMEOUT_S)))
+            self._opening[endpoint] = task
+            task.add_done_callback(lambda done: self._opened(endpoint, done))
+        try:
+            # Shielded: one who gives up must not take the connection from the others who wait for it.
+            return await asyncio.wait_for(asyncio.shield(task), timeout_s)
+        except TimeoutError as error:
+            raise RequestTimedOut(str(error)) from error
+        except asyncio.CancelledError:
+            if task.cancelled() and self._is_closed:  # it was not the caller that was cancelled
+                raise ClientClosed("The client was closed while it connected.") from None
+            raise
+
+    async def close(self) -> None:
+        """Close every connection, and end those that are being made. They send what is queued first."""
+        self._is_closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening, timeout=1)
+        connections = list(self._open.values())
+        for connection in connections:
+            connection.close("the client was closed")
+        waits = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=6)  # a second more than the connection's own linger
+            for wait in late:
+                wait.cancel()
+        self._open.clear()
+
+    async def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
+        connection = await connect(endpoint[0], endpoint[1], secret=self.secret, timeout_s=timeout_s, tls=self._tls)
+        self._open[endpoint] = connection
+        connection.on_close(lambda gone: self._gone(endpoint, gone))
+        return connection
+
+    def _opened(self, endpoint: Endpoint, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(endpoint, None)
+        if not task.cancelled():
+            task.exception()  # marks it as seen: those who wait have got it too, or have given up
+
+    def _gone(self, endpoint: Endpoint, connection: Connection) -> None:
+        if self._open.get(endpoint) is connection:
+            del self._open[endpoint]
+
+
+async def call(
+    connection: Connection, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
+) -> tuple[ReplyT, memoryview]:
+    """Send a request as its method's page states it; the reply and its payload. Raises RaylogError."""
+    reply = await connection.call(method.name, request, timeout_s=timeout_s)
+    return method.read_reply(reply.args), reply.payload

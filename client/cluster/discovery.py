@@ -1,0 +1,121 @@
+"""Finding the cluster: by given addresses, by the environment, or through the Ray session that this process is in.
+
+Used by `ClusterClient`. May touch: the environment, and Ray (imported only when nothing else was given).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from raylog.client.cluster.ray_session import running_ray_address
+from raylog.core.errors import InvalidConfig, NoClusterFound
+from raylog.rpc import ReadToken
+from raylog.rpc.auth.credentials import check_secret
+
+ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
+ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
+CONTROLLER_NAME = "controller"
+RAY_NAMESPACE = "raylog"
+
+Endpoint: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """How to reach a cluster: a secret or a token, brokers to begin with, and where this was learnt."""
+
+    secret: bytes | ReadToken
+    endpoints: tuple[Endpoint, ...]
+    through_ray: bool = False
+
+    def __repr__(self) -> str:
+        """Never show the secret."""
+        return f"ClusterAddress({', '.join(f'{host}:{port}' for host, port in self.endpoints)})"
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
+    """Read `host:port[,host:port...]`; raises InvalidConfig."""
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    endpoints = []
+    for part in (part.strip() for part in parts):
+        host, _, port = part.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise InvalidConfig(f"bootstrap must be 'host:port[,host:port...]'; {part!r} is not host:port.")
+        endpoints.append((host.strip("[]"), int(port)))
+    return tuple(endpoints)
+
+
+def parse_secret(secret: bytes | str) -> bytes:
+    """A secret in bytes; text is its hexadecimal form. Raises InvalidConfig, without the secret in it."""
+    if isinstance(secret, str):
+        try:
+            secret = bytes.fromhex((secret.split() or [""])[0])  # of a file with two values the newest
+        except ValueError:
+            raise InvalidConfig("A secret given as text must be hexadecimal (secret.hex()); or give bytes.") from None
+    if not secret:
+        raise InvalidConfig("The secret is empty; give the cluster's.")
+    try:
+        return check_secret(bytes(secret))
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from None
+
+
+async def find_cluster(
+    bootstrap: str | Sequence[str] | None,
+    secret: bytes | str | ReadToken | None,
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str] = os.environ,
+) -> ClusterAddress:
+    """Where the cluster is: the arguments win, then the environment, then Ray.
+
+    Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for addresses that are none.
+    """
+    bootstrap = bootstrap or environ.get(ENV_BOOTSTRAP)
+    if not bootstrap:
+        return await _through_ray(timeout_s)
+    secret = secret or environ.get(ENV_SECRET)
+    if not secret:
+        raise InvalidConfig(
+            f"bootstrap= needs the cluster's secret: give secret=, or set {ENV_SECRET} to its hex form."
+        )
+    return ClusterAddress(secret if isinstance(secret, ReadToken) else parse_secret(secret), parse_bootstrap(bootstrap))
+
+
+async def _through_ray(timeout_s: float) -> ClusterAddress:
+    # Ray's calls block, and they must not stop the loop; the thread ends at the deadline it is given.
+    info = await asyncio.to_thread(_ask_controller, timeout_s)
+    endpoints = tuple((str(host), int(port)) for _, host, port in info["brokers"])
+    if not endpoints:
+        raise NoClusterFound("The Raylog cluster has no live broker; `raylog status` shows what it waits for.")
+    return ClusterAddress(parse_secret(info["secret"]), endpoints, through_ray=True)
+
+
+def _ask_controller(timeout_s: float) -> dict[str, Any]:
+    try:
+        import ray
+    except ImportError:
+        raise NoClusterFound('Ray is not installed here; pass bootstrap="host:port" and secret=.') from None
+    if not ray.is_initialized():
+        address = running_ray_address()
+        if address is None:
+            raise NoClusterFound()
+        try:
+            ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError:
+            raise NoClusterFound() from None
+    try:
+        controller: Any = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
+        info: Any = ray.get(controller.connection_info.remote(), timeout=timeout_s)
+    except ValueError:
+        raise NoClusterFound() from None
+    except ray.exceptions.GetTimeoutError:
+        raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
+    except ray.exceptions.RayError as error:
+        raise NoClusterFound(f"The Raylog controller could not be asked: {error}") from error
+    return dict(info)

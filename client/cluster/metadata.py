@@ -1,0 +1,151 @@
+"""What a client knows of the cluster: brokers, topics, and who leads each partition.
+
+A pure cache, fed with brokers' `metadata` answers by `ClusterClient`. Brokers learn of changes at different moments, so
+an answer may be older than what is known: a partition's newer leader epoch wins, whoever said it. Touches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raylog.client.cluster.discovery import Endpoint
+from raylog.core.errors import UnknownTopicOrPartition
+from raylog.protocol.broker import MetadataPartition, MetadataReply
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One live broker."""
+
+    broker: int
+    host: str
+    port: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition: who leads it in which epoch, and where its replicas are reached (`places` by broker id)."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    leader_host: str
+    leader_port: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    places: tuple[tuple[int, str, int], ...] = ()
+    elr: tuple[int, ...] = ()
+    """Replicas outside the ISR that have all committed records, and may lead when no ISR member is there."""
+    unclean_leader_epoch: int = 0
+    """The last leader epoch that began with a replica that may have lacked committed records; 0 = none did."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the leader is reached; None while there is no leader."""
+        return (self.leader_host, self.leader_port) if self.leader_port else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic. `partitions` is ordered by number, which is the index; `version` is the metadata's when learnt."""
+
+    topic_id: str
+    name: str
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    config: dict[str, Any]
+    version: int
+
+
+class MetadataCache:
+    """The newest that is known. `update` takes a broker's answer in; everything else only reads."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.version = -1
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}
+
+    def update(self, reply: MetadataReply, *, is_whole: bool = False) -> set[str]:
+        """Take in a broker's metadata; return the names of the topics that are now known differently.
+
+        `is_whole`: the answer has all topics there are, so a topic that is not in it was deleted.
+        """
+        version = reply.version
+        self.cluster_id = reply.cluster_id
+        if version >= self.version:
+            self.version = version
+            self.brokers = {
+                row.broker: BrokerInfo(row.broker, row.host, row.port, row.node_id) for row in reply.brokers
+            }
+        changed = self._drop_missing({topic.topic for topic in reply.topics}, version) if is_whole else set()
+        for topic in reply.topics:
+            name = topic.topic
+            known = self.topics.get(name)
+            if topic.error_code:
+                is_gone = topic.error_code == UnknownTopicOrPartition.code
+                if is_gone and known is not None and version >= known.version:
+                    del self.topics[name]
+                    changed.add(name)
+                continue
+            rows = tuple(sorted(map(_partition, topic.partitions), key=lambda row: row.partition))
+            found = TopicInfo(topic.topic_id, name, topic.is_internal, rows, dict(topic.config), version)
+            merged = found if known is None else _merged(known, found)
+            self.topics[name] = merged
+            if known is None or replace(known, version=merged.version) != merged:
+                changed.add(name)
+        return changed
+
+    def _drop_missing(self, there: set[str], version: int) -> set[str]:
+        gone = {name for name, known in self.topics.items() if name not in there and version >= known.version}
+        self.forget_topics(gone)
+        return gone
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic, or None when it is not known."""
+        return self.topics.get(name)
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        """The partition, or None when it is not known."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition]
+
+    def forget_topics(self, names: Iterable[str]) -> None:
+        """Drop topics, so that the next use asks for them."""
+        for name in names:
+            self.topics.pop(name, None)
+
+
+def _partition(row: MetadataPartition) -> PartitionInfo:
+    return PartitionInfo(
+        row.partition,
+        row.leader,
+        row.leader_epoch,
+        row.leader_host,
+        row.leader_port,
+        tuple(row.replicas),
+        tuple(row.isr),
+        tuple((place.broker, place.host, place.port) for place in row.places),
+        tuple(row.elr),
+        row.unclean_leader_epoch,
+    )
+
+
+def _merged(known: TopicInfo, found: TopicInfo) -> TopicInfo:
+    """The newer of two views; of each partition the higher leader epoch, then the higher metadata version."""
+    if known.topic_id != found.topic_id:  # deleted and created again: epochs of the two cannot be compared
+        return found if found.version >= known.version else known
+    newer, older = (found, known) if found.version >= known.version else (known, found)
+    partitions = [
+        older.partitions[index]
+        if index < len(older.partitions) and older.partitions[index].leader_epoch > row.leader_epoch
+        else row
+        for index, row in enumerate(newer.partitions)
+    ]
+    partitions += older.partitions[len(newer.partitions) :]
+    return replace(newer, partitions=tuple(partitions))

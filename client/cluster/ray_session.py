@@ -1,0 +1,56 @@
+"""Is there a Ray cluster on this machine that a process could join, and how is one started? Without importing Ray.
+
+Ray notes the address of the last cluster in a file that outlives it; joining a dead one would hang for minutes. Used by
+``discovery`` and by ``raylog.launch.cluster``. May touch: the environment, that file, and one TCP connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ADDRESS_FILE = "ray_current_cluster"
+PROBE_TIMEOUT_S = 1.0
+NICENESS_VARIABLE = "RAY_worker_niceness"
+WORKER_NICENESS = 0
+"""Of the processes of a Ray that we start. Ray's own default, 15, is meant for tasks that compute; a server that has it
+can be left a thirtieth of a processor that its own clients keep busy."""
+
+
+def running_ray_address() -> str | None:
+    """Return what to give ``ray.init`` to join: ``RAY_ADDRESS``, or "auto" when the last cluster started here answers.
+
+    Not that cluster's own address: only with "auto" does Ray show it the user's token, without which it refuses us.
+    """
+    told = os.environ.get("RAY_ADDRESS")
+    if told:
+        return told
+    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
+    try:
+        noted = (folder / ADDRESS_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    host, _, port = noted.rpartition(":")
+    if not port.isdecimal():
+        return None
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
+    except OSError:
+        return None
+    return "auto"
+
+
+def own_ray_options() -> dict[str, Any]:
+    """Return what to give ``ray.init`` to start a Ray of one's own, which ends with the process."""
+    niceness = os.environ.get(NICENESS_VARIABLE, "")
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "_system_config": {"worker_niceness": int(niceness) if niceness.isdecimal() else WORKER_NICENESS},
+    }

@@ -1,0 +1,1 @@
+"""The consumer: engine, assignment, fetcher, positions."""

@@ -1,0 +1,171 @@
+"""What a consumer is to read, and the states of the partitions it reads. Owned by `engine.py`. Touches nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.reading.column_batch import ColumnBatch
+from raylog.client.reading.decode import ColumnPiece
+from raylog.client.types import Record
+from raylog.core.errors import InvalidRequest, RaylogError
+from raylog.core.ids import TopicPartition
+
+COLUMNS_BYTES = 3 << 20
+"""So much is read from files for one batch of columns: it should still lie in a processor's cache when it is used."""
+
+NewState = Callable[[TopicPartition, Start], PartitionState]
+
+
+class Mode(Enum):
+    """How partitions come to a consumer."""
+
+    NONE = "nothing yet"
+    TOPICS = "subscribe(topics)"
+    PATTERN = "subscribe(pattern=...)"
+    MANUAL = "assign(partitions)"
+
+
+class Assignment:
+    """Subscription and assigned partitions of one consumer."""
+
+    def __init__(self, new_state: NewState) -> None:
+        self._new_state = new_state
+        self.mode = Mode.NONE
+        self.topics: frozenset[str] = frozenset()
+        """The topics subscribed to; with a pattern, those that match it now."""
+        self.pattern: re.Pattern[str] | None = None
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._order: list[PartitionState] = []
+        self._turn = 0
+        self._current: PartitionState | None = None
+        """The partition that `take_one` is in the middle of."""
+
+    # What to read
+
+    def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Replace the subscription. Raises InvalidRequest after assign()."""
+        self._set_mode(Mode.TOPICS if pattern is None else Mode.PATTERN)
+        self.topics = frozenset(topics)
+        self.pattern = pattern
+
+    def assign(self, partitions: Iterable[TopicPartition], start: Start) -> None:
+        """Read exactly these partitions. Raises InvalidRequest after subscribe()."""
+        self._set_mode(Mode.MANUAL)
+        self.set_partitions(partitions, start)
+
+    def clear(self) -> None:
+        """Read nothing, and leave the mode open."""
+        self.mode = Mode.NONE
+        self.topics = frozenset()
+        self.pattern = None
+        self.set_partitions((), Start.POLICY)
+
+    def _set_mode(self, mode: Mode) -> None:
+        automatic = (Mode.TOPICS, Mode.PATTERN)
+        if self.mode is not Mode.NONE and (self.mode in automatic) != (mode in automatic):
+            raise InvalidRequest(
+                f"This consumer uses {self.mode.value}; call unsubscribe() before {mode.value}, the two do not mix."
+            )
+        self.mode = mode
+
+    def set_partitions(self, partitions: Iterable[TopicPartition], start: Start) -> None:
+        """Replace the assigned partitions; those that stay keep their position and buffer."""
+        kept = self.states
+        self.states = {each: kept.get(each) or self._new_state(each, start) for each in partitions}
+        self._order = list(self.states.values())
+        self._turn = 0
+        self._current = None
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """The partition's state. Raises InvalidRequest when it is not assigned."""
+        found = self.states.get(TopicPartition(*partition))
+        if found is None:
+            raise InvalidRequest(
+                f"Partition {partition[0]}-{partition[1]} is not assigned to this consumer; assignment() shows those "
+                "that are. After subscribe() they come with a poll()."
+            )
+        return found
+
+    # Taking
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes fetched ahead over all partitions."""
+        return sum(state.memory_bytes for state in self._order)
+
+    def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
+        """The next records of the partitions in turn, at most `limit`; raises only when there are none to give."""
+        taken: dict[TopicPartition, list[Record]] = {}
+        wanted = frozenset(only)
+        order = self._order
+        count = len(order)
+        for step in range(count):
+            state = order[(self._turn + step) % count]
+            if wanted and state.partition not in wanted:
+                continue
+            try:
+                records = state.take(limit)
+            except RaylogError:
+                if taken:
+                    break  # what is good comes first; the next call meets the error again
+                self._turn = (self._turn + step + 1) % count
+                raise
+            if records:
+                taken[state.partition] = records
+                limit -= len(records)
+                if limit <= 0:
+                    # What was read at once is taken before more is read elsewhere, so that memory is used again soon.
+                    self._turn = (self._turn + step + (0 if state.is_in_hand else 1)) % count
+                    break
+        return taken
+
+    def has_records(self, only: Iterable[TopicPartition] = ()) -> bool:
+        """Whether `take` has something to return or to raise."""
+        wanted = frozenset(only)
+        return any(state.has_records for state in self._order if not wanted or state.partition in wanted)
+
+    def take_one(self) -> Record | None:
+        """The next record of the partition in turn, or None; a partition keeps its turn for a batch."""
+        current = self._current
+        if current is not None:
+            record = current.take_one() if current.has_opened else None
+            if record is not None:
+                return record
+        order = self._order
+        count = len(order)
+        for step in range(count):
+            state = order[(self._turn + step) % count]
+            if state.has_records:
+                self._turn = (self._turn + step + 1) % count
+                record = state.take_one()
+                if record is not None:
+                    self._current = state
+                    return record
+        return None
+
+    def take_columns(self, limit: int) -> ColumnBatch:
+        """The next records of the partitions in turn, at most `limit`, as columns; raises as `take`.
+
+        Of what lies in files a part is read: there may be much more than belongs into memory at once.
+        """
+        pieces: list[ColumnPiece] = []
+        order = self._order
+        count = len(order)
+        room = COLUMNS_BYTES
+        for step in range(count):
+            state = order[(self._turn + step) % count]
+            while limit > 0:
+                piece = state.take_columns(limit, fail=not pieces, may_read=room > 0)
+                if piece is None:
+                    break
+                pieces.append(piece)
+                limit -= piece.rows
+                if piece.batch.is_near:
+                    room -= piece.batch.header.size
+            if limit <= 0 or room <= 0:
+                self._turn = (self._turn + step + 1) % count
+                break
+        return ColumnBatch(pieces)

@@ -1,0 +1,233 @@
+"""Offsets that are not known yet: asked of leaders (`list_offsets`), and of and for the group's coordinator.
+
+Used by `engine.py` and `group.py`. May touch: the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.group.membership import Call, Membership
+from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from raylog.core.errors import (
+    CommitFailed,
+    InvalidGroupId,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    from_code,
+)
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import (
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchPartition,
+    OffsetFetchRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+
+async def list_offsets(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+) -> dict[TopicPartition, OffsetAndTimestamp | RaylogError | None]:
+    """The first offset at or after each timestamp (ms, or EARLIEST, LATEST, MAX_TIMESTAMP); None: no such record.
+
+    All leaders are asked at once; a partition that could not be asked has its error in the answer.
+    """
+    partitions = list(wanted)
+    answers = await asyncio.gather(
+        *(cluster.list_offset(each, wanted[each], timeout_s=timeout_s) for each in partitions),
+        return_exceptions=True,
+    )
+    found: dict[TopicPartition, OffsetAndTimestamp | RaylogError | None] = {}
+    for partition, answer in zip(partitions, answers, strict=True):
+        if isinstance(answer, RaylogError):
+            found[partition] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[partition] = (
+                None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+            )
+    return found
+
+
+def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    """What is committed for a partition. Raises TypeError or ValueError for what is no offset of a record to read."""
+    found = OffsetAndMetadata(given) if isinstance(given, int) else given
+    if not isinstance(found, OffsetAndMetadata) or type(found.offset) is not int or not isinstance(found.metadata, str):
+        raise TypeError(
+            f"The offset of {partition[0]}-{partition[1]} must be an int, or an OffsetAndMetadata of an int and a str, "
+            f"not {given!r:.100}."
+        )
+    if not 0 <= found.offset < 2**63:
+        raise ValueError(
+            f"The offset of {partition[0]}-{partition[1]} must be that of the next record to read, 0 or more, not "
+            f"{found.offset}."
+        )
+    return found
+
+
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object]
+
+
+class Speaker(NamedTuple):
+    """The member and the generation that a commit comes from; -1 without a member: a commit by hand."""
+
+    member: Membership | None
+    generation: int
+    member_id: str
+
+
+class CommittedOffsets:
+    """The offsets that a group has committed. Commits are made one by one, in the order they were asked for."""
+
+    def __init__(self, cluster: ClusterClient, group: str | None) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._one_at_a_time = asyncio.Lock()
+        self.membership: Membership | None = None
+        """Whose generation commits speak for; None: a consumer that assigns its partitions itself."""
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition; None = none. Raises RaylogError."""
+        group = self._known_group()
+        wanted = [TopicPartition(*each) for each in partitions]
+        ids, missing = await self._with_ids(wanted, timeout_s)
+        if missing is not None and not ids:
+            raise missing
+        request = OffsetFetchRequest(group, [OffsetFetchPartition(ids[each], *each) for each in ids])
+        rows = await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=timeout_s)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
+        for row in rows:
+            if row.committed_offset >= 0:
+                found[TopicPartition(row.topic, row.partition)] = OffsetAndMetadata(
+                    row.committed_offset, row.committed_metadata, row.committed_leader_epoch
+                )
+        return found
+
+    def speaker(self) -> Speaker:
+        """The member and the generation of a commit that begins here."""
+        member = self.membership
+        return Speaker(None, -1, "") if member is None else Speaker(member, *member.commit_identity)
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_s: float,
+        speaker: Speaker | None = None,
+    ) -> None:
+        """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are.
+
+        `speaker` is of the moment when the commit was asked for: it may wait behind others, and what it says of a
+        generation that has ended by then must not count in the next, where its partitions belong to others. Offsets of
+        topics that do not exist fail with UnknownTopicOrPartition, after all others were stored.
+        """
+        group = self._known_group()
+        if not offsets:
+            return
+        speaker = speaker or self.speaker()
+        try:
+            async with asyncio.timeout(timeout_s), self._one_at_a_time:
+                ids, missing = await self._with_ids(offsets, timeout_s)
+                rows = [
+                    OffsetCommitPartition(
+                        ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata
+                    )
+                    for each in ids
+                ]
+                if rows:
+                    await self._commit_rows(group, speaker, rows, timeout_s)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"The offsets of group {group!r} were not committed within {timeout_s:g} seconds; try again."
+            ) from None
+        if missing is not None:
+            raise missing
+
+    async def commit_and_report(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback | None,
+        speaker: Speaker,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """As `commit`; the outcome goes to `callback(offsets, error or None)`."""
+        error: RaylogError | None = None
+        try:
+            await self.commit(offsets, timeout_s=timeout_s, speaker=speaker)
+        except RaylogError as failure:
+            error = failure
+        if callback is not None:
+            try:
+                callback(offsets, error)
+            except Exception:  # the user's code; its bug is no failure of this consumer
+                logger.exception("The callback of a commit raised an error.")
+
+    async def _commit_rows(
+        self, group: str, speaker: Speaker, rows: list[OffsetCommitPartition], timeout_s: float
+    ) -> None:
+        member, generation, member_id = speaker
+        instance_id = None if member is None else member.instance_id
+        if member is not None and generation < 0:
+            # Sent without a generation, it would pass for a commit by hand and might be accepted.
+            raise CommitFailed(
+                f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
+                "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
+            )
+        try:
+            request = OffsetCommitRequest(group, generation, member_id, rows, instance_id)
+            results = await self._cluster.call_coordinator(group, OFFSET_COMMIT, request, timeout_s=timeout_s)
+        except RaylogError as error:
+            if member is None:
+                raise
+            reaction = member.failed(Call.COMMIT, error, generation=generation)
+            if reaction.retry or reaction.fatal:
+                raise
+            raise CommitFailed(
+                f"The commit of group {group!r} was refused ({error.message}); records since the last commit will be "
+                "read again. Poll more often, or raise max_poll_interval_ms.",
+                **error.details,
+            ) from error
+        for row in results:
+            if row.error_code:
+                where = f"{row.topic}-{row.partition}"
+                raise from_code(
+                    row.error_code, f"The offset of {where} was refused by group {group!r} (error {row.error_code})."
+                )
+
+    async def _with_ids(
+        self, partitions: Iterable[TopicPartition], timeout_s: float
+    ) -> tuple[dict[TopicPartition, str], UnknownTopicOrPartition | None]:
+        """The topic id of each partition whose topic exists, and the error for a topic that does not."""
+        wanted = [TopicPartition(*each) for each in partitions]
+        topics = sorted({each.topic for each in wanted})
+        answers = await asyncio.gather(
+            *(self._cluster.topic(topic, timeout_s=timeout_s) for topic in topics), return_exceptions=True
+        )
+        ids: dict[str, str] = {}
+        missing: UnknownTopicOrPartition | None = None
+        for topic, answer in zip(topics, answers, strict=True):
+            if isinstance(answer, UnknownTopicOrPartition):
+                missing = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                ids[topic] = answer.topic_id
+        return {each: ids[each.topic] for each in wanted if each.topic in ids}, missing
+
+    def _known_group(self) -> str:
+        if not self._group:
+            raise InvalidGroupId("Committed offsets belong to a group; give the consumer a group_id.")
+        return self._group

@@ -1,0 +1,493 @@
+"""The consumer behind both of its faces: everything that happens in a poll() except waiting in the user's own way.
+
+`AsyncConsumer` awaits `ready` and takes; `Consumer` takes in the user's thread, without a visit to the loop's thread as
+long as records are buffered and nothing else is due. All methods but `take*` and `is_smooth` belong to the loop. May
+touch: the network, the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, cast
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import as_raylog_error
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.assignment import Assignment, Mode
+from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
+from raylog.client.consumer.fetcher import Fetcher
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, GroupSession, ListenerCall
+from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.consumer.positions import PositionFinder
+from raylog.client.consumer.signal import Signal
+from raylog.client.consumer.truncation import repair
+from raylog.client.group.membership import Membership
+from raylog.client.reading.column_batch import ColumnBatch
+from raylog.client.reading.decode import BatchOpener
+from raylog.client.reading.local_files import NearReadFailed
+from raylog.client.serializers import deserializer
+from raylog.client.types import OffsetAndMetadata, Record
+from raylog.core.errors import (
+    ClientClosed,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+ABANDON_TIMEOUT_S = 2.0
+"""How long a consumer that nobody closed may take to say goodbye."""
+
+
+class Engine:
+    """One consumer. `start()` before use, `close()` at the end, both on the loop it is to live on."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        """Raises InvalidConfig for a deserializer that is not known."""
+        self.config = config
+        self.cluster = ClusterClient(config)
+        key, value = deserializer(config.key_deserializer), deserializer(config.value_deserializer)
+
+        def new_state(partition: TopicPartition, start: Start) -> PartitionState:
+            return PartitionState(partition, BatchOpener(partition, key, value, check_crcs=config.check_crcs), start)
+
+        self.assignment = Assignment(new_state)
+        self.fetcher = Fetcher(
+            self.cluster,
+            config,
+            self.assignment,
+            on_data=self.notify_data,
+            on_change=self.notify,
+            on_error=self._keep_error,
+        )
+        self.committed = CommittedOffsets(self.cluster, config.group_id)
+        self._finder = PositionFinder(
+            self.cluster,
+            config,
+            self.assignment,
+            self.committed,
+            on_found=self._position_found,
+            on_end=self.notify,
+            on_error=self._keep_error,
+        )
+        self.group: GroupSession | None = None
+        self.is_closed = False
+        self._wake = asyncio.Event()
+        self._signal = Signal()
+        """The same for a thread that waits in `wait_here`."""
+        self._error: RaylogError | None = None
+        self._attention = True
+        """Something has to be done on the loop before records may be taken."""
+        self._next_commit_s = math.inf
+        self._finding: asyncio.Task[None] | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self._following = self._committing = self._abandoned = cast("asyncio.Task[None] | None", None)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # Life
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        await self.cluster.start()
+        self.cluster.on_topics_changed(lambda _: self.notify())
+
+    async def last_call(self, *, commit: bool, timeout_s: float) -> ListenerCall | None:
+        """What comes before `close`: the last commit; returns the call of the listener that is left to be made."""
+        group = self.group
+        if commit and self.commits_by_itself and (group is None or (group.is_steady and group.membership.is_stable)):
+            try:
+                await self.commit(self.positions(), timeout_s=timeout_s)
+            except RaylogError as error:
+                logger.warning("The last positions were not committed; they will be read again: %s", error)
+        held = list(self.assignment.states)
+        return ListenerCall("revoked", held) if group is not None and held else None
+
+    async def close(self, *, timeout_s: float) -> None:
+        """Leave the group, end all tasks and connections. Commits nothing. Again: nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.notify()
+        if self.group is not None:
+            await self.group.close()
+            await self.group.leave("it was closed", timeout_s=min(timeout_s, LEAVE_TIMEOUT_S))
+        await self.fetcher.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+        await self.cluster.close()
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether positions are committed without being asked to."""
+        return self.config.enable_auto_commit and bool(self.config.group_id)
+
+    # What wakes a poll()
+
+    def notify_data(self) -> None:
+        """Records came."""
+        self._wake.set()
+        self._signal.set()
+
+    def notify(self) -> None:
+        """Something happened that `turn` has to look at."""
+        self._attention = True
+        self._wake.set()
+        self._signal.set()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _keep_error(self, error: RaylogError) -> None:
+        # A group goes on without a topic that was deleted: the next rebalance leaves it out, or says that none is left.
+        if self.group is None or not isinstance(error, UnknownTopicOrPartition):
+            self._error = error
+            self.notify()
+
+    # What to read
+
+    def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
+        """Share these topics with the group, or read all of them without one; see `Assignment.subscribe`."""
+        self.assignment.subscribe(topics, pattern)
+        if pattern is None:
+            self._subscribed()
+        else:
+            self._following = self._own(self._follow_pattern(pattern))
+
+    def _subscribed(self) -> None:
+        self.cluster.watch(self.assignment.topics)
+        if self.config.group_id:
+            if self.group is None:
+                self._join_group(self.config.group_id)
+            else:
+                self.group.rejoin("its subscription was changed")
+        self.notify()
+
+    async def _follow_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Subscribe to the topics that match, and look for others from time to time."""
+        while self.assignment.pattern is pattern:
+            pause_ms = self.config.metadata_max_age_ms
+            try:
+                await self.cluster.refresh(None)
+            except RaylogError as error:
+                pause_ms = self.config.retry_backoff_max_ms
+                if not error.retriable:
+                    self._keep_error(error)
+            topics = self.cluster.metadata.topics.values()
+            matching = frozenset(info.name for info in topics if not info.internal and pattern.fullmatch(info.name))
+            if self.assignment.pattern is pattern and matching != self.assignment.topics:
+                self.assignment.topics = matching
+                self._subscribed()
+            await asyncio.sleep(pause_ms / 1000)
+
+    def _join_group(self, group: str) -> None:
+        config = self.config
+        membership = Membership(
+            group,
+            client_id=config.client_id,
+            instance_id=config.group_instance_id,
+            assignors=config.partition_assignment_strategy,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+        )
+        self.committed.membership = membership
+        self.group = GroupSession(
+            self.cluster,
+            config,
+            membership,
+            self.assignment,
+            commit_positions=self._commit_positions if config.enable_auto_commit else None,
+            on_assignment=self._assignment_changed,
+            notify=self.notify,
+        )
+
+    async def unsubscribe(self) -> None:
+        """Read nothing; leave the group."""
+        group, self.group = self.group, None
+        self.committed.membership = None
+        self.assignment.clear()
+        self._assignment_changed()
+        if group is not None:
+            await group.close()
+            await group.leave("it has unsubscribed")
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, from the committed offsets if there is a group."""
+        self.assignment.assign([TopicPartition(*each) for each in partitions], self._first_start)
+        self.cluster.watch({each.topic for each in self.assignment.states})
+        self._assignment_changed()
+
+    @property
+    def _first_start(self) -> Start:
+        return Start.COMMITTED if self.config.group_id else Start.POLICY
+
+    def _assignment_changed(self) -> None:
+        self.fetcher.follow_assignment()
+        if self._next_commit_s == math.inf and self.commits_by_itself:
+            self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
+        self.notify()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at this offset; what is fetched ahead is thrown away."""
+        state = self.assignment.state(partition)
+        state.move_to(offset)
+        self.fetcher.restart(state)
+        self.notify()
+
+    def seek_to(self, partitions: Iterable[TopicPartition], start: Start) -> None:
+        """Go on where `start` says; the offset is looked up by the next poll() or position()."""
+        for state in [self.assignment.state(each) for each in partitions]:
+            state.find_start(start)
+            self.fetcher.restart(state)
+        self.notify()
+
+    def pause(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
+        """Hand out (and fetch) nothing of these partitions, or do so again; what is buffered stays."""
+        for state in [self.assignment.state(each) for each in partitions]:
+            state.paused = paused
+            self.fetcher.wake(state)
+        self.notify_data()
+
+    # poll()
+
+    def is_smooth(self) -> bool:
+        """Whether records may be taken without a turn on the loop. From the user's thread."""
+        now_s = time.monotonic()
+        if self._attention or self.is_closed or now_s >= self._next_commit_s:
+            return False
+        if self.group is not None:
+            self.group.last_poll_s = now_s
+        return True
+
+    def expect_signal(self) -> None:
+        """From here on `wait_here` returns at once when something happens. From the user's thread, before it takes."""
+        self._signal.clear()
+
+    def wait_here(self, deadline_s: float) -> bool:
+        """Wait in the user's thread for records or a reason for a turn on the loop; False when it is time for one."""
+        left_s = min(deadline_s, self._next_commit_s) - time.monotonic()
+        if left_s <= 0:
+            return False
+        group = self.group
+        if group is not None:
+            group.is_polling = True
+        try:
+            self._signal.wait(min(left_s, threading.TIMEOUT_MAX))
+        finally:
+            if group is not None:
+                group.is_polling = False
+                group.last_poll_s = time.monotonic()
+        return True
+
+    def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
+        """Records that are buffered. From the user's thread, after `is_smooth` or `ready`."""
+        try:
+            return self.assignment.take(limit, only)
+        except RaylogError as error:
+            self._attention = True
+            if self._repairs_itself(error):
+                return {}
+            raise
+
+    def take_one(self) -> Record | None:
+        """One buffered record; otherwise as `take`."""
+        try:
+            return self.assignment.take_one()
+        except RaylogError as error:
+            self._attention = True
+            if self._repairs_itself(error):
+                return None
+            raise
+
+    def take_columns(self, limit: int) -> ColumnBatch:
+        """Records that are buffered, as columns; otherwise as `take`."""
+        try:
+            return self.assignment.take_columns(limit)
+        except RaylogError as error:
+            self._attention = True
+            if self._repairs_itself(error):
+                return ColumnBatch([])
+            raise
+
+    def abandon(self) -> None:
+        """The consumer was dropped without being closed: end what is running, without waiting."""
+        if not self.is_closed:
+            self._abandoned = asyncio.ensure_future(self.close(timeout_s=ABANDON_TIMEOUT_S))
+            self._abandoned.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def ready(self, deadline_s: float, only: Iterable[TopicPartition] = ()) -> ListenerCall | None:
+        """Wait until there is something to take, or a call of the user's listener to make, or `deadline_s` is there."""
+        group = self.group
+        if group is not None:
+            group.is_polling = True
+        try:
+            while True:
+                self._wake.clear()
+                call = self.turn()
+                if call is not None or (self.may_take and self.assignment.has_records(only)):
+                    return call
+                left_s = min(deadline_s, self._next_commit_s) - time.monotonic()
+                if time.monotonic() >= deadline_s:
+                    return None
+                try:
+                    async with asyncio.timeout(max(0.0, left_s)):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # the next turn sees what is due
+        finally:
+            if group is not None:
+                group.is_polling = False
+                group.last_poll_s = time.monotonic()
+
+    @property
+    def may_take(self) -> bool:
+        """Whether no rebalance is going on."""
+        return self.group is None or self.group.is_steady
+
+    def turn(self) -> ListenerCall | None:
+        """Do everything that is due. Raises what only the user can help."""
+        if self.is_closed:
+            raise ClientClosed("The consumer is closed; make a new one.")
+        if self.assignment.mode is Mode.NONE:
+            raise InvalidRequest("The consumer has nothing to read; call subscribe() or assign() first.")
+        self._attention = True
+        self._raise_error()
+        if self.group is not None:
+            call = self.group.turn()
+            if call is not None:
+                return call
+        elif self.assignment.mode is not Mode.MANUAL and not self.config.group_id:
+            self._assign_everything()
+        self._repair()
+        self._find_positions()
+        if time.monotonic() >= self._next_commit_s:
+            self._commit_in_background()
+        self._attention = self.group is not None and self.group.needs_turn
+        return None
+
+    def told(self) -> None:
+        """The listener was called."""
+        if self.group is not None:
+            self.group.told()
+        self.notify()
+
+    def _repairs_itself(self, error: RaylogError) -> bool:
+        is_lost = isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
+        return is_lost or isinstance(error, NearReadFailed)
+
+    def _repair(self) -> None:
+        """Reset positions outside the log, and fetch again what came damaged (the user has been told)."""
+        for state in self.assignment.states.values():
+            if repair(state, resets=self.config.auto_offset_reset != "none"):
+                self.fetcher.restart(state)
+
+    def _assign_everything(self) -> None:
+        """Without a group, all partitions of the subscribed topics are this consumer's."""
+        known = self.cluster.metadata.topics
+        missing = sorted(self.assignment.topics - known.keys())
+        if missing and (self._learning is None or self._learning.done()):
+            self._learning = self._own(self._learn_topics(missing))
+        wanted = [
+            TopicPartition(topic, number)
+            for topic in sorted(self.assignment.topics & known.keys())
+            for number in range(len(known[topic].partitions))
+        ]
+        if set(wanted) != self.assignment.states.keys():
+            self.assignment.set_partitions(wanted, Start.POLICY)
+            self._assignment_changed()
+
+    async def _learn_topics(self, topics: Iterable[str]) -> None:
+        try:
+            for topic in topics:
+                await self.cluster.topic(topic, timeout_s=self.config.request_timeout_ms / 1000)
+        except RaylogError as error:
+            self._keep_error(error)
+        self.notify()
+
+    # Positions
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit without arguments stores: the position of every partition that has one, and a topic."""
+        known = self.cluster.metadata.topics
+        return {
+            state.partition: OffsetAndMetadata(state.position, "", state.last_epoch)
+            for state in self.assignment.states.values()
+            if state.position is not None and state.partition.topic in known
+        }
+
+    def _find_positions(self) -> None:
+        """Have the missing positions looked up, if any are missing and nobody does so yet."""
+        lacking = any(state.position is None for state in self.assignment.states.values())
+        if lacking and (self._finding is None or self._finding.done()):
+            self._finding = self._own(self._finder.find_all())
+
+    def _position_found(self, state: PartitionState) -> None:
+        self.fetcher.wake(state)
+        self.notify_data()
+
+    async def position(self, partition: TopicPartition, timeout_s: float) -> int:
+        """The offset of the next record, looked up if need be. Raises RequestTimedOut through `asyncio.timeout`."""
+        state = self.assignment.state(partition)
+        async with asyncio.timeout(timeout_s):
+            while state.position is None:
+                self._wake.clear()
+                self._raise_error()
+                self._find_positions()
+                await self._wake.wait()
+        return state.position
+
+    # Commits
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_s: float) -> None:
+        """Store offsets for the group; see `CommittedOffsets.commit`."""
+        await self.committed.commit(offsets, timeout_s=timeout_s)
+
+    def commit_later(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> asyncio.Task[None]:
+        """Store offsets without waiting; `callback(offsets, error or None)` is called on the loop's thread."""
+        timeout_s, speaker = self.config.request_timeout_ms / 1000, self.committed.speaker()
+        return self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
+
+    async def _commit_positions(self) -> None:
+        await self.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
+
+    def _commit_in_background(self) -> None:
+        """What earlier polls returned has been processed, because the user has come back for more."""
+        self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
+        positions = self.positions()
+        may_commit = self._committing is None or self._committing.done()  # a slow coordinator gets no queue of them
+        if positions and may_commit and (self.group is None or self.group.membership.is_stable):
+            self._committing = self.commit_later(positions, self._committed_in_background)
+
+    def _committed_in_background(self, _: object, error: RaylogError | None) -> None:
+        # A refused one is followed by a rebalance, a failed one by the next: there is nothing for poll() to raise.
+        if error is not None:
+            logger.warning("Positions were not committed; the next automatic commit tries again: %s", error)
+            self.notify()
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("A task of the consumer failed.", exc_info=error)
+            self._keep_error(as_raylog_error(error))

@@ -1,0 +1,343 @@
+"""A consumer's part in its group: heartbeats, rebalances step by step, leaving. Owned by `engine.py`, on its loop.
+
+`membership.py` decides, this module carries requests. A rebalance goes forward only inside poll(), because the user has
+to be told and because records of a partition must not be handed out once it is given back; but the long waits (a join
+is parked until all members have come) are tasks of their own, so that a poll() with a short timeout can end meanwhile.
+May touch: the network, the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.partition import Start
+from raylog.client.group.assignors import Subscription
+from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.group.membership import Call, Membership
+from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import DESCRIBE_GROUP, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, DescribeGroupRequest
+from raylog.protocol.method import Method, ReplyT, RequestT
+
+logger = logging.getLogger(__name__)
+
+JOIN_EXTRA_S = 5.0
+"""A join is parked for as long as the slowest member may take; its answer needs some time on top."""
+LEAVE_TIMEOUT_S = 2.0
+"""A coordinator that does not answer a goodbye in this time will notice by the session timeout."""
+
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.decode
+
+
+class ListenerCall(NamedTuple):
+    """The user has to be told: `kind` is "revoked", "lost" (given to others already) or "assigned"."""
+
+    kind: str
+    partitions: list[TopicPartition]
+
+
+class Step(Enum):
+    """How far a rebalance has come."""
+
+    STEADY = "reading"
+    COMMITTING = "positions are committed before partitions are given back"
+    TELLING_REVOKED = "the user is told what is given back"
+    JOINING = "waiting for the next generation"
+    TELLING_ASSIGNED = "the user is told what has come"
+
+
+class GroupSession:
+    """Drives one member. `turn()` makes what progress can be made at once; the tasks call `notify` when more can be."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        membership: Membership,
+        assignment: Assignment,
+        *,
+        commit_positions: Callable[[], Awaitable[None]] | None,
+        on_assignment: Callable[[], None],
+        notify: Callable[[], None],
+    ) -> None:
+        """`commit_positions` is awaited before partitions are given back; None without automatic commits."""
+        self._cluster = cluster
+        self._config = config
+        self.membership = membership
+        self._assignment = assignment
+        self._commit_positions = commit_positions
+        self._on_assignment = on_assignment
+        self._notify = notify
+        self._step = Step.STEADY
+        self._work: asyncio.Task[tuple[TopicPartition, ...] | None] | None = None
+        self._call: ListenerCall | None = None
+        self._error: RaylogError | None = None
+        self._counts: dict[str, int] = {}
+        """Partitions by topic at the last assignment under this member's lead; 0 for one that does not exist."""
+        self.last_poll_s = 0.0
+        self.is_polling = False
+        self._heart: asyncio.Task[None] | None = None
+        self._is_closed = False
+        cluster.on_topics_changed(self._topics_changed)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether records may be handed out: no rebalance is going on."""
+        return self._step is Step.STEADY
+
+    @property
+    def needs_turn(self) -> bool:
+        """Whether `turn` has something to do, or is waiting to have."""
+        member = self.membership
+        is_steady = self._step is Step.STEADY and member.rejoin_reason is None
+        return not is_steady or self._error is not None or member.fenced is not None
+
+    # Called inside poll()
+
+    def turn(self) -> ListenerCall | None:
+        """Go on with what is under way. A returned call has to be made by the caller, who then says `told()`.
+
+        Raises what only the user can help: an unknown topic, a fenced instance id, no assignor in common.
+        """
+        self.last_poll_s = self._now_s()
+        if self._heart is None:
+            self._heart = asyncio.get_running_loop().create_task(self._beat(), name="raylog-heartbeat")
+        while self._call is None:
+            if self.membership.fenced is not None:
+                raise self.membership.fenced
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if not self._advanced():
+                return None
+        return self._call
+
+    def told(self) -> None:
+        """The user was told of the last call; the rebalance goes on from there."""
+        self._call = None
+        if self._step is Step.TELLING_REVOKED:
+            self._give_back()
+        elif self._step is Step.TELLING_ASSIGNED:
+            self._step = Step.STEADY
+
+    def rejoin(self, reason: str) -> None:
+        """Join again at the next turn, for instance because the subscription was changed."""
+        self.membership.need_rejoin(reason)
+
+    def _advanced(self) -> bool:
+        """Do the next thing that can be done at once; False when there is none."""
+        member = self.membership
+        if self._step is Step.STEADY:
+            if member.rejoin_reason is None:
+                return False
+            if self._commit_positions is not None and self._assignment.states and not member.lost:
+                self._step = Step.COMMITTING
+                self._start(self._commit())
+            else:
+                self._tell_revoked()
+            return True
+        if self._work is None or not self._work.done():
+            return False
+        work, self._work = self._work, None
+        if self._step is Step.COMMITTING:
+            if member.fenced is not None:
+                self._step = Step.STEADY  # `turn` raises it; joining again would fence the process that has the id now
+            else:
+                self._tell_revoked()
+            return True
+        self._step = Step.STEADY  # where a failed join begins anew
+        try:
+            partitions = work.result()
+        except Exception as failure:  # whatever it was: without another join the member would wait for ever
+            member.need_rejoin("its last join failed")
+            raise as_raylog_error(failure) from failure
+        self._assignment.set_partitions(partitions or (), Start.COMMITTED)
+        self._on_assignment()
+        self._step = Step.TELLING_ASSIGNED
+        self._call = ListenerCall("assigned", list(partitions or ()))
+        return True
+
+    def _tell_revoked(self) -> None:
+        self._step = Step.TELLING_REVOKED
+        held = list(self._assignment.states)
+        if held:
+            self._call = ListenerCall("lost" if self.membership.lost else "revoked", held)
+        else:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._assignment.set_partitions((), Start.COMMITTED)
+        self._on_assignment()
+        self._step = Step.JOINING
+        self._start(self._join())
+
+    def _start(self, work: Awaitable[tuple[TopicPartition, ...] | None]) -> None:
+        self._work = asyncio.ensure_future(work)
+        self._work.add_done_callback(lambda _: self._notify())
+
+    async def _commit(self) -> None:
+        assert self._commit_positions is not None  # asked by `_advanced`
+        try:
+            await self._commit_positions()
+        except RaylogError:
+            pass  # the records since the last commit are read again by the next owner, as at least once allows
+
+    # Joining
+
+    async def _join(self) -> tuple[TopicPartition, ...]:
+        """Join, assign if this member leads, sync; again until it has worked or only the user can help."""
+        member = self.membership
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        while True:
+            topics = sorted(self._assignment.topics)
+            await self._look_up(topics)
+            call = Call.JOIN
+            try:
+                timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
+                joined = await self._ask(JOIN_GROUP, member.join_request(topics, _pack), timeout_s)
+                rows = member.joined(joined)
+                subscriptions = member.subscriptions(rows, _unpack)
+                watched = subscriptions or member.subscriptions(member.unassigned_rows, _unpack)
+                counts = await self._partition_counts(watched)
+                call = Call.SYNC
+                assignments = member.sync_request(subscriptions, counts, _pack)
+                synced = await self._ask(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
+                partitions = member.synced(synced.assignment, _unpack)
+                if topics != sorted(self._assignment.topics):
+                    member.need_rejoin("its subscription was changed while it joined")
+                if member.unassigned_rows:
+                    await self._check_assignment(watched, counts)
+                return partitions
+            except RaylogError as error:
+                reaction = member.failed(call, error, generation=member.generation)
+                if reaction.fatal:
+                    raise
+                if reaction.retry:
+                    self._cluster.forget_coordinator(member.group)
+                member.need_rejoin(error.message)
+                if not isinstance(error, MemberIdRequired):
+                    await asyncio.sleep(backoff.next_s())
+
+    async def _ask(self, method: Method[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
+
+    async def _look_up(self, topics: Sequence[str]) -> None:
+        """Learn of the topics. Raises UnknownTopicOrPartition when none exists; the others go on without one that does
+        not, and get it when it is created.
+        """
+        answers = await asyncio.gather(
+            *(self._cluster.topic(topic, timeout_s=self._request_s) for topic in topics), return_exceptions=True
+        )
+        missing = [answer for answer in answers if isinstance(answer, UnknownTopicOrPartition)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and (len(missing) == len(topics) or answer not in missing):
+                raise answer
+        for error in missing:
+            logger.warning("Group %s goes on without a topic: %s", self.membership.group, error.message)
+
+    async def _check_assignment(self, subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> None:
+        """Whether the assignment that a static leader came back to leaves partitions out: added while it was away."""
+        member = self.membership
+        wanted = {topic for each in subscriptions.values() for topic in each.topics}
+        try:
+            group = await self._ask(DESCRIBE_GROUP, DescribeGroupRequest(member.group), self._request_s)
+            given = {
+                each for row in group.members if row.assignment for each in decode_assignment(_unpack(row.assignment))
+            }
+        except (RaylogError, ValueError, TypeError, LookupError) as error:
+            member.need_rejoin(f"the group's assignment is not known ({error})")
+            return
+        if given != {TopicPartition(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}:
+            member.need_rejoin("partitions were added or removed while it was away")
+
+    async def _partition_counts(self, subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
+        """Partitions of every topic that any member wants, as the cluster has them now; unknown topics are left out."""
+        topics = {topic for each in subscriptions.values() for topic in each.topics}
+        if not topics:
+            return {}
+        self._cluster.watch(topics)
+        await self._cluster.refresh(topics, timeout_s=self._request_s)
+        found = {topic: self._cluster.metadata.topic(topic) for topic in sorted(topics)}
+        self._counts = {topic: 0 if info is None else len(info.partitions) for topic, info in found.items()}
+        return {topic: count for topic, count in self._counts.items() if count}
+
+    def _topics_changed(self, changed: set[str]) -> None:
+        """Partitions were added, or a topic has come or gone: the leader has everybody join again."""
+        member = self.membership
+        if self._is_closed:
+            return
+        known = self._cluster.metadata.topics
+        if not member.is_leader or not member.is_stable:
+            return
+        for topic in sorted(changed & self._counts.keys()):
+            count = len(known[topic].partitions) if topic in known else 0
+            if count != self._counts[topic]:
+                member.need_rejoin(f"topic {topic!r} has {count} partitions now")
+                self._notify()
+
+    # Living
+
+    async def _beat(self) -> None:
+        """Send heartbeats while a generation is held; leave the group when the user does not poll any more."""
+        config, member = self._config, self.membership
+        # A heartbeat that hangs must leave time for another one within the session timeout.
+        timeout_s = min(self._request_s, max(config.heartbeat_interval_ms, config.session_timeout_ms / 3) / 1000)
+        while True:
+            await asyncio.sleep(config.heartbeat_interval_ms / 1000)
+            if not member.is_stable:
+                continue
+            silent_s = self._now_s() - self.last_poll_s
+            if not self.is_polling and silent_s * 1000 > config.max_poll_interval_ms:
+                await self.leave(f"poll() was not called for {silent_s:.1f} seconds (max_poll_interval_ms)", lost=True)
+                self._notify()
+                continue
+            generation = member.generation
+            try:
+                await self._ask(HEARTBEAT, member.heartbeat_request(), timeout_s)
+            except RaylogError as error:
+                reaction = member.failed(Call.HEARTBEAT, error, generation=generation)
+                if reaction.retry:
+                    self._cluster.forget_coordinator(member.group)
+                elif reaction.fatal:
+                    self._error = error
+                self._notify()
+
+    async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
+        """Say goodbye to the coordinator, so that the others need not wait for the session timeout."""
+        member = self.membership
+        request = member.leave_request()
+        member.lose(reason, member_too=True)
+        if not lost:
+            member.lost = False
+        if request is not None:
+            try:
+                await self._ask(LEAVE_GROUP, request, timeout_s)
+            except RaylogError:
+                pass  # the session timeout says goodbye in its place
+
+    async def close(self) -> None:
+        """End the tasks. Does not leave the group."""
+        self._is_closed = True
+        tasks = [task for task in (self._work, self._heart) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    @property
+    def _request_s(self) -> float:
+        return self._config.request_timeout_ms / 1000
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,56 @@
+"""Who is told when partitions come and go: functions, or an object with Kafka's listener methods. Touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raylog.client.consumer.group_session import ListenerCall
+from raylog.core.ids import TopicPartition
+
+Told = Callable[[list[TopicPartition]], Any]
+
+
+class RebalanceListener:
+    """Base for listeners; override what you need. The methods of an AsyncConsumer's listener may be coroutines.
+
+    They are called inside poll(): in `on_partitions_revoked` a commit() still works, in `on_partitions_assigned` a
+    seek().
+    """
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
+        """These partitions are about to be given back."""
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
+        """These partitions are all that this consumer has now."""
+
+    def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
+        """These partitions may belong to others already; nothing can be committed for them."""
+        return self.on_partitions_revoked(lost)
+
+
+class ListenerCalls:
+    """The user's functions by the kind of call."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Told | None] = {}
+
+    def set(
+        self,
+        listener: RebalanceListener | None,
+        on_assigned: Told | None,
+        on_revoked: Told | None,
+        on_lost: Told | None,
+    ) -> None:
+        """Take the functions, or the methods of the listener where none is given."""
+        revoked = on_revoked or getattr(listener, "on_partitions_revoked", None)
+        self._told = {
+            "assigned": on_assigned or getattr(listener, "on_partitions_assigned", None),
+            "revoked": revoked,
+            "lost": on_lost or getattr(listener, "on_partitions_lost", None) or revoked,
+        }
+
+    def make(self, call: ListenerCall) -> Any:
+        """Call the user's function, if there is one; what it returns may have to be awaited."""
+        told = self._told.get(call.kind)
+        return None if told is None else told(call.partitions)

@@ -1,0 +1,414 @@
+"""Position and buffer of one assigned partition. Filled by `fetcher.py`, emptied by poll(). Touches nothing.
+
+Two threads may use one of these at a time: the loop's thread calls `add` and changes the position for good reasons
+(seek, reset) only while the user's thread waits for it; the user's thread calls `take`. Each counter has one writer,
+and the queue between them is a deque, so neither needs a lock.
+
+A *session* lasts as long as records are taken one after the other. Whatever breaks that (seek, reset, damage) starts
+another, and answers to fetches of earlier sessions are dropped: that is why no record comes twice or out of order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from raylog.client.reading.decode import BatchOpener, ColumnPiece, FetchedBatch, corrupt
+from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile
+from raylog.client.types import Record
+from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
+from raylog.core.ids import TopicPartition
+from raylog.storage.batch.records import iter_headers
+
+NEAR_CHUNK_BYTES = 512 << 10
+"""How much of a file is read at once: what is made of it should still fit into the caches of a processor."""
+
+
+class Start(Enum):
+    """Where a partition without a position begins."""
+
+    COMMITTED = "committed"
+    """At the group's committed offset; without one, by auto_offset_reset."""
+    POLICY = "policy"
+    """By auto_offset_reset."""
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class PartitionState:
+    """What a consumer knows of one partition that it reads. Offsets are those of the next record."""
+
+    __slots__ = (
+        "_added_bytes",
+        "_after",
+        "_at",
+        "_damage",
+        "_failure",
+        "_located_bytes",
+        "_near_chunk_bytes",
+        "_near_read_bytes",
+        "_on_room",
+        "_opener",
+        "_records",
+        "_room_bytes",
+        "_taken_bytes",
+        "_taken_from",
+        "_waiting",
+        "compared_epoch",
+        "drains",
+        "fetch_offset",
+        "high_watermark",
+        "last_epoch",
+        "log_start_offset",
+        "partition",
+        "paused",
+        "position",
+        "reads_near",
+        "segment_file",
+        "session",
+        "start",
+        "topic_id",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, opener: BatchOpener, start: Start, near_chunk_bytes: int = NEAR_CHUNK_BYTES
+    ) -> None:
+        """`near_chunk_bytes`: how much of a file is read at once."""
+        self.partition = partition
+        self.start = start
+        """What to do while `position` is None."""
+        self.position: int | None = None
+        """The offset of the next record that poll() returns; None until it is known."""
+        self.fetch_offset = -1
+        """Where the next fetch begins: behind everything that is buffered."""
+        self.session = 0
+        self.paused = False
+        self.topic_id = ""
+        """Of the topic that this position belongs to; empty = not looked up. Another id is another topic."""
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.last_epoch = -1
+        """Leader epoch of the batch read last, or that of the committed offset; -1 when nothing says it."""
+        self.compared_epoch = -1
+        """The newest leader epoch whose leader is known to have what was read."""
+        self.drains = False
+        """What is buffered has to be taken before more is fetched: a new leader is to be asked whether it has that."""
+        self._opener = opener
+        self.reads_near = True
+        """Whether a leader on this machine may be asked for places in its files; not after that has failed."""
+        self.segment_file: SegmentFile | None = None
+        """The file of the leader that was opened last."""
+        self._waiting: deque[FetchedBatch | Place] = deque()
+        self._damage: RaylogError | None = None
+        """Why nothing can follow behind the waiting batches."""
+        self._records: list[Record] = []
+        self._at = 0
+        self._after = -1
+        """The position once all of `_records` are taken."""
+        self._failure: RaylogError | None = None
+        """Why nothing can follow behind `_records`."""
+        self._added_bytes = 0
+        self._taken_bytes = 0
+        self._located_bytes = 0
+        self._near_read_bytes = 0
+        self._near_chunk_bytes = near_chunk_bytes
+        self._taken_from: FetchedBatch | None = None
+        """The batch whose records are in `_records`."""
+        self._on_room: Callable[[], object] | None = None
+        self._room_bytes = 0
+
+    # The loop's side
+
+    def move_to(self, offset: int, epoch: int = -1) -> None:
+        """Go on at this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""
+        self.position = self.fetch_offset = offset
+        self.last_epoch = epoch
+        self._drop()
+
+    def find_start(self, start: Start) -> None:
+        """Forget the position; the next one is found as `start` says, in a new session."""
+        self.position = None
+        self.fetch_offset = -1
+        self.start = start
+        self._drop()
+
+    def refetch(self) -> None:
+        """Throw away what is buffered and fetch again from the position."""
+        if self.position is not None:
+            self.move_to(self.position, self.last_epoch)
+
+    def _drop(self) -> None:
+        self.session += 1
+        self.drains = False
+        self._waiting.clear()
+        self._records = []
+        self._at = 0
+        self._taken_from = None
+        self._damage = self._failure = None
+        self._taken_bytes = self._added_bytes
+        self._near_read_bytes = self._located_bytes
+
+    def add_places(self, session: int, places: list[Place], next_offset: int) -> bool:
+        """Queue places in files, with batches up to `next_offset`; False when they belong to an earlier session."""
+        if session != self.session:
+            return False
+        size = sum(place.length for place in places)
+        self._located_bytes += size
+        self._added_bytes += size
+        self._waiting.extend(places)
+        self.fetch_offset = max(self.fetch_offset, next_offset)
+        return True
+
+    def add(self, session: int, payload: memoryview) -> bool:
+        """Queue the whole batches of a fetch's answer; False when they belong to an earlier session."""
+        if session != self.session:
+            return False
+        taken_in = 0
+        try:
+            for place, header in iter_headers(payload):
+                self._waiting.append(FetchedBatch(payload, place, header))
+                self.fetch_offset = max(self.fetch_offset, header.next_offset)
+                taken_in += header.size
+        except RaylogError as error:
+            self._damage = corrupt(self.partition, self.fetch_offset, error)
+        if len(payload) and not taken_in and self._damage is None:
+            self._damage = corrupt(self.partition, self.fetch_offset, ValueError("no whole batch was sent"))
+        self._added_bytes += taken_in
+        return True
+
+    def stop_behind(self, session: int, error: RaylogError) -> None:
+        """Let `take` raise this once everything that is buffered was taken; ignored in a later session."""
+        if session == self.session:
+            self._damage = error
+
+    def call_when_room(self, room_bytes: int, callback: Callable[[], object] | None) -> None:
+        """Have `callback` called once, from the thread that takes, when no more than `room_bytes` are buffered.
+
+        It is not called for what is so already: look again after calling this.
+        """
+        self._room_bytes = room_bytes
+        self._on_room = callback
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of batches that are fetched or located, and not opened."""
+        return self._added_bytes - self._taken_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """The same without what was only located."""
+        return self.buffered_bytes - (self._located_bytes - self._near_read_bytes)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether something is located that was not read yet."""
+        return self._located_bytes > self._near_read_bytes
+
+    def wants_fetch(self, partition_bytes_max: int) -> bool:
+        """Whether to fetch more: there is a position, and at most one answer's worth is waiting."""
+        return (
+            self.position is not None
+            and not self.paused
+            and self._damage is None
+            and self._failure is None
+            and self.buffered_bytes <= partition_bytes_max
+        )
+
+    # The user's side
+
+    @property
+    def has_records(self) -> bool:
+        """Whether `take` would return or raise something, as far as can be told without opening a batch."""
+        if self.paused or self.position is None:
+            return False
+        return bool(self._waiting) or self._at < len(self._records) or bool(self._failure) or bool(self._damage)
+
+    @property
+    def failure(self) -> RaylogError | None:
+        """Why the next record cannot be given, once everything before it was taken."""
+        return self._failure if self._at >= len(self._records) else None
+
+    def take(self, limit: int) -> list[Record]:
+        """The next records, at most `limit`, and move the position behind them.
+
+        Raises CorruptMessage or RecordDeserializationFailed at a record that cannot be given; not before all good ones
+        before it were taken, and again at each call until the position is changed.
+        """
+        taken: list[Record] = []
+        while limit > 0 and not self.paused and self.position is not None:
+            records, at = self._records, self._at
+            left = len(records) - at
+            if left > limit:
+                piece = records[at : at + limit]
+                self._at = at + limit
+                self.position = piece[-1].offset + 1
+            elif left > 0:
+                piece = records[at:] if at else records
+                self._records = []
+                self._at = 0
+                self.position = self._after
+                self._forget_taken()
+            elif self._has_opened(fail=not taken):
+                continue
+            else:
+                break
+            limit -= len(piece)
+            if taken:
+                taken += piece
+            else:
+                taken = piece
+        return taken
+
+    def take_one(self) -> Record | None:
+        """The next record, or None; otherwise as `take`."""
+        if self.paused or self.position is None:
+            return None
+        while self._at >= len(self._records):
+            if not self._has_opened(fail=True):
+                return None
+        record = self._records[self._at]
+        self._at += 1
+        if self._at < len(self._records):
+            self.position = record.offset + 1
+        else:
+            self.position = self._after
+            self._forget_taken()
+        return record
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether the next record lies in a batch that is open already, so that `take_one` is cheap."""
+        return self._at < len(self._records) and not self.paused
+
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether more waits of a batch that is open already, or of what was read from a file at once."""
+        front = self._waiting[0] if self._waiting else None
+        return self._at < len(self._records) or (isinstance(front, FetchedBatch) and front.is_near)
+
+    def take_columns(self, limit: int, *, fail: bool, may_read: bool = True) -> ColumnPiece | None:
+        """The next records of one batch as columns, at most `limit`, or None. Deserializers are not applied.
+
+        Only what is in memory if not `may_read`. Raises what stands in the way, if `fail`.
+        """
+        self._close_opened()
+        while not self.paused and self.position is not None and self._failure is None:
+            if not may_read and self._waiting and isinstance(self._waiting[0], Place):
+                return None
+            batch, wanted = self._front(), self.position
+            if batch is None:
+                break
+            try:
+                self._opener.check(batch)
+                piece = None if _is_skipped(batch, wanted) else self._piece(batch, wanted, limit)
+            except RaylogError as error:
+                self._failure = _of(batch, error)
+                break
+            if piece is not None and piece.end < batch.header.next_offset:
+                self.position = piece.end
+                return piece
+            self._opened(batch)
+            self.position = max(wanted, batch.header.next_offset)
+            if piece is not None and piece.rows:
+                return piece
+        if self.has_records:
+            self._has_opened(fail=fail)
+        return None
+
+    def _piece(self, batch: FetchedBatch, wanted: int, limit: int) -> ColumnPiece:
+        """The records at offset `wanted` and behind it; a batch with gaps has to be opened to count them."""
+        header = batch.header
+        first, next_offset = max(wanted, header.base_offset), header.next_offset
+        if header.record_count == header.last_offset_delta + 1:
+            end = min(next_offset, first + limit)
+            return ColumnPiece(self.partition, batch, self._opener, first, end, end - first)
+        offsets = self._opener.piece(batch, first, next_offset).offsets
+        end = next_offset if len(offsets) <= limit else offsets[limit]
+        return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
+
+    def _close_opened(self) -> None:
+        """Put a batch that `take` has opened back in line, if records of it are left: columns begin at those."""
+        batch, self._taken_from = self._taken_from, None
+        is_refused = isinstance(self._failure, RecordDeserializationFailed)
+        if batch is not None and (is_refused or self._at < len(self._records)):
+            self._records, self._at = [], 0
+            self._failure = None if is_refused else self._failure
+            self._taken_bytes -= batch.header.size
+            self._waiting.appendleft(batch)
+
+    def _forget_taken(self) -> None:
+        """Let go of the memory of a batch that was given whole."""
+        if self._failure is None:
+            self._taken_from = None
+
+    def _has_opened(self, *, fail: bool) -> bool:
+        """Open the next batch; False when there is none. Raises what stands in the way, if `fail`."""
+        batch = self._front() if self._failure is None else None
+        if self._failure is None and not self._waiting and self._damage is not None:
+            self._failure = self._damage
+        if self._failure is not None:
+            if fail:
+                raise self._failure
+            return False
+        wanted = self.position
+        if batch is None or wanted is None:
+            return False
+        after = max(wanted, batch.header.next_offset)
+        records: list[Record] = []
+        failure: RaylogError | None = None
+        try:
+            if _is_skipped(batch, wanted):
+                self._opener.check(batch)
+            else:
+                records, failure = self._opener.open(batch, wanted)
+        except RaylogError as error:
+            self._failure = _of(batch, error)
+            return self._has_opened(fail=fail)
+        self._opened(batch)
+        self._taken_from = batch
+        self._records, self._at, self._failure = records, 0, failure
+        self._after = records[-1].offset + 1 if failure is not None and records else wanted if failure else after
+        if not records:
+            self.position = self._after
+        return True
+
+    def _front(self) -> FetchedBatch | None:
+        """The batch that comes next, read now if it was only located; None without one, and when reading has failed."""
+        waiting = self._waiting
+        if waiting and isinstance(waiting[0], Place):
+            place = waiting[0]
+            try:
+                batches, rest = place.read(self._near_chunk_bytes)
+            except NearReadFailed as error:
+                self._failure = error
+                return None
+            # The other thread may append behind these, and only that.
+            waiting.popleft()
+            if rest is not None:
+                waiting.appendleft(rest)
+            waiting.extendleft(reversed(batches))
+            self._near_read_bytes += place.length - (0 if rest is None else rest.length)
+        front = waiting[0] if waiting else None
+        return front if isinstance(front, FetchedBatch) else None
+
+    def _opened(self, batch: FetchedBatch) -> None:
+        self._waiting.popleft()
+        self._taken_bytes += batch.header.size
+        self.last_epoch = batch.header.partition_leader_epoch
+        call = self._on_room
+        if call is not None and self.buffered_bytes <= self._room_bytes:
+            self._on_room = None
+            call()
+
+
+def _of(batch: FetchedBatch, error: RaylogError) -> RaylogError:
+    """What a batch that cannot be opened means: one that was read here is asked of its leader before users hear."""
+    if batch.is_near and isinstance(error, CorruptMessage):
+        return NearReadFailed(error.message)
+    return error
+
+
+def _is_skipped(batch: FetchedBatch, wanted: int) -> bool:
+    """Whether a batch has nothing for the user: a marker of the broker's own, or all of it lies below the position."""
+    return batch.header.is_control or batch.header.next_offset <= wanted

@@ -1,0 +1,158 @@
+"""A run of fetches from one leader, each sent in the same turn of the loop in which the answer to the last one came.
+
+Between two answers there is no task that would first have to be woken: the next request leaves together with the word
+to the user's thread that records are there. Made by `fetcher.py`, lives on its loop. May touch: the network, timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from raylog.client.cluster.metadata import PartitionInfo
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.partition import PartitionState
+from raylog.client.reading.local_files import NearReadFailed, near_or_plain, open_places
+from raylog.core.errors import RaylogError
+from raylog.protocol.method import AnyMethod
+from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, NearSlice
+from raylog.rpc import Connection, Reply
+
+ISOLATION_READ_UNCOMMITTED = 0
+
+
+class FetchStream:
+    """Fetches of one partition, in one session, from one leader. `run` once."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        connection: Connection,
+        leader: PartitionInfo,
+        config: ConsumerConfig,
+        *,
+        goes_on: Callable[[FetchStream], bool],
+        on_data: Callable[[], None],
+        look_for_leader: Callable[[], Awaitable[None]],
+        suspect_s: float,
+    ) -> None:
+        """`goes_on` is asked after each answer; `look_for_leader` is awaited while one is late by `suspect_s`.
+
+        What it finds is told by `end`.
+        """
+        self.state = state
+        self.connection = connection
+        self.leader = leader
+        self._config = config
+        self._goes_on = goes_on
+        self._on_data = on_data
+        self._look_for_leader = look_for_leader
+        self._loop = asyncio.get_running_loop()
+        self._session = state.session
+        self._timeout_s = (config.request_timeout_ms + config.fetch_max_wait_ms) / 1000
+        self._patience_s = suspect_s + config.fetch_max_wait_ms / 1000
+        self._pause_s = suspect_s
+        self._asked_s = 0.0
+        self._timer: asyncio.TimerHandle
+        self._watch: asyncio.Task[None] | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self.has_answered = False
+        self.has_records = False
+        """Whether the last answer had any."""
+
+    async def run(self) -> None:
+        """Fetch until `goes_on` says no, or the session is over. Raises what a fetch failed with."""
+        if self.state.fetch_offset < 0:
+            return  # the position went away while the leader was looked up
+        self._ask()
+        self._timer = self._loop.call_later(self._patience_s, self._look)
+        try:
+            await self._ended
+        finally:
+            self._timer.cancel()
+            if self._watch is not None:
+                self._watch.cancel()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Let `run` return, or raise; an answer that still comes is dropped."""
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    def _ask(self) -> None:
+        config, leader = self._config, self.leader
+        fetch = FetchRequest(
+            self.state.topic_id,
+            leader.partition,
+            leader.leader_epoch,
+            self.state.fetch_offset,
+            config.max_partition_fetch_bytes,
+            config.fetch_min_bytes,
+            config.fetch_max_wait_ms,
+            ISOLATION_READ_UNCOMMITTED,
+        )
+        self._asked_s = self._loop.time()
+        wants_near = config.short_circuit_reads and self.state.reads_near
+        method, asked = near_or_plain(self.connection, fetch, wants_near=wants_near)
+        self.connection.call_then(method.name, asked, timeout_s=self._timeout_s, then=partial(self._answered, method))
+
+    def _answered(self, method: AnyMethod, answer: Reply | RaylogError) -> None:
+        if self._ended.done():  # also when `run` was cancelled
+            return
+        if not isinstance(answer, Reply):
+            self.end(answer)
+            return
+        try:
+            self._take_in(method.read_reply(answer.args), answer.payload)
+        except Exception as failure:  # whatever an answer was made of: without an end, `run` would wait for ever
+            self.end(failure)
+
+    def _take_in(self, reply: FetchReply | FetchNearReply, payload: memoryview) -> None:
+        state = self.state
+        rows = reply.slices if isinstance(reply, FetchNearReply) else ()
+        try:
+            taken = _add_places(state, self._session, rows) if rows else state.add(self._session, payload)
+        except NearReadFailed as failure:
+            self.end(failure)
+            return
+        if not taken:
+            self.end()
+            return
+        if reply.high_watermark > state.high_watermark:
+            state.high_watermark = reply.high_watermark
+        state.log_start_offset = reply.log_start_offset
+        self.has_answered = True
+        self.has_records = bool(rows) or len(payload) > 0
+        if self.has_records:
+            # First: the user's thread wakes up meanwhile, and gets the interpreter's lock when the request is written.
+            self._on_data()
+        if self._goes_on(self):
+            self._ask()
+        else:
+            self.end()
+
+    def _look(self) -> None:
+        """Watch out for another leader when the answer is late; else look again when it would be."""
+        left_s = self._asked_s + self._patience_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._look)
+        else:
+            self._watch = self._loop.create_task(self._watch_leader(self._asked_s))
+
+    async def _watch_leader(self, asked_s: float) -> None:
+        while self._asked_s == asked_s and not self._ended.done():
+            await self._look_for_leader()
+            await asyncio.sleep(self._pause_s)
+        if not self._ended.done():
+            self._look()
+
+
+def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice]) -> bool:
+    """Open what the leader has named, and queue it. Raises NearReadFailed."""
+    places = open_places(rows, state.segment_file, state.partition)
+    state.segment_file = places[-1].file
+    return state.add_places(session, places, next_offset=rows[-1].next_offset)

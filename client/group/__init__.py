@@ -1,0 +1,1 @@
+"""Consumer groups on the client's side: membership, assignors, committed offsets."""

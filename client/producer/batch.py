@@ -1,0 +1,205 @@
+"""A batch of records on its way.
+
+`send()` fills batches from any thread, the sender encodes and delivers them on the loop. Everything that waiting for a
+record needs is made once per batch, and only when somebody waits (see `futures`). Touches nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from asyncio import CancelledError
+from collections.abc import Callable
+from time import time
+
+from raylog.client.types import Header
+from raylog.core.errors import RaylogError
+from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped, parse_header
+
+logger = logging.getLogger(__name__)
+_lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
+
+JOIN_BELOW_BYTES = 8 * 1024
+"""A connection would copy a body below this beside the header in any case."""
+
+IN_LINE, SENT, STORED = "in line", "sent", "stored"
+
+
+class Batch:
+    """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps sent again, and done."""
+
+    __slots__ = (
+        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "encoded_bytes",
+        "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
+        "quick_from_s", "quick_until_s", "record_count", "reserved", "room", "sent_s", "size", "stamps", "state",
+        "topic", "values",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.keys: list[bytes | None] = []
+        """Empty when no record has one."""
+        self.values: list[bytes | None] = []
+        self.stamps: list[tuple[int, int]] = []
+        """The timestamps in milliseconds, each with the index of the first record that has it: many share one."""
+        self.quick_from_s = self.quick_until_s = 0.0
+        """The millisecond of the last record, in seconds. A record of the same needs no more than its value, and its
+        key if the others have keys, put behind the others. Empty when the batch has headers, or its last record a
+        timestamp of the user's."""
+        self.headers: list[list[Header] | None] | None = None
+        self.reserved = 0
+        """Bytes of the producer's memory that the open batch holds: of its records, and `room` for more."""
+        self.room = 0
+        self.size = 0
+        """Bytes of the records as the producer counts them, before compression; known when the batch is closed."""
+        self.opened_s = opened_s
+        self.deadline_s = deadline_s
+        self.loop_thread = loop_thread
+        # What the sender knows.
+        self.record_count = 0
+        self.encoded: bytes | tuple[bytes, ...] = b""
+        """What is sent; in parts if a large body would have to be copied to join them."""
+        self.encoded_bytes = 0
+        self.base_sequence = -1
+        self.state = IN_LINE
+        self.attempts = 0
+        """How often it was sent; also tells the answer of the last attempt from a late one of an earlier."""
+        self.sent_s = 0.0
+        self.is_refused_as_out_of_order = False
+        # How it ended.
+        self.is_done = False
+        self.base_offset = -1
+        self.error: RaylogError | None = None
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    # Filling, by whoever has the accumulator's turn
+
+    def add(
+        self, key: bytes | None, value: bytes | None, headers: list[Header] | None, timestamp_ms: int | None
+    ) -> int:
+        """Append a record; returns its index. Without a timestamp it gets the time of now."""
+        index = len(self.values)
+        try:
+            if timestamp_ms is None:
+                timestamp_ms = int(time() * 1000)
+                self.quick_from_s, self.quick_until_s = timestamp_ms / 1000, (timestamp_ms + 1) / 1000
+            else:
+                self.quick_until_s = 0.0
+            if not self.stamps or self.stamps[-1][1] != timestamp_ms:
+                self.stamps.append((index, timestamp_ms))
+            if key is not None or self.keys:
+                self.keys += [None] * (index - len(self.keys))
+                self.keys.append(key)
+            if headers is not None or self.headers is not None:
+                self.headers = self.headers or []
+                self.headers += [None] * (index - len(self.headers))
+                self.headers.append(headers)
+                self.quick_until_s = 0.0
+            self.values.append(value)
+        except BaseException:  # Ctrl-C may come between two columns
+            self.even_out()
+            raise
+        return index
+
+    def even_out(self) -> None:
+        """After Ctrl-C, or whatever has kept a record from being added as a whole: drop what there is of it."""
+        count = len(self.values)
+        del self.keys[count:]
+        if self.headers is not None:
+            del self.headers[count:]
+
+    # Bytes
+
+    def encode(self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Close the batch and turn it into bytes; the columns are not kept."""
+        self.record_count = len(self.values)
+        self.base_sequence = base_sequence
+        header, body = encode_stamped(
+            self.keys or None,
+            self.values,
+            self.stamps,
+            self.headers,
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+        self.encoded_bytes = len(header) + len(body)
+        self.encoded = header + body if len(body) < JOIN_BELOW_BYTES else (header, body)
+        self.keys, self.values, self.headers = [], [], None
+
+    def encode_again(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """The same records under another producer id, epoch and sequence: these lie inside the checksum."""
+        encoded = self.encoded if isinstance(self.encoded, bytes) else b"".join(self.encoded)
+        header = parse_header(encoded)
+        columns = decode_batch(encoded, 0, header, verify=False)
+        self.base_sequence = base_sequence
+        self.encoded = encode_batch(
+            columns.keys,
+            [None] * self.record_count if columns.values is None else columns.values,
+            columns.timestamps,
+            columns.headers,
+            compression=header.compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+    # End
+
+    def complete(self, base_offset: int) -> None:
+        """All records are stored, the first at `base_offset` (-1: not known)."""
+        self.base_offset = base_offset
+        self._finish()
+
+    def fail(self, error: RaylogError) -> None:
+        """No record of the batch counts as stored."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        with _lock:
+            self.is_done = True
+            callbacks, self._callbacks = self._callbacks, []
+            event = self._event
+        self.encoded = b""
+        self.keys, self.values, self.headers = [], [], None
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            _call(callback)
+
+    # Waiting
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block this thread until the batch is done; False when `timeout_s` ended first. Not for the loop's thread."""
+        if threading.get_ident() == self.loop_thread:
+            raise RuntimeError("This would block the event loop that sends the record; await the future instead.")
+        with _lock:
+            if self.is_done:
+                return True
+            event = self._event
+            if event is None:
+                event = self._event = threading.Event()
+        return event.wait(timeout_s)
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once, on the loop's thread when the batch gets done, or here and now if it is."""
+        with _lock:
+            if not self.is_done:
+                self._callbacks.append(callback)
+                return
+        _call(callback)
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except (Exception, CancelledError):  # the user's code; its bug must not keep other records from being settled
+        logger.exception("A callback of a sent record raised an error.")
+    except SystemExit:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        logger.exception("A callback of a sent record cannot end the process: it runs in the clients' thread.")

@@ -1,0 +1,433 @@
+"""Delivering one partition's batches: in order, each once, through broken connections, lost answers and new leaders.
+
+The rules, with idempotence on:
+
+- A batch gets its sequence when it is put in line, and keeps it; at most five are in line, because a leader remembers
+  the last five batches of a producer. One leaves the line when it and all before it are answered.
+- After a retriable failure nothing new is sent until every request is answered; then all that is in line is sent again
+  in order, the same bytes, to whoever leads by then. What was stored before is recognised and answered with its offset.
+- A leader that knows nothing of a producer takes any sequence from it. So the first batch goes alone, after every
+  failure too: only when it is stored may others follow at once, because only then is a gap before them noticed.
+- A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
+  behind it is then refused as out of order while it is first in line: that is proof that nothing in line is stored, so
+  the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses what still travels
+  under the old epoch. (Kafka's client does the same: KIP-360.)
+
+Everything here runs on the sender's loop. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.accumulator import Accumulator
+from raylog.client.producer.batch import IN_LINE, SENT, STORED, Batch
+from raylog.client.producer.queues import Lane
+from raylog.core.errors import (
+    DeliveryTimedOut,
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    LeaderNotAvailable,
+    OutOfOrderSequence,
+    RaylogError,
+    RequestTimedOut,
+)
+from raylog.protocol.replica import PRODUCE, ProduceRequest
+from raylog.rpc import Connection, Reply
+
+logger = logging.getLogger(__name__)
+
+_NEVER_S = float("inf")
+SEQUENCE_MASK = 2**31 - 1
+PRODUCER_EPOCH_MAX = 2**15 - 1
+LEADER_CONNECT_S = 2.0
+LEADER_REMEMBERS_S = 600.0
+"""A leader forgets producers that have been silent for producer.id.expiration.ms, which is at least this."""
+
+
+class DeliveryOwner(Protocol):
+    """What the deliveries of one producer share: the sender."""
+
+    @property
+    def config(self) -> ProducerConfig: ...
+    @property
+    def cluster(self) -> ClusterClient: ...
+    @property
+    def accumulator(self) -> Accumulator: ...
+    @property
+    def compression(self) -> int: ...
+    @property
+    def wire_acks(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def request_timeout_s(self) -> float: ...
+
+    async def producer_id(self, *, another_than: int) -> tuple[int, int]:
+        """Return a producer id and its epoch, allocated anew when the known one is ``another_than``."""
+
+    def fail_for_good(self, error: RaylogError) -> None:
+        """Fail every record of the producer: it can never send again."""
+
+    def own(self, task: asyncio.Future[None]) -> None:
+        """Cancel the task when the producer closes."""
+
+    def look_again(self) -> None:
+        """Look at all partitions once more: something can be sent."""
+
+    def count_batch(self, batch: Batch) -> None:
+        """Count a batch that was encoded."""
+
+    def count_stored(self, batch: Batch) -> None:
+        """Count a batch that was acknowledged."""
+
+    def count_failed(self, batch: Batch) -> None:
+        """Count a batch that was given up."""
+
+    def count_refused(self, error: RaylogError) -> None:
+        """Count an answer that was an error."""
+
+
+class Delivery:
+    """One lane's line of batches and the connection with its leader."""
+
+    def __init__(self, sender: DeliveryOwner, lane: Lane) -> None:
+        self._sender = sender
+        self._lane = lane
+        self._line: deque[Batch] = deque()
+        self._connection: Connection | None = None
+        self._topic_id = ""
+        self._leader_epoch = -1
+        self._producer_id = -1
+        self._producer_epoch = -1
+        self._next_sequence = 0
+        self._recovery: asyncio.Task[None] | None = None
+        self._is_recovering = False
+        self._is_known_to_leader = not sender.config.enable_idempotence
+        self._last_stored_s = 0.0
+        self._has_tried_at_once = False
+        self._needs_metadata = False
+        self._last_error: RaylogError | None = None
+        config = sender.config
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+
+    # What the sender calls
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is in line."""
+        return not self._line
+
+    @property
+    def batches(self) -> list[Batch]:
+        """What is in line."""
+        return list(self._line)
+
+    def waits_since_s(self) -> float:
+        """When the request was sent that has waited longest for its answer; infinity when none is outstanding."""
+        since_s = _NEVER_S
+        for batch in self._line:
+            if batch.state is SENT and batch.sent_s < since_s:
+                since_s = batch.sent_s
+        return since_s
+
+    def pump(self, now_s: float) -> None:
+        """Send what may be sent: what is in line for another time, then new batches while the line is short enough."""
+        if self._is_recovering:
+            return
+        lane, line, sender = self._lane, self._line, self._sender
+        if self._connection is None or self._connection.is_closed:
+            if line or lane.sealed or lane.open is not None:
+                self._recover()
+            return
+        if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
+            self._is_known_to_leader = not sender.config.enable_idempotence
+        window = sender.window if self._is_known_to_leader else 1
+        if line:
+            for batch in islice(line, window):
+                if batch.state is IN_LINE:
+                    self._send(batch, now_s)
+        while len(line) < window and (lane.sealed or lane.open is not None) and not self._is_recovering:
+            taken = sender.accumulator.take(lane, now_s)
+            if taken is None:
+                return
+            if self._put_in_line(taken):
+                self._send(taken, now_s)
+
+    def expire(self, now_s: float) -> None:
+        """Fail what is late."""
+        late = [batch for batch in self._line if batch.deadline_s <= now_s and batch.state is not STORED]
+        for batch in late:
+            self._line.remove(batch)
+            batch.attempts += 1  # an answer that still comes finds nobody
+        for batch in [*late, *self._sender.accumulator.take_expired(self._lane, now_s)]:
+            self._fail(batch, self._too_late())
+        if late:
+            self._settle_front()
+
+    def expires_s(self) -> float:
+        """When the next batch will be late: the oldest, because each has the same time from its beginning."""
+        return self._line[0].deadline_s if self._line else self._sender.accumulator.oldest_deadline_s(self._lane)
+
+    def leader_changed(self) -> None:
+        """Metadata has changed: do not wait for answers of a leader that is none any more (its machine may be gone)."""
+        found = self._sender.cluster.metadata.partition(self._lane.topic, self._lane.partition)
+        topic = self._sender.cluster.metadata.topic(self._lane.topic)
+        connection = self._connection
+        if found is None or topic is None or connection is None or found.endpoint is None:
+            return
+        if found.leader_epoch <= self._leader_epoch and topic.topic_id == self._topic_id:
+            return
+        self._connection = None
+        if any(batch.state is SENT for batch in self._line):
+            connection.abort(f"{self._lane.topic}-{self._lane.partition} has another leader")
+
+    def fail_all(self, error: RaylogError) -> None:
+        """Give up everything in line."""
+        batches, self._line = list(self._line), deque()
+        for batch in batches:
+            batch.attempts += 1
+            self._fail(batch, error)
+
+    def give_up(self, error: Exception) -> None:
+        """Fail everything of this partition for an error that the rules above do not know: no future may be left."""
+        lane = self._lane
+        reason = as_raylog_error(error)
+        logger.error("The records for %s-%s failed: %s", lane.topic, lane.partition, reason.message, exc_info=error)
+        self.fail_lane(reason)
+
+    def close(self) -> None:
+        """End the task that looks for the leader."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+
+    # Sending
+
+    def _put_in_line(self, batch: Batch) -> bool:
+        """Encode a batch; False when that is not possible. It has failed then, and has used up no sequence."""
+        sender = self._sender
+        is_idempotent = sender.config.enable_idempotence
+        sequence = self._next_sequence if is_idempotent else -1
+        try:
+            batch.encode(sender.compression, self._producer_id, self._producer_epoch, sequence)
+        except Exception as error:  # whatever the records or the codec raised, the batch has left its lane already
+            self._fail(batch, _not_encoded(batch, error))
+            return False
+        if is_idempotent:
+            self._next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
+        sender.count_batch(batch)
+        self._line.append(batch)
+        return True
+
+    def _send(self, batch: Batch, now_s: float) -> None:
+        connection, sender = self._connection, self._sender
+        if connection is None:
+            return
+        batch.attempts += 1
+        batch.state = SENT
+        batch.sent_s = now_s
+        batch.is_refused_as_out_of_order = False
+        lane = self._lane
+        request = ProduceRequest(
+            self._topic_id, lane.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms
+        )
+        attempt = batch.attempts
+        if sender.wire_acks == 0:
+            try:
+                connection.notify("produce", request, batch.encoded)
+            except RaylogError as error:  # too large for a frame
+                asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
+                return
+            # The only back-pressure without answers is that of the socket.
+            written = asyncio.ensure_future(connection.drain())
+            sender.own(written)
+            written.add_done_callback(partial(self._written, batch, attempt))
+            return
+        connection.call_then(
+            "produce",
+            request,
+            batch.encoded,
+            timeout_s=sender.request_timeout_s,
+            then=partial(self._answered, batch, attempt),
+        )
+
+    def _answered(self, batch: Batch, attempt: int, answer: Reply | RaylogError) -> None:
+        if batch.attempts != attempt or batch.is_done:
+            return
+        if not isinstance(answer, Reply):
+            self._refused(batch, answer)
+            return
+        try:
+            reply = PRODUCE.read_reply(answer.args)
+        except RaylogError as error:
+            self._refused(batch, error)
+            return
+        self._stored(batch, reply.base_offset)
+
+    def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
+        """The socket has taken a batch that will not be answered."""
+        if batch.attempts == attempt and not batch.is_done:
+            self._stored(batch, -1)
+
+    def _stored(self, batch: Batch, base_offset: int) -> None:
+        batch.state = STORED
+        batch.base_offset = base_offset
+        self._is_known_to_leader = True
+        self._last_stored_s = time.monotonic()
+        if self._last_error is not None or self._has_tried_at_once:
+            self._backoff.reset()
+            self._has_tried_at_once = False
+            self._last_error = None
+        self._settle_front()
+
+    def _settle_front(self) -> None:
+        """Let answered batches leave the line in order, then go on."""
+        line, sender = self._line, self._sender
+        while line and line[0].state is STORED:
+            batch = line.popleft()
+            sender.count_stored(batch)
+            sender.accumulator.release(self._lane, batch.size)
+            batch.complete(batch.base_offset)
+        if self._is_recovering:
+            self._begin_recovery_when_answered()
+        else:
+            sender.look_again()
+
+    def _refused(self, batch: Batch, error: RaylogError) -> None:
+        if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten where
+            self._stored(batch, -1)
+            return
+        if isinstance(error, InvalidProducerEpoch):
+            self._sender.fail_for_good(error)
+            return
+        self._last_error = error
+        self._sender.count_refused(error)
+        out_of_order = isinstance(error, OutOfOrderSequence) and self._producer_id >= 0
+        if out_of_order or (error.retriable and batch.attempts <= self._sender.config.retries):
+            batch.state = IN_LINE
+            batch.is_refused_as_out_of_order = out_of_order
+            self._needs_metadata |= error.refresh_metadata or isinstance(error, RequestTimedOut)
+            if isinstance(error, RequestTimedOut) and self._connection is not None:
+                # The leader hangs or is cut off: the other requests would only run into their own deadlines.
+                self._connection.abort(f"produce was not answered: {error.message}")
+            self._recover()
+            return
+        self._line.remove(batch)
+        self._fail(batch, error)
+        self._settle_front()
+
+    def _fail(self, batch: Batch, error: RaylogError) -> None:
+        self._sender.count_failed(batch)
+        self._sender.accumulator.release(self._lane, batch.size)
+        batch.fail(error)
+
+    def _too_late(self) -> DeliveryTimedOut:
+        limit_ms = self._sender.config.delivery_timeout_ms
+        reason = f" The last error was: {self._last_error.message}" if self._last_error is not None else ""
+        return DeliveryTimedOut(
+            f"Records for {self._lane.topic}-{self._lane.partition} were not acknowledged within delivery_timeout_ms="
+            f"{limit_ms}; they may or may not be stored.{reason}"
+        )
+
+    # Recovering
+
+    def _recover(self) -> None:
+        """Stop sending; when every request is answered, find the leader and go on from the front of the line."""
+        self._is_recovering = True
+        self._is_known_to_leader = not self._sender.config.enable_idempotence
+        self._begin_recovery_when_answered()
+
+    def _begin_recovery_when_answered(self) -> None:
+        if self._recovery is None and not any(batch.state is SENT for batch in self._line):
+            self._recovery = asyncio.ensure_future(self._find_leader())
+            self._sender.own(self._recovery)
+
+    async def _find_leader(self) -> None:
+        """Until there is a leader that can be reached, or nothing is left to send."""
+        try:
+            while True:
+                # The first repetition comes at once: a new leader is usually there by the time we ask.
+                if self._has_tried_at_once:
+                    await asyncio.sleep(self._backoff.next_s())
+                self._has_tried_at_once = self._last_error is not None
+                try:
+                    await self._connect()
+                    break
+                except Exception as failure:  # whatever ended this task would leave its records waiting for ever
+                    error = self._last_error = as_raylog_error(failure)
+                    self._needs_metadata = True
+                    if not isinstance(failure, RaylogError):
+                        logger.exception("The search for a leader of %s failed.", self._lane.topic)
+                    if not error.retriable:
+                        self.fail_lane(error)
+                    if not self._line and not self._lane.sealed and self._lane.open is None:
+                        break
+        finally:
+            self._recovery = None
+        self._is_recovering = False
+        self._sender.look_again()
+
+    async def _connect(self) -> None:
+        sender, lane = self._sender, self._lane
+        timeout_s = sender.request_timeout_s
+        if self._needs_metadata:
+            await sender.cluster.refresh((lane.topic,), timeout_s=timeout_s)
+        self._needs_metadata = False
+        topic = sender.cluster.metadata.topic(lane.topic)
+        found = sender.cluster.metadata.partition(lane.topic, lane.partition)
+        if topic is None or found is None or found.endpoint is None:
+            raise LeaderNotAvailable(f"Partition {lane.topic}-{lane.partition} has no leader at the moment.")
+        # A leader that is slow to connect to may be gone: the attempt goes on, and meanwhile metadata is asked again.
+        connection = await sender.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
+        if sender.config.enable_idempotence:
+            await self._renew_producer()
+        self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch
+        self._connection = connection
+
+    async def _renew_producer(self) -> None:
+        """Get a producer id at first; take a higher epoch when the front of the line is behind a hole."""
+        line = self._line
+        is_behind_hole = bool(line) and line[0].is_refused_as_out_of_order
+        if self._producer_id < 0 or (is_behind_hole and self._producer_epoch >= PRODUCER_EPOCH_MAX):
+            producer_id, producer_epoch = await self._sender.producer_id(another_than=self._producer_id)
+        elif is_behind_hole:
+            producer_id, producer_epoch = self._producer_id, self._producer_epoch + 1
+        else:
+            return
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+        self._next_sequence = 0
+        for batch in [batch for batch in line if batch.state is IN_LINE]:
+            try:
+                batch.encode_again(producer_id, producer_epoch, self._next_sequence)
+            except Exception as error:  # out of memory, perhaps; the others go on without it
+                line.remove(batch)
+                self._fail(batch, _not_encoded(batch, error))
+                continue
+            batch.is_refused_as_out_of_order = False
+            self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
+
+    def fail_lane(self, error: RaylogError) -> None:
+        """An error that no repetition heals, such as a wrong secret, ends everything that waits for this partition."""
+        self.fail_all(error)
+        while (batch := self._sender.accumulator.take(self._lane, float("inf"))) is not None:
+            self._fail(batch, error)
+
+
+def _not_encoded(batch: Batch, error: Exception) -> InvalidRecord:
+    """The error of a batch that cannot be made into bytes."""
+    found = InvalidRecord(
+        f"A batch of {batch.record_count} records for {batch.topic}-{batch.partition} could not be encoded and was "
+        f"not sent ({type(error).__name__}: {error}). Send its records one by one to find the one that is wrong."
+    )
+    found.__cause__ = error
+    return found

@@ -1,0 +1,89 @@
+"""The futures of sent records: each is two references, its batch and its index there. Touches nothing.
+
+Apart from `Batch`, because these are msgspec structs, cheaper to make than any class of our own, which mypyc cannot
+compile (see `tools/native.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Generator
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from raylog.client.producer.batch import Batch
+from raylog.client.types import RecordMetadata
+from raylog.core.errors import RaylogError
+
+_first = itemgetter(0)
+
+
+class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The outcome of one `send()`. May be waited for in any thread."""
+
+    _batch: Batch
+    _index: int
+
+    def done(self) -> bool:
+        """Whether the record was stored or has failed."""
+        return self._batch.is_done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record was stored; waits up to `timeout` seconds.
+
+        Raises TimeoutError when it is not known by then, or the error with which the record failed.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            # Without the trace of earlier raises: all records of a batch share the error, and it would grow with each.
+            raise error.with_traceback(None)
+        return self._metadata()
+
+    def exception(self, timeout: float | None = None) -> RaylogError | None:
+        """The error with which the record failed, or None; waits up to `timeout` seconds, then raises TimeoutError."""
+        batch = self._batch
+        if not batch.is_done and not batch.wait(timeout):
+            raise TimeoutError(f"The record was neither stored nor refused within {timeout} seconds; it is still sent.")
+        return batch.error
+
+    def add_done_callback(self, function: Callable[[SendFuture], object]) -> None:
+        """Have `function(future)` called when the outcome is known; on the client's thread, so it must not block."""
+        self._batch.when_done(lambda: function(self))
+
+    def _metadata(self) -> RecordMetadata:
+        batch, index = self._batch, self._index
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        _, timestamp_ms = batch.stamps[bisect_right(batch.stamps, index, key=_first) - 1]
+        return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
+
+
+class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):
+    """The same for AsyncProducer: it can be awaited.
+
+    A class of its own, because type checkers warn of awaitables that nobody awaits, and a synchronous `send()` is often
+    left alone on its line.
+    """
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        """Wait in a coroutine."""
+        if not self._batch.is_done:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._batch.when_done(lambda: _wake(loop, waiter))
+            yield from waiter
+        return self.result(0)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    if asyncio._get_running_loop() is loop:
+        _settle(waiter)
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, waiter)
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

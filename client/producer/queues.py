@@ -1,0 +1,149 @@
+"""The queues of a producer's partitions, and which of them a record goes to.
+
+Owned by the accumulator, under whose turn all of it is changed. Touches nothing; chance is an argument.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+
+from raylog.client.cluster.metadata import TopicInfo
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.partitioner import hash_of_key, next_sticky_partition
+from raylog.client.producer.sizes import INT_MAX, MESSAGE_BYTES_DEFAULT, LargestRecord, most_counted_bytes
+from raylog.core.errors import UnknownTopicOrPartition
+
+KEYS_REMEMBERED = 16_384
+"""Of each topic: streams repeat their keys, and a look-up costs a tenth of hashing."""
+
+
+class Lane:
+    """One partition's queue: the open batch, and full ones in order behind which it stands."""
+
+    __slots__ = (
+        "closed_bytes", "is_active", "is_available", "is_gone", "limit", "open", "partition", "sealed", "topic",
+        "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, limit: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.limit = limit
+        self.open: Batch | None = None
+        self.sealed: deque[Batch] = deque()
+        self.is_active = False
+        self.is_available = True
+        self.is_gone = False
+        """The topic was made again with fewer partitions: `open` is None for good, and what is sealed fails."""
+        self.waiting_bytes = 0
+        """Bytes of closed batches that are not done."""
+        self.closed_bytes = 0
+        """Bytes of all batches that were ever closed."""
+
+    def full_size(self, batch_size: int) -> int:
+        """Bytes from which on a batch is not held back for more: what is under way before it, within limits.
+
+        Requests that queue make larger batches, and larger batches cost less: each request has its price at the
+        client, the leader and the followers. While nothing is under way it is the configured `batch_size`.
+        """
+        return min(self.limit, max(batch_size, self.waiting_bytes))
+
+    def appended_bytes(self) -> int:
+        """Bytes of all records that were ever appended."""
+        batch = self.open
+        return self.closed_bytes if batch is None else self.closed_bytes + batch.reserved - batch.room
+
+
+class Router:
+    """One topic's lanes, and which of them gets the records without key at the moment."""
+
+    __slots__ = (
+        "_chance", "_sticky_until", "check_from", "count", "lanes", "lanes_of_keys", "largest", "largest_record",
+        "sticky", "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, chance: random.Random) -> None:
+        self.topic = topic
+        self.largest = 0
+        """Bytes up to which `send_batch()` fills a batch."""
+        self.largest_record = LargestRecord(topic, INT_MAX, INT_MAX, is_compressed=False)
+        self.check_from = 0
+        """Of `largest_record`: kept here, as it is looked at for each record."""
+        self.lanes: list[Lane] = []
+        self.lanes_of_keys: dict[bytes, Lane] = {}
+        """Of keys seen lately."""
+        self.count = 0
+        self._chance = chance
+        self.sticky: Lane
+        """Where records without key go, as long as it has got less than a batch from when it was chosen."""
+        self._sticky_until = 0
+
+    def update(self, info: TopicInfo, limit: int, request_limit: int) -> list[Lane]:
+        """Take in the topic's metadata: other partitions, other leaders, another largest message.
+
+        Returns the lanes of partitions that are gone, because the topic was deleted and made again with fewer.
+        """
+        message_bytes = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
+        request_limit = min(request_limit, most_counted_bytes(message_bytes))
+        limit = min(limit, request_limit)
+        self.largest = request_limit
+        self.largest_record = replace(self.largest_record, message_bytes=message_bytes)
+        self.check_from = self.largest_record.check_from
+        gone = self.lanes[len(info.partitions) :] if info.partitions else []
+        # `lane_of_key` reads without the turn: first the keys that are known, then the lanes.
+        self.lanes = [lane for lane in self.lanes if lane not in gone]
+        for number in range(len(self.lanes), len(info.partitions)):
+            self.lanes.append(Lane(self.topic, number, limit))
+        for lane in gone:
+            lane.is_gone = True
+        for lane, partition in zip(self.lanes, info.partitions, strict=False):
+            lane.is_available = partition.endpoint is not None
+            lane.limit = limit
+        if not self.count or self.sticky.is_gone:
+            self.sticky, self._sticky_until = self.lanes[0], 0
+        if self.count != len(self.lanes):
+            self.count, self.lanes_of_keys = len(self.lanes), {}
+        return gone
+
+    def sticky_left(self) -> int:
+        """How many bytes the chosen lane still gets."""
+        return self._sticky_until - self.sticky.appended_bytes()
+
+    def change_over(self, batch_size: int) -> Lane:
+        """Choose where records without key go from now on: each lane gets as much as makes a batch."""
+        waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
+        chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
+        lane = self.sticky = self.lanes[chosen]
+        self._sticky_until = lane.appended_bytes() + lane.full_size(batch_size)
+        return lane
+
+    def lane_of_key(self, key: bytes) -> Lane:
+        """Where a key's records go, remembered for the next of them."""
+        known = self.lanes_of_keys
+        lane = known.get(key)
+        if lane is None:
+            if len(known) >= KEYS_REMEMBERED:
+                known.clear()
+            lanes = self.lanes
+            lane = known[key] = lanes[hash_of_key(key) % len(lanes)]
+        return lane
+
+    def lane(self, partition: int | None) -> Lane:
+        """The lane of a partition that somebody has named. Raises UnknownTopicOrPartition."""
+        lanes = self.lanes
+        if partition is None or not 0 <= partition < len(lanes):
+            raise UnknownTopicOrPartition(
+                f"Topic {self.topic!r} has partitions 0 to {len(lanes) - 1}, not {partition}.", topic=self.topic
+            )
+        return lanes[partition]
+
+
+def lane_gone(lane: Lane) -> UnknownTopicOrPartition:
+    """The error of records for a partition that its topic no longer has."""
+    return UnknownTopicOrPartition(
+        f"Partition {lane.topic}-{lane.partition} is gone: the topic was deleted and created again with fewer "
+        "partitions. Send the records again; their keys have other partitions now.",
+        topic=lane.topic,
+    )

@@ -1,0 +1,279 @@
+"""Turns fetched batches into `Record` objects, a whole batch at a time. Called by `partition.py`. Touches nothing.
+
+Records are made by `map` over the batch's columns, without a Python statement per record: that is what poll() spends
+most of its time on. Only when a deserializer refuses a record is the batch gone through one by one, to find which.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import lt
+from typing import Any, NamedTuple
+
+from raylog.client.types import Record
+from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
+from raylog.core.ids import TopicPartition
+from raylog.storage.batch.records import (
+    BatchHeader,
+    Columns,
+    Grid,
+    Layout,
+    OpenBatch,
+    check_crc,
+    decode_batch,
+    open_batch,
+)
+from raylog.storage.errors import CorruptBatch
+
+Deserializer = Callable[[bytes], Any]
+
+
+class FetchedBatch(NamedTuple):
+    """One whole batch inside a fetch's answer, not opened yet."""
+
+    buffer: memoryview | bytes
+    place: int
+    """Where it begins there; below zero when the buffer begins with what its checksum covers (see `near.py`)."""
+    header: BatchHeader
+    is_near: bool = False
+    """Whether it was read from a file here, and not sent by the leader."""
+
+
+class Opened(NamedTuple):
+    """The records of one batch from the wanted offset on; `failure` is why those behind them cannot be given."""
+
+    records: list[Record]
+    failure: RaylogError | None
+
+
+class OpenPiece:
+    """Consecutive records of an open batch: its columns from `begin` up to `stop`. Looking raises CorruptMessage."""
+
+    __slots__ = ("_opened", "_partition", "begin", "offsets", "stop")
+
+    def __init__(self, partition: TopicPartition, opened: OpenBatch, begin: int, stop: int) -> None:
+        self._partition = partition
+        self._opened = opened
+        self.begin = begin
+        self.stop = stop
+        self.offsets = opened.offsets[begin:stop]
+
+    def column(self, name: str) -> list[Any] | None:
+        """`timestamps`, `keys`, `values` or `headers`; None where all of the batch are null."""
+        opened, begin, stop = self._opened, self.begin, self.stop
+        try:
+            # A whole batch is looked at once or twice, parts of one perhaps a thousand times.
+            if stop - begin == opened.rows:
+                return opened.column(name)
+            found = opened.kept_column(name)
+        except RaylogError as error:
+            raise self.corrupt(error) from error
+        return None if found is None else found[begin:stop]
+
+    def strings(self, name: str) -> Sequence[bytes | None]:
+        """`keys` or `values`."""
+        column = self.column(name)
+        return [None] * len(self.offsets) if column is None else column
+
+    def part(self, begin: int, stop: int) -> OpenPiece:
+        """The records from place `begin` of these up to `stop`."""
+        return OpenPiece(self._partition, self._opened, self.begin + begin, self.begin + stop)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where keys and values of the whole batch lie, if they have one length each and nothing has headers."""
+        return self._opened.layout
+
+    def grid(self, name: str) -> Grid | None:
+        """`keys` or `values` of the whole batch, where all have one length."""
+        try:
+            return self._opened.grid(name)
+        except RaylogError as error:
+            raise self.corrupt(error) from error
+
+    def has_only_nulls(self, name: str) -> bool:
+        """Whether `keys`, `values` or `headers` of the whole batch are null; known without a look at each."""
+        try:
+            return self._opened.has_only_nulls(name)
+        except RaylogError as error:
+            raise self.corrupt(error) from error
+
+    @property
+    def timestamp_base(self) -> tuple[int, bool]:
+        """What timestamp deltas are to be added to, and whether it is already the timestamp of all records."""
+        return self._opened.timestamp_base
+
+    def corrupt(self, cause: Exception) -> CorruptMessage:
+        """The error for a column that cannot be read."""
+        return corrupt(self._partition, self._opened.offsets[0], cause)
+
+
+class BatchOpener:
+    """Opens the batches of one partition."""
+
+    __slots__ = ("_check_crcs", "_checked", "_key_deserializer", "_parted", "_partition", "_value_deserializer")
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        *,
+        check_crcs: bool = True,
+    ) -> None:
+        """`None` for a deserializer: bytes pass as they are."""
+        self._partition = partition
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._check_crcs = check_crcs
+        self._checked: FetchedBatch | None = None
+        self._parted: tuple[FetchedBatch, OpenBatch] | None = None
+
+    def columns(self, batch: FetchedBatch, wanted: int) -> Columns:
+        """The records at offset `wanted` and above, as columns. Raises CorruptMessage."""
+        self._check(batch)
+        try:
+            columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
+            _check_offsets(columns.offsets, batch.header)
+        except Exception as error:  # a hostile body may raise more than RaylogError; the batch is named in any case
+            raise self._poisoned(batch, error) from error
+        first = _first_at_or_above(columns.offsets, wanted)
+        return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
+
+    def piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
+        """The records from offset `first` up to `end`, of a batch that was checked before. Raises CorruptMessage."""
+        opened = self._parted[1] if self._parted is not None and self._parted[0] is batch else None
+        if opened is None:
+            try:
+                opened = open_batch(batch.buffer, batch.place, batch.header)
+                _check_offsets(opened.offsets, batch.header)
+            except Exception as error:  # see `columns`
+                raise self._poisoned(batch, error) from error
+        begin, stop = _first_at_or_above(opened.offsets, first), _first_at_or_above(opened.offsets, end)
+        # A batch that is taken a few records at a time is opened once.
+        self._parted = (batch, opened) if stop < opened.rows else None
+        return OpenPiece(self._partition, opened, begin, stop)
+
+    def check(self, batch: FetchedBatch) -> None:
+        """Verify a batch that is not to be opened now: damage may be what makes it look so. Raises CorruptMessage."""
+        if batch is not self._checked:
+            self._check(batch)
+            self._checked = batch
+
+    def _check(self, batch: FetchedBatch) -> None:
+        if self._check_crcs:
+            try:
+                check_crc(batch.buffer, batch.place, batch.header)
+            except RaylogError as error:
+                raise corrupt(self._partition, batch.header.base_offset, error) from error
+
+    def _poisoned(self, batch: FetchedBatch, error: Exception) -> CorruptMessage:
+        """The error of a batch that is as its producer made it, so that its header can be relied on."""
+        next_offset = batch.header.next_offset if self._check_crcs else None
+        return corrupt(self._partition, batch.header.base_offset, error, next_offset)
+
+    def open(self, batch: FetchedBatch, wanted: int) -> Opened:
+        """The records at offset `wanted` and above. Raises CorruptMessage."""
+        columns = self.columns(batch, wanted)
+        try:
+            return Opened(self._records(columns), None)
+        except Exception as error:  # the deserializer is the user's: whatever it raised, the record is to be named
+            return self._up_to_the_refused(columns, error)
+
+    def _records(self, columns: Columns) -> list[Record]:
+        offsets, timestamps, keys, values, headers = columns
+        topic, partition = self._partition
+        return list(
+            map(
+                Record,
+                repeat(topic),
+                repeat(partition),
+                offsets,
+                timestamps,
+                repeat(None) if keys is None else _converted(keys, self._key_deserializer),
+                repeat(None) if values is None else _converted(values, self._value_deserializer),
+                repeat(()) if headers is None else (tuple(row or ()) for row in headers),
+            )
+        )
+
+    def _up_to_the_refused(self, columns: Columns, error: Exception) -> Opened:
+        good: list[Record] = []
+        for at, offset in enumerate(columns.offsets):
+            try:
+                good += self._records(_sliced(columns, at, at + 1))
+            except Exception as refusal:  # see above; the first refused record is the one reported
+                failure = RecordDeserializationFailed(
+                    f"The record at offset {offset} of {self._partition} cannot be deserialized "
+                    f"({type(refusal).__name__}: {refusal}); seek to {offset + 1} to go on without it.",
+                    topic=self._partition.topic,
+                    partition=self._partition.partition,
+                    offset=offset,
+                )
+                failure.__cause__ = refusal
+                return Opened(good, failure)
+        raise error  # refused only in company: not the record's fault, so nothing can be named
+
+
+class ColumnPiece(NamedTuple):
+    """Consecutive records of one batch of one partition: those at `first` offset and behind it, below `end`."""
+
+    partition: TopicPartition
+    batch: FetchedBatch
+    opener: BatchOpener
+    first: int
+    end: int
+    rows: int
+
+    def open(self) -> OpenPiece:
+        """Open the batch. Raises CorruptMessage when its producer wrote what nobody can read."""
+        return self.opener.piece(self.batch, self.first, self.end)
+
+
+def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
+    """The error for a batch that cannot be read; `next_offset` is the first behind it, where that is certain."""
+    behind = "seek behind it" if next_offset is None else f"seek to {next_offset} to go on behind it"
+    what = str(cause) if isinstance(cause, RaylogError) else f"{type(cause).__name__}: {cause}"
+    place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}
+    return CorruptMessage(
+        f"The batch at offset {offset} of {partition} is damaged ({what}). It is fetched again at the next poll; "
+        f"if it stays damaged, {behind}.",
+        topic=partition.topic,
+        partition=partition.partition,
+        **place,
+    )
+
+
+def _check_offsets(offsets: range | list[int], header: BatchHeader) -> None:
+    """CorruptBatch unless the offsets rise within the header's range: others would move a position back."""
+    if isinstance(offsets, list) and offsets:
+        is_rising = all(map(lt, offsets, offsets[1:]))
+        if not is_rising or offsets[0] < header.base_offset or offsets[-1] > header.last_offset:
+            raise CorruptBatch("its offsets do not rise within its range")
+
+
+def _first_at_or_above(offsets: range | list[int], wanted: int) -> int:
+    """How many of the ascending offsets lie below the wanted one."""
+    return bisect_left(offsets, wanted)
+
+
+def _sliced(columns: Columns, first: int, end: int) -> Columns:
+    offsets, timestamps, keys, values, headers = columns
+    return Columns(
+        offsets[first:end],
+        timestamps[first:end],
+        None if keys is None else keys[first:end],
+        None if values is None else values[first:end],
+        None if headers is None else headers[first:end],
+    )
+
+
+def _converted(column: Iterable[bytes | None], convert: Deserializer | None) -> Iterable[Any]:
+    """Apply a deserializer; null stays null (a tombstone)."""
+    return column if convert is None else _each(column, convert)
+
+
+def _each(column: Iterable[bytes | None], convert: Deserializer) -> Iterator[Any]:
+    for data in column:
+        yield None if data is None else convert(data)

@@ -1,0 +1,167 @@
+"""Reading segment files that lie on this machine, without the broker (short-circuit reads).
+
+The leader names places in its files, all below the high watermark, so what lies there does not change; retention may
+remove a name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time:
+what was only located costs no memory. Whatever goes wrong here is not the user's concern: the leader is asked for the
+bytes instead, and judges for itself whether its log is damaged. A leader is not trusted with other files: only a
+segment of the partition, in a broker's data directory, is opened. Used by `partition.py`, `stream.py` and `ranges.py`.
+May touch: files that the leader has named, and what lies around them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raylog.client.reading.decode import FetchedBatch
+from raylog.core.errors import RaylogError, RetriableError
+from raylog.core.ids import TopicPartition
+from raylog.protocol.method import AnyMethod
+from raylog.protocol.replica import (
+    FETCH,
+    FETCH_NEAR,
+    FetchNearRequest,
+    FetchRequest,
+    NearSlice,
+)
+from raylog.rpc import Connection, machine_number
+from raylog.storage.batch.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
+
+ALONE_BYTES = 64 << 10
+"""A batch of so many bytes is read alone: right behind its header, and without a copy for its checksum."""
+
+
+SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
+BROKERS_FILE = "meta.properties"
+"""What makes a folder a broker's data directory."""
+
+
+class NearReadFailed(RetriableError):
+    """A segment file of a leader on this machine cannot be read here; its records have to be fetched. Not for users."""
+
+
+class SegmentFile:
+    """An open segment file. Closed when nobody refers to it any more: its places may be read in two threads."""
+
+    __slots__ = ("_fd", "identity")
+
+    def __init__(self, path: str, identity: tuple[int, int], owner: int | None = None) -> None:
+        """Raises NearReadFailed unless that name is a regular file, no link, with this device, inode and owner."""
+        self._fd = -1
+        self.identity = identity
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            status = os.fstat(self._fd)
+        except OSError as error:
+            raise NearReadFailed(f"The segment {path} cannot be opened: {error}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise NearReadFailed(f"{path} is no regular file.")
+        if owner is not None and status.st_uid != owner:
+            raise NearReadFailed(f"{path} is not the broker's own file.")
+        if (status.st_dev, status.st_ino) != identity:
+            raise NearReadFailed(f"Under {path} there is another file here than at the leader.")
+
+    def read(self, size: int, position: int) -> bytes:
+        """Exactly these bytes. Raises NearReadFailed."""
+        try:
+            data = os.pread(self._fd, size, position)
+        except OSError as error:
+            raise NearReadFailed(f"A segment cannot be read: {error}") from error
+        if len(data) != size:
+            raise NearReadFailed(f"A segment ends at {position + len(data)}, before what the leader has named.")
+        return data
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+class Place(NamedTuple):
+    """Whole batches in a file: `length` bytes at byte `position`."""
+
+    file: SegmentFile
+    position: int
+    length: int
+
+    def read(self, most_bytes: int) -> tuple[list[FetchedBatch], Place | None]:
+        """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
+
+        Raises NearReadFailed when there is something else than whole batches.
+        """
+        file, position, length = self
+        try:
+            first = parse_header(file.read(min(length, HEADER_BYTES), position))
+            if first.size > length:
+                raise NearReadFailed(f"A segment holds no whole batch at {position}.")
+            if first.size >= min(ALONE_BYTES, most_bytes):
+                # Bytes that are all under the checksum are checked as they are; a part of them would be copied first.
+                data = file.read(first.size - CRC_START, position + CRC_START)
+                batches = [FetchedBatch(data, -CRC_START, first, True)]
+                used = first.size
+            else:
+                data = file.read(min(length, most_bytes), position)
+                batches = [FetchedBatch(data, place, header, True) for place, header in iter_headers(data)]
+                used = batches[-1].place + batches[-1].header.size
+                if used < len(data) == length:
+                    raise NearReadFailed(f"A segment holds no whole batch at {position + used}.")
+        except RaylogError as error:
+            raise NearReadFailed(f"A segment holds no batch at {position}: {error}") from error
+        return batches, Place(file, position + used, length - used) if used < length else None
+
+
+def near_or_plain(
+    connection: Connection, fetch: FetchRequest, *, wants_near: bool
+) -> tuple[AnyMethod, FetchRequest | FetchNearRequest]:
+    """The method and the request of a fetch, which asks for places in files where the leader is on this machine."""
+    number = machine_number() if wants_near and connection.stays_here else None
+    if number is None:
+        return FETCH, fetch
+    return FETCH_NEAR, FetchNearRequest(
+        fetch.topic_id,
+        fetch.partition,
+        fetch.current_leader_epoch,
+        fetch.fetch_offset,
+        fetch.max_bytes,
+        fetch.min_bytes,
+        fetch.max_wait_ms,
+        fetch.isolation_level,
+        number,
+    )
+
+
+def owner_of_segment(path: str, partition: TopicPartition) -> int:
+    """The user who owns the data directory in which this is a segment of the partition. Raises NearReadFailed.
+
+    The directory itself may be reached through links, as its operator chose; below it there may be none.
+    """
+    folder, name = os.path.split(path)
+    directory, folder_name = os.path.split(folder)
+    if (
+        not os.path.isabs(path)
+        or os.path.normpath(path) != path
+        or SEGMENT_NAME.fullmatch(name) is None
+        or folder_name != f"{partition.topic}-{partition.partition}"
+    ):
+        raise NearReadFailed(f"{path!r:.300} is no segment of {partition}.")
+    try:
+        marked = os.lstat(os.path.join(directory, BROKERS_FILE))
+        held = os.lstat(folder)
+    except OSError as error:
+        raise NearReadFailed(f"{directory} cannot be seen to be a broker's data directory: {error}") from error
+    if not stat.S_ISREG(marked.st_mode) or not stat.S_ISDIR(held.st_mode) or held.st_uid != marked.st_uid:
+        raise NearReadFailed(f"{directory} is no broker's data directory with a folder of {partition}.")
+    return marked.st_uid
+
+
+def open_places(rows: Iterable[NearSlice], last: SegmentFile | None, partition: TopicPartition) -> list[Place]:
+    """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
+    places: list[Place] = []
+    for row in rows:
+        identity = (row.device, row.inode)
+        if last is None or last.identity != identity:
+            last = SegmentFile(row.path, identity, owner_of_segment(row.path, partition))
+        places.append(Place(last, row.position, row.length))
+    return places

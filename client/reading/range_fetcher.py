@@ -1,0 +1,294 @@
+"""Fetches one range of offsets of one partition, without a consumer: for readers that were told where the leader is.
+
+Where the leader is on the same machine, its files are read instead, as consumers do (see `near.py`).
+
+A task of Spark gets a `PartitionRange` from the driver and starts at the leader at once. Only when the leader cannot be
+reached or has moved are the brokers asked for metadata; reading then goes on from the next offset. Everything here
+belongs to one event loop. May touch: the network, the clock, files that a leader has named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.connections import ConnectionPool, call
+from raylog.client.cluster.discovery import Endpoint
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.config import ClientConfig
+from raylog.client.reading.decode import FetchedBatch, corrupt
+from raylog.client.reading.local_files import NearReadFailed, Place, near_or_plain, open_places
+from raylog.core.errors import (
+    CorruptMessage,
+    InvalidRequest,
+    LeaderNotAvailable,
+    OffsetOutOfRange,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import EARLIEST, TopicPartition
+from raylog.protocol.replica import LIST_OFFSETS, FetchNearReply, FetchRequest, ListOffsetsRequest
+from raylog.rpc import Connection, ReadToken
+from raylog.storage.batch.records import check_crc, iter_headers
+
+logger = logging.getLogger(__name__)
+
+FETCH_MAX_BYTES = 4 << 20
+"""Bytes asked for at once: enough to hide the round trip behind the decoding, small enough to hold two of them."""
+FETCH_MAX_WAIT_MS = 500
+"""How long a leader may hold a fetch that it cannot answer yet; everything in a range is there from the beginning."""
+NEAR_CHUNK_BYTES = 512 << 10
+"""How much of a file is read at once where batches are small."""
+CALL_TIMEOUT_S = 10.0
+"""A leader that answers neither within this counts as gone."""
+TOPIC_GRACE_S = 5.0
+"""How long brokers may not know the topic before it counts as deleted; one that has just started knows none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRange:
+    """Offsets `start` to `end` (exclusive) of one partition, and how to reach its leader and the brokers."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    leader: Endpoint | None
+    """Where the leader was when the range was made; None when there was none."""
+    start: int
+    end: int
+    brokers: tuple[Endpoint, ...]
+    secret: bytes | ReadToken = field(repr=False)
+    """What the leader and the brokers accept; for work that is handed out, a token that can read this partition."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition in one."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class RangeFetcher:
+    """Reads one range from its first to its last offset. Call `next` one at a time until None, then `close`."""
+
+    def __init__(
+        self,
+        wanted: PartitionRange,
+        *,
+        fail_on_data_loss: bool = True,
+        max_bytes: int = FETCH_MAX_BYTES,
+        stall_timeout_s: float = 120.0,
+        short_circuit_reads: bool = True,
+    ) -> None:
+        """`stall_timeout_s` bounds the time without progress, elections and repetitions included.
+
+        Without `fail_on_data_loss`, offsets that are gone (retention, a deleted topic) are passed over with a warning.
+        `short_circuit_reads`: read the files of a leader on this machine.
+        """
+        self.wanted = wanted
+        self.next_offset = wanted.start
+        self._fail_on_data_loss = fail_on_data_loss
+        self._max_bytes = max_bytes
+        self._stall_timeout_s = stall_timeout_s
+        self._leader = wanted.leader
+        self._leader_epoch = wanted.leader_epoch
+        self._pool = ConnectionPool(wanted.secret)
+        self._cluster: ClusterClient | None = None
+        self._reads_near = short_circuit_reads
+        """Whether a leader may be asked for places in its files; not after that has failed."""
+        self._places: deque[Place] = deque()
+
+    async def next(self) -> list[FetchedBatch] | None:
+        """The next whole batches, at least one; None at the end of the range.
+
+        The first may begin below the range and the last may end above it: the caller cuts. Raises OffsetOutOfRange or
+        UnknownTopicId for lost data, RequestTimedOut when nothing comes in time, and errors that do not pass.
+        """
+        backoff = Backoff(20, 1_000)
+        began_s = self._now_s()
+        deadline_s = began_s + self._stall_timeout_s
+        loss: RaylogError | None = None
+        while self.next_offset < self.wanted.end:
+            try:
+                if self._leader is None:
+                    await self._find_leader(deadline_s)
+                if loss is not None:
+                    log_start = await self._log_start(deadline_s)
+                    # Nothing from here on, if the log does not begin behind: its end was cut off.
+                    self._pass_over(loss, log_start if log_start > self.next_offset else self.wanted.end)
+                    loss = None
+                    continue
+                was_near = self._reads_near
+                found = await self._fetch(deadline_s)
+                if found or self.next_offset >= self.wanted.end:
+                    return found or None
+                if was_near and not self._reads_near:
+                    continue  # a file is not as it should be: the leader is asked
+                error: RaylogError = RequestTimedOut(
+                    f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
+                    f"it was committed up to {self.wanted.end}: check that its leader has caught up."
+                )
+            except RaylogError as failure:
+                error = as_raylog_error(failure)
+                if isinstance(error, NearReadFailed | InvalidRequest) and self._reads_near:
+                    self._reads_near = False  # not to be seen from here, or the leader knows no such request
+                    continue
+                if self._is_loss(error, began_s):
+                    loss = self._accepted(error)
+                    if isinstance(error, OffsetOutOfRange):
+                        continue  # the leader knows what is left
+                    self._pass_over(error, self.wanted.end)
+                    return None
+                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; fetching again changes nothing
+                    raise error from failure
+                if error.refresh_metadata or isinstance(error, RequestTimedOut):
+                    self._leader = None
+            pause_s = backoff.next_s()
+            if self._now_s() + pause_s >= deadline_s:
+                raise error
+            await asyncio.sleep(pause_s)
+        return None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.close()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    # Inside
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _left_s(self, deadline_s: float, most_s: float) -> float:
+        return max(0.001, min(most_s, deadline_s - self._now_s()))
+
+    async def _connection(self, deadline_s: float) -> tuple[Connection, float]:
+        """The connection with the leader, and the seconds that a call on it may take."""
+        if self._leader is None:
+            raise LeaderNotAvailable(f"Partition {self.wanted.topic_partition} has no leader at the moment.")
+        timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
+        return await self._pool.get(self._leader, timeout_s), timeout_s
+
+    async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
+        """Read what is located, or make one request; the batches that reach into the rest of the range."""
+        if self._places:
+            return await asyncio.to_thread(self._read_near)  # files may be cold
+        connection, timeout_s = await self._connection(deadline_s)
+        wanted = self.wanted
+        # Half of what is left, so that the leader's answer is here before this call's own deadline.
+        wait_ms = min(FETCH_MAX_WAIT_MS, int(timeout_s * 500))
+        request = FetchRequest(
+            wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset, self._max_bytes, 1, wait_ms, 0
+        )
+        method, asked = near_or_plain(connection, request, wants_near=self._reads_near)
+        reply, payload = await call(connection, method, asked, timeout_s=timeout_s)
+        if isinstance(reply, FetchNearReply) and reply.slices:
+            self._places.extend(open_places(reply.slices, None, wanted.topic_partition))
+            return await asyncio.to_thread(self._read_near)  # files may be cold
+        found: list[FetchedBatch] = []
+        try:
+            for place, header in iter_headers(payload):
+                if header.base_offset >= wanted.end:
+                    self.next_offset = wanted.end
+                    break
+                if header.next_offset > self.next_offset:
+                    found.append(FetchedBatch(payload, place, header))
+                    self.next_offset = header.next_offset
+        except RaylogError as error:
+            if not found:  # what is good comes first; the next fetch meets the damage again
+                raise corrupt(wanted.topic_partition, self.next_offset, error) from error
+        return found
+
+    def _read_near(self) -> list[FetchedBatch]:
+        """The next batches of what is located; fewer, and no more places, when a file is not as it should be."""
+        found: list[FetchedBatch] = []
+        size = 0
+        try:
+            while self._places and size < self._max_bytes and self.next_offset < self.wanted.end:
+                batches, rest = self._places.popleft().read(NEAR_CHUNK_BYTES)
+                if rest is not None:
+                    self._places.appendleft(rest)
+                for batch in batches:
+                    check_crc(batch.buffer, batch.place, batch.header)
+                    if batch.header.base_offset >= self.wanted.end:
+                        self.next_offset = self.wanted.end
+                        break
+                    if batch.header.next_offset > self.next_offset:
+                        found.append(batch)
+                        self.next_offset = batch.header.next_offset
+                        size += batch.header.size
+        except (NearReadFailed, RaylogError) as error:
+            logger.info("%s is fetched from its leader from here on: %s", self.wanted.topic_partition, error)
+            self._reads_near = False
+            self._places.clear()
+        return found
+
+    async def _find_leader(self, deadline_s: float) -> None:
+        wanted = self.wanted
+        timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
+        if self._cluster is None:
+            bootstrap = ",".join(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in wanted.brokers
+            )
+            cluster = ClusterClient(ClientConfig(bootstrap=bootstrap, secret=wanted.secret))
+            try:
+                await cluster.start(timeout_s)
+            except BaseException:  # whatever ended the start, half-made connections must be closed
+                await cluster.close()
+                raise
+            self._cluster = cluster
+        await self._cluster.refresh((wanted.topic,), timeout_s=timeout_s)
+        topic = self._cluster.metadata.topic(wanted.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"Topic {wanted.topic!r} is not known to the brokers any more.")
+        if topic.topic_id != wanted.topic_id:
+            raise UnknownTopicId(
+                f"Topic {wanted.topic!r} was deleted and created again while it was read; run the query again."
+            )
+        found = self._cluster.metadata.partition(wanted.topic, wanted.partition)
+        if found is None or found.endpoint is None:
+            raise LeaderNotAvailable(f"Partition {wanted.topic_partition} has no leader at the moment.")
+        # A broker may be behind: an epoch that is known to be over is not gone back to.
+        if found.leader_epoch < self._leader_epoch:
+            raise LeaderNotAvailable(f"The brokers do not know the newest leader of {wanted.topic_partition} yet.")
+        self._leader, self._leader_epoch = found.endpoint, found.leader_epoch
+
+    def _is_loss(self, error: RaylogError, began_s: float) -> bool:
+        """Whether the data that is wanted does not exist any more, as opposed to being elsewhere."""
+        if isinstance(error, OffsetOutOfRange):
+            return True
+        known_id = None if self._cluster is None else self._cluster.metadata.topic(self.wanted.topic)
+        if isinstance(error, UnknownTopicId):
+            return known_id is not None and known_id.topic_id != self.wanted.topic_id
+        return isinstance(error, UnknownTopicOrPartition) and self._now_s() - began_s > TOPIC_GRACE_S
+
+    def _accepted(self, error: RaylogError) -> RaylogError:
+        """The loss, if it may be passed over; raises it otherwise."""
+        wanted, at = self.wanted, self.next_offset
+        if self._fail_on_data_loss:
+            raise type(error)(
+                f"Offset {at} of {wanted.topic_partition} is lost, and a query wants {wanted.start} to {wanted.end}: "
+                f"{error.message} Set failOnDataLoss to false to read what is left.",
+                **error.details,
+            ) from error
+        return error
+
+    def _pass_over(self, error: RaylogError, next_offset: int) -> None:
+        """Move behind what is lost."""
+        at, self.next_offset = self.next_offset, min(next_offset, self.wanted.end)
+        lost = f"Offsets {at} to {self.next_offset - 1} of {self.wanted.topic_partition} are lost"
+        logger.warning("%s: %s", lost, error.message)
+
+    async def _log_start(self, deadline_s: float) -> int:
+        connection, timeout_s = await self._connection(deadline_s)
+        request = ListOffsetsRequest(self.wanted.topic_id, self.wanted.partition, self._leader_epoch, EARLIEST)
+        reply, _ = await call(connection, LIST_OFFSETS, request, timeout_s=timeout_s)
+        return reply.offset
+
+
+__all__ = ["PartitionRange", "RangeFetcher"]

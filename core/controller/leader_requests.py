@@ -1,0 +1,160 @@
+"""Elections that somebody or the clock asks for: preferred leaders, and leaders at any price. Called by the controller.
+
+Elections that follow from who comes and goes follow liveness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from raylog.core.controller.events import ElectLeadersReceived
+from raylog.core.controller.leadership import Standing, led_by_preferred
+from raylog.core.controller.ledger import ControllerSettings, Ledger
+from raylog.core.controller.liveness import Liveness
+from raylog.core.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidRequest,
+    PreferredLeaderNotAvailable,
+    RaylogError,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.core.invariants import require
+from raylog.core.metadata.image import partition_changed
+from raylog.core.partition import PartitionState
+
+ELECTIONS_MAX = 1_000
+"""Leaders that one look at the imbalance moves; the next look goes on."""
+
+
+class Elections:
+    """Moves leadership to where it belongs."""
+
+    def __init__(self, ledger: Ledger, settings: ControllerSettings, liveness: Liveness) -> None:
+        """Work on the controller's ledger."""
+        self._ledger = ledger
+        self._settings = settings
+        self._liveness = liveness
+        self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
+
+    # ------------------------------------------------------------ by command
+
+    def elect(self, event: ElectLeadersReceived) -> None:
+        """Hold the elections that a client asks for; answers [topic, partition, error code, message, leader, epoch].
+
+        Where all partitions are meant, those that need no election are left out of the answer.
+        """
+        if event.unclean and event.partitions is None:
+            raise InvalidRequest("An unclean election loses records: name the partition that it is for.")
+        wanted = self._named(event.partitions)
+        rows: list[object] = []
+        for partition in wanted:
+            error = self._elect_unclean(partition) if event.unclean else self._elect_preferred(partition)
+            state = self._state(partition)
+            if event.partitions is None and isinstance(error, ElectionNotNeeded):
+                continue
+            code, message = (0, "") if error is None else (error.code, error.message)
+            rows.append([partition.topic, partition.partition, code, message, state.leader, state.leader_epoch])
+        self._ledger.reply(event.request, rows)
+
+    def _named(self, partitions: Sequence[TopicPartition] | None) -> list[TopicPartition]:
+        image = self._ledger.image
+        if partitions is None:
+            return [state.partition for state in image.partitions()]
+        for partition in partitions:
+            topic = image.topics.get(partition.topic)
+            if topic is None:
+                raise UnknownTopicOrPartition(did_you_mean("topic", partition.topic, image.topics))
+            if image.partition(partition) is None:
+                raise UnknownTopicOrPartition(
+                    f"Topic {partition.topic!r} has no partition {partition.partition}; "
+                    f"its partitions are 0 to {len(topic.partitions) - 1}."
+                )
+        return list(dict.fromkeys(partitions))
+
+    def _elect_preferred(self, partition: TopicPartition) -> RaylogError | None:
+        state = self._state(partition)
+        preferred = state.replicas[0]
+        if state.leader == preferred:
+            return ElectionNotNeeded(f"Broker {preferred}, the preferred leader of {partition}, leads it already.")
+        if self._move(state):
+            return None
+        return PreferredLeaderNotAvailable(
+            f"Broker {preferred}, the preferred leader of {partition}, {self._why_not(state, preferred)}; "
+            f"{self._led(state)}."
+        )
+
+    def _elect_unclean(self, partition: TopicPartition) -> RaylogError | None:
+        state = self._state(partition)
+        if state.leader != NO_LEADER:
+            return ElectionNotNeeded(f"{partition} is led by broker {state.leader}; there is nothing to elect.")
+        self._liveness.settle(partition, unclean=True)
+        after = self._state(partition)
+        if after.leader != NO_LEADER:
+            return None
+        standing = self._liveness.standing(after)
+        if any(standing[broker] is Standing.AWAITED for broker in after.isr):
+            return EligibleLeadersNotAvailable(
+                f"An in-sync replica of {partition} may still come back after the controller's start; try again soon."
+            )
+        return EligibleLeadersNotAvailable(
+            f"No replica of {partition} runs (brokers {list(after.replicas)}); start one of them first."
+        )
+
+    def _why_not(self, state: PartitionState, broker: BrokerId) -> str:
+        if self._ledger.image.is_stopped(broker):
+            return "was stopped"
+        if self._liveness.standing(state)[broker] is not Standing.ONLINE:
+            return "does not run"
+        if broker not in state.isr:
+            return f"is not in the ISR {list(state.isr)}"
+        return "has lost its log"
+
+    def _led(self, state: PartitionState) -> str:
+        return "nobody leads" if state.leader == NO_LEADER else f"broker {state.leader} goes on leading"
+
+    # ------------------------------------------------------------ by the clock
+
+    def time_passed(self) -> None:
+        """Give leadership back to preferred replicas, at times, where too much of it has wandered off."""
+        ledger, settings = self._ledger, self._settings
+        if not settings.auto_leader_rebalance or ledger.now_ms < self._next_check_ms:
+            return
+        self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
+        if self._liveness.in_grace:
+            return
+        preferred: Counter[BrokerId] = Counter()
+        strayed: dict[BrokerId, list[PartitionState]] = {}
+        for state in ledger.image.partitions():
+            first = state.replicas[0]
+            preferred[first] += 1
+            if state.leader != first:
+                strayed.setdefault(first, []).append(state)
+        moved = 0
+        for broker in sorted(strayed):
+            if 100 * len(strayed[broker]) <= settings.leader_imbalance_percentage * preferred[broker]:
+                continue
+            for state in strayed[broker]:
+                if moved < ELECTIONS_MAX and state.leader != NO_LEADER:
+                    moved += self._move(state)
+
+    # ------------------------------------------------------------ inside
+
+    def _move(self, state: PartitionState) -> bool:
+        """Have the preferred replica lead if it can; tell whether it came to lead by this."""
+        lost = [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
+        after = led_by_preferred(state, self._liveness.standing(state), lost)
+        if after is state:
+            return False
+        self._ledger.write(partition_changed(after))
+        return True
+
+    def _state(self, partition: TopicPartition) -> PartitionState:
+        state = self._ledger.image.partition(partition)
+        require(state is not None, f"{partition} exists", self._ledger.story)
+        if state is None:
+            raise AssertionError  # not reached: require has raised
+        return state

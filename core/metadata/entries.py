@@ -1,0 +1,118 @@
+"""What the metadata image is made of: brokers, coordinators, topics, and the tables that hold them.
+
+Changed by metadata records alone (``applying.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from raylog.core.features import FIRST, FIRST_LEVEL, LevelRange
+from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, ProducerId, TopicPartition
+from raylog.core.partition import PartitionState
+
+NO_CONTROLLER: Final = ControllerEpoch(0)
+FIRST_PRODUCER: Final = ProducerId(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """One broker: its last registration, and whether it runs now."""
+
+    broker: BrokerId
+    incarnation: Incarnation
+    node_id: str
+    host: str
+    port: int
+    directory_id: str
+    levels: LevelRange = FIRST
+    """The feature levels that its release knows."""
+    online: bool = True
+    stopped: bool = False
+    """Somebody asked it to stop, and nobody asked for it again since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator:
+    """One coordinator: kind "group" or "transaction", index of its partition, number of its life, and its endpoint."""
+
+    kind: str
+    index: int
+    epoch: int
+    producer_id: ProducerId
+    host: str
+    port: int
+    """0 = it does not run."""
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """One topic: identity, own configuration (explicit settings only), and the state of each partition by number."""
+
+    topic_id: str
+    name: str
+    config: Mapping[str, str]
+    partitions: list[PartitionState]
+
+    @property
+    def internal(self) -> bool:
+        """Tell whether the topic is Raylog's own."""
+        return self.name.startswith("__")
+
+
+@dataclass(slots=True)
+class ImageTables:
+    """What is known of the cluster at one version: its fields and how to look something up in them."""
+
+    version: int = 0
+    """Number of records applied since the cluster was created."""
+    cluster_id: str = ""
+    """Empty = no cluster has been created yet."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    controller_epoch: ControllerEpoch = NO_CONTROLLER
+    feature_level: int = FIRST_LEVEL
+    """What the cluster may use, see ``core/features.py``."""
+    brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
+    deleted_topics: dict[str, None] = field(default_factory=dict)
+    """Ids of the topics that were deleted last, oldest first; their folders may be removed wherever they are found."""
+    next_producer_id: ProducerId = FIRST_PRODUCER
+    log_ids: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
+    """The log that each replica last registered with, where it has an identity."""
+    lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
+    """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
+    removed_replicas: dict[tuple[TopicPartition, BrokerId], LeaderEpoch] = field(default_factory=dict)
+    """Replicas that reassignments took away, and the last leader epoch they may know; their folders may be removed."""
+    voters: Mapping[str, str] = field(default_factory=dict)
+    """Identity of the metadata log's copy on each voter, by broker id; empty = none has been entered."""
+
+    # ------------------------------------------------------------ lookups
+
+    def topic(self, name: str, topic_id: str | None = None) -> TopicImage | None:
+        """Return the topic of that name, or None when there is none or it is another one than ``topic_id`` says."""
+        found = self.topics.get(name)
+        return None if found is None or (topic_id is not None and found.topic_id != topic_id) else found
+
+    def partition(self, partition: TopicPartition, topic_id: str | None = None) -> PartitionState | None:
+        """Return a partition's state; None when its topic is unknown, is another one, or has fewer partitions."""
+        topic = self.topic(partition.topic, topic_id)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition.partition]
+
+    def partitions(self) -> Iterator[PartitionState]:
+        """Go through all partitions, by topic name and number."""
+        for name in sorted(self.topics):
+            yield from self.topics[name].partitions
+
+    def online_brokers(self) -> list[BrokerImage]:
+        """Return the brokers that run, by id."""
+        return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
+
+    def is_stopped(self, broker: BrokerId) -> bool:
+        """Tell whether somebody asked a broker to stop, and nobody asked for it again since."""
+        found = self.brokers.get(broker)
+        return found is not None and found.stopped

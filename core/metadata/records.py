@@ -1,0 +1,341 @@
+"""The metadata records: everything the controller decides is one of these, written to the metadata log in order.
+
+:class:`~raylog.core.metadata.image.MetadataImage` is what they add up to. Written by the controller, replayed by its
+next life, and sent to brokers. Each record has a wire form, a list that begins with the record's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import ClassVar, TypeVar
+
+from raylog.core.features import FIRST_LEVEL
+from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
+from raylog.core.partition import NO_ELECTION_YET
+
+RECORD_TYPES: dict[str, type[MetadataRecord]] = {}
+"""Every record type by the name it has on the wire."""
+
+RecordT = TypeVar("RecordT", bound="type[MetadataRecord]")
+
+
+class MetadataRecord:
+    """Root of the metadata records."""
+
+    __slots__ = ()
+    LEVEL: ClassVar[int] = FIRST_LEVEL
+    """The feature level that the cluster must have before a record of this type is written."""
+    NAME: ClassVar[str] = ""
+    """The record's name on the wire; a published name never changes its fields' order, it only gains fields."""
+
+    def to_wire(self) -> list[object]:
+        """Return the msgpack form: the name, then the fields in order."""
+        return [self.NAME, *(_plain(getattr(self, name)) for name, _, _ in _layout(type(self)))]
+
+
+def record_from_wire(row: Sequence[object]) -> MetadataRecord:
+    """Read a record's msgpack form; raises ValueError for a name that this version does not know, or a damaged record.
+
+    Fields of a later release behind those that are known are ignored: it adds such only where that does no harm, and
+    uses a new record type, under a feature level, where it would. Missing ones of an earlier release have defaults.
+    """
+    name = str(row[0]) if row else ""
+    kind = RECORD_TYPES.get(name)
+    if kind is None:
+        raise ValueError(
+            f"unknown metadata record {name!r}: it was written by a newer version of Raylog; upgrade this one"
+        )
+    layout = _layout(kind)
+    values = row[1:]
+    required = sum(1 for _, _, optional in layout if not optional)
+    if len(values) < required:
+        raise ValueError(f"metadata record {name} has {len(values)} fields where {required} are needed; it is damaged")
+    return kind(**{name: _READERS[reader](value) for (name, reader, _), value in zip(layout, values, strict=False)})
+
+
+def _record(kind: RecordT) -> RecordT:
+    """Class decorator: enter the record type into the registry under its own name."""
+    kind.NAME = kind.__name__
+    RECORD_TYPES[kind.__name__] = kind
+    return kind
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCreated(MetadataRecord):
+    """The first record of every cluster: its identity and its first configuration."""
+
+    cluster_id: str
+    config: Mapping[str, str]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfigured(MetadataRecord):
+    """The cluster's configuration is now this, all of it."""
+
+    config: Mapping[str, str]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStarted(MetadataRecord):
+    """A controller began its life; no earlier one may write after this."""
+
+    controller_epoch: ControllerEpoch
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered(MetadataRecord):
+    """A broker runs, at this endpoint, as this incarnation, on this data directory."""
+
+    broker: BrokerId
+    incarnation: Incarnation
+    node_id: str
+    host: str
+    port: int
+    directory_id: str
+    lowest_level: int = FIRST_LEVEL
+    highest_level: int = FIRST_LEVEL
+    """The feature levels that the broker's release knows."""
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelRaised(MetadataRecord):
+    """The cluster may use what this feature level brings, and no broker takes part that does not know it."""
+
+    level: int
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOffline(MetadataRecord):
+    """The broker's process is gone or silent; its replicas have sessions of their own and are not touched by this."""
+
+    broker: BrokerId
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStopped(MetadataRecord):
+    """Somebody asked the broker to stop: its replicas neither lead nor stay in an ISR that has other members.
+
+    It lasts until :class:`BrokerResumed`, whoever restarts the process meanwhile.
+    """
+
+    broker: BrokerId
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerResumed(MetadataRecord):
+    """Somebody asked for the broker to run again after it had been stopped."""
+
+    broker: BrokerId
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreated(MetadataRecord):
+    """A topic exists: ``partitions`` has the replicas of each partition, preferred leader in front, all in sync."""
+
+    topic_id: str
+    topic: str
+    config: Mapping[str, str]
+    partitions: tuple[tuple[BrokerId, ...], ...]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAdded(MetadataRecord):
+    """The topic has more partitions: ``partitions`` has the replicas of each new one, as :class:`TopicCreated` has."""
+
+    topic_id: str
+    topic: str
+    partitions: tuple[tuple[BrokerId, ...], ...]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigured(MetadataRecord):
+    """The topic's own configuration is now this, all of it; what is not named has its default."""
+
+    topic_id: str
+    topic: str
+    config: Mapping[str, str]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted(MetadataRecord):
+    """The topic is gone, with its partitions; a later topic of the same name is another one."""
+
+    topic_id: str
+    topic: str
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsDeletedBefore(MetadataRecord):
+    """The ids of topics that were deleted, oldest first. Only in snapshots, in the place of their own records.
+
+    A broker that was away removes the folders of these topics, and of no others that it does not know.
+    """
+
+    topic_ids: tuple[str, ...]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChanged(MetadataRecord):
+    """The committed state of a partition, all of it; ``partition_epoch`` is one more than before."""
+
+    topic: str
+    partition: int
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    partition_epoch: PartitionEpoch
+    elr: tuple[BrokerId, ...] = ()
+    unclean_leader_epoch: LeaderEpoch = NO_ELECTION_YET
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlaced(MetadataRecord):
+    """One replica runs as this incarnation at this endpoint; port 0 = it does not run.
+
+    ``log_id`` is the identity of the log that it runs on; empty = that of before.
+    """
+
+    topic: str
+    partition: int
+    broker: BrokerId
+    incarnation: Incarnation
+    host: str
+    port: int
+    log_id: str = ""
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLogLost(MetadataRecord):
+    """An ISR member came back without its log. It may not lead again until it has left the ISR and caught up.
+
+    The mark ends with the first :class:`PartitionChanged` that takes the replica out of the ISR, or that makes it lead
+    all the same (an unclean election, or the log is there again). ``log_id`` tells the lost log, should it come back.
+    """
+
+    topic: str
+    partition: int
+    broker: BrokerId
+    log_id: str = ""
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRemovedBefore(MetadataRecord):
+    """A reassignment took this replica away, after this leader epoch. Only in snapshots, in place of its own record.
+
+    A broker that was away removes the folders of these replicas, and of no others of a topic that exists.
+    """
+
+    topic: str
+    partition: int
+    broker: BrokerId
+    leader_epoch: LeaderEpoch
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsAllocated(MetadataRecord):
+    """Every producer id below ``next_id`` has been handed out."""
+
+    next_id: ProducerId
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorPlaced(MetadataRecord):
+    """The coordinator ``index`` of that kind runs here, in its ``epoch``-th life; port 0 = it does not run."""
+
+    kind: str
+    index: int
+    epoch: int
+    producer_id: ProducerId
+    host: str
+    port: int
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersEntered(MetadataRecord):
+    """Whose copies of the metadata log count from now on: the identity of each voter's log, by broker id."""
+
+    voters: Mapping[str, str]
+
+
+def _layout(kind: type[MetadataRecord]) -> list[tuple[str, str, bool]]:
+    """Return (name, annotation, optional) of each field, in the order of the wire form."""
+    return [
+        (field.name, str(field.type), field.default is not MISSING)
+        for field in fields(kind)  # type: ignore[arg-type]  # every registered record is a dataclass
+    ]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _int(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"expected a whole number in a metadata record, got {value!r}")
+
+
+def _str(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"expected a string in a metadata record, got {value!r}")
+
+
+def _rows(value: object) -> Sequence[object]:
+    if isinstance(value, (list, tuple)):
+        return value
+    raise ValueError(f"expected a list in a metadata record, got {value!r}")
+
+
+def _config(value: object) -> dict[str, str]:
+    if isinstance(value, Mapping):
+        return {_str(key): _str(item) for key, item in value.items()}
+    raise ValueError(f"expected a mapping in a metadata record, got {value!r}")
+
+
+def _brokers(value: object) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(_int(broker)) for broker in _rows(value))
+
+
+_READERS: Mapping[str, Callable[[object], object]] = {
+    "int": _int,
+    "BrokerId": _int,
+    "ControllerEpoch": _int,
+    "Incarnation": _int,
+    "LeaderEpoch": _int,
+    "PartitionEpoch": _int,
+    "ProducerId": _int,
+    "str": _str,
+    "Mapping[str, str]": _config,
+    "tuple[BrokerId, ...]": _brokers,
+    "tuple[str, ...]": lambda value: tuple(_str(item) for item in _rows(value)),
+    "tuple[tuple[BrokerId, ...], ...]": lambda value: tuple(_brokers(row) for row in _rows(value)),
+}

@@ -1,0 +1,102 @@
+"""Brokers that stay away: their replicas are built anew on others (``auto.heal.after.ms``). Called at each tick.
+
+A broker counts as away from the moment this life of the controller first saw it offline, whether it died or was
+stopped. Only replicas that do not run are replaced, only where somebody leads who can be copied from, and only where
+another broker is free; the rest stays as it is. Whoever comes back before its replacement is complete keeps its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from raylog.core.config import CLUSTER_KEYS
+from raylog.core.controller.ledger import Ledger
+from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.core.partition import PartitionState
+from raylog.core.reassignment.moves import Moves
+from raylog.core.reassignment.requests import is_moving
+
+KEY = "auto.heal.after.ms"
+LOOK_EVERY_MS = 1_000
+MOVES_AT_ONCE = 50
+"""Partitions that move at a time, all reasons together, before healing begins another; starting replicas costs CPU."""
+
+
+class Healing:
+    """Decides which replicas are given up, and who takes their places."""
+
+    def __init__(self, ledger: Ledger, moves: Moves) -> None:
+        """Work on the controller's ledger."""
+        self._ledger = ledger
+        self._moves = moves
+        self._away_since_ms: dict[BrokerId, int] = {}
+        self._begun: dict[TopicPartition, tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]] = {}
+        """The moves begun here: what they add and remove. A move that somebody else has changed is no longer ours."""
+        self._next_look_ms = 0
+
+    def time_passed(self) -> None:
+        """Replace what has been away for too long, and leave alone what came back."""
+        ledger = self._ledger
+        for broker in ledger.image.brokers.values():
+            if broker.online:
+                self._away_since_ms.pop(broker.broker, None)
+            else:
+                self._away_since_ms.setdefault(broker.broker, ledger.now_ms)
+        if ledger.now_ms < self._next_look_ms:
+            return
+        self._next_look_ms = ledger.now_ms + LOOK_EVERY_MS
+        self._let_be()
+        given_up = self.given_up()
+        if given_up:
+            self._replace(given_up)
+
+    def given_up(self) -> set[BrokerId]:
+        """Return the brokers that have been away for longer than ``auto.heal.after.ms``."""
+        ledger = self._ledger
+        patience_ms = int(ledger.image.config.get(KEY, CLUSTER_KEYS[KEY].default))
+        if patience_ms < 0:
+            return set()
+        return {broker for broker, since in self._away_since_ms.items() if ledger.now_ms - since >= patience_ms}
+
+    def _let_be(self) -> None:
+        """Cancel what was begun for replicas that run again."""
+        for partition, begun in sorted(self._begun.items()):
+            state = self._ledger.image.partition(partition)
+            if state is None or (state.adding, state.removing) != begun:
+                del self._begun[partition]
+                continue
+            back = set(self._moves.online(state)) & set(state.removing)
+            if back and self._moves.cancel(state):
+                del self._begun[partition]
+
+    def _replace(self, given_up: Collection[BrokerId]) -> None:
+        image = self._ledger.image
+        nodes = {broker.broker: broker.node_id for broker in image.online_brokers() if not broker.stopped}
+        load = Counter(broker for state in image.partitions() for broker in state.replicas)
+        for state in list(image.partitions()):
+            if self._moves.count >= MOVES_AT_ONCE:
+                return
+            dead = [place.broker for place in state.places if place.broker in given_up and not place.port]
+            if not dead or state.leader == NO_LEADER or is_moving(state):
+                continue
+            target = _without(state, dead, nodes, load)
+            if target != state.replicas and self._moves.begin(state, target):
+                moved = image.partition(state.partition)
+                if moved is not None:
+                    self._begun[state.partition] = moved.adding, moved.removing
+                    load.update(moved.adding)
+
+
+def _without(
+    state: PartitionState, dead: Collection[BrokerId], nodes: dict[BrokerId, str], load: Counter[BrokerId]
+) -> tuple[BrokerId, ...]:
+    """Return the replicas with every dead one replaced that can be; new nodes and brokers with less work first."""
+    target = list(state.replicas)
+    for broker in dead:
+        used = Counter(nodes[held] for held in target if held in nodes)
+        free = [one for one in sorted(nodes) if one not in target]
+        if free:
+            heir = min(free, key=lambda one: (used[nodes[one]], load[one], one))
+            target[target.index(broker)] = heir
+    return tuple(target)

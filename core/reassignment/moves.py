@@ -1,0 +1,220 @@
+"""Reassignments as the controller carries them out: requests, completion, what becomes of removed replicas.
+
+Called by the controller's step, for requests and, once the event itself is handled, for every partition that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylog.core.config import CLUSTER_KEYS, TopicConfig
+from raylog.core.controller.events import (
+    AlterReassignmentsReceived,
+    ListReassignmentsReceived,
+    SendPartitionState,
+)
+from raylog.core.controller.leadership import Standing
+from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.errors import (
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    NoReassignmentInProgress,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.core.ids import BrokerId, Incarnation, TopicPartition
+from raylog.core.metadata.image import partition_changed
+from raylog.core.metadata.records import ClusterConfigured
+from raylog.core.partition import PartitionState
+from raylog.core.reassignment.requests import begun, cancelled, completed, is_moving
+
+THROTTLE_KEY = "follower.replication.throttled.rate"
+
+
+class Moves:
+    """Decides how partitions move to other brokers."""
+
+    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
+        """Work on the controller's ledger; elections follow liveness."""
+        self._ledger = ledger
+        self._liveness = liveness
+        self._moving: set[TopicPartition] = set()
+
+    @property
+    def count(self) -> int:
+        """How many partitions move."""
+        return len(self._moving)
+
+    # ------------------------------------------------------------ time
+
+    def started(self) -> None:
+        """Go on with what earlier lives of the controller began."""
+        self._moving = {state.partition for state in self._ledger.image.partitions() if is_moving(state)}
+        self.time_passed()
+
+    def time_passed(self) -> None:
+        """Complete what had to wait for somebody to come back."""
+        for partition in sorted(self._moving):
+            self._advance(partition)
+
+    def advance(self) -> None:
+        """Look at the partitions that the present step has changed."""
+        for partition in sorted(self._ledger.changed):
+            self._advance(partition)
+
+    def _advance(self, partition: TopicPartition) -> None:
+        ledger = self._ledger
+        state = ledger.image.partition(partition)
+        if state is None or not is_moving(state):
+            self._moving.discard(partition)
+            return
+        self._moving.add(partition)
+        lost = [broker for broker in state.isr if (partition, broker) in ledger.image.lost_logs]
+        after = completed(state, self._ready(state), lost)
+        if after is not None:
+            self._change(state, after, "its partition has moved to other brokers")
+
+    # ------------------------------------------------------------ requests
+
+    def alter(self, event: AlterReassignmentsReceived) -> None:
+        """Begin and cancel moves for a client: all that it asks for, or nothing."""
+        config = dict(self._ledger.image.config)
+        if event.throttle is not None:
+            config[THROTTLE_KEY] = CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
+        seen: set[TopicPartition] = set()
+        decided: list[tuple[PartitionState, PartitionState]] = []
+        for topic, number, target in event.changes:
+            state = self._known(topic, number)
+            if state.partition in seen:
+                raise InvalidRequest(f"{state.partition} is named twice; say once what is to become of it.")
+            seen.add(state.partition)
+            after = self._cancelled(state) if target is None else self._begun(state, tuple(target))
+            decided.append((state, after))
+        if config != self._ledger.image.config:
+            self._ledger.write(ClusterConfigured(config=config))
+        for before, after in decided:
+            if after is not before:
+                self._change(before, after, "its partition's move was changed or cancelled")
+            self._advance(before.partition)
+        self._ledger.reply(event.request, [])
+
+    def begin(self, state: PartitionState, target: tuple[BrokerId, ...]) -> bool:
+        """Begin a move of the controller's own; False when it is not possible now."""
+        after = begun(state, target, self._ready(state))
+        if after is None or after is state:
+            return False
+        self._change(state, after, "its partition's move was changed")
+        self._advance(state.partition)
+        return True
+
+    def cancel(self, state: PartitionState) -> bool:
+        """Cancel a move of the controller's own; False when it is not possible now."""
+        after = cancelled(state, self._ready(state))
+        if after is None or after is state:
+            return False
+        self._change(state, after, "its partition's move was cancelled")
+        self._advance(state.partition)
+        return True
+
+    def listed(self, event: ListReassignmentsReceived) -> None:
+        """Answer with every partition that moves: topic, partition, replicas, adding, removing, ISR, leader."""
+        rows: list[object] = []
+        for partition in sorted(self._moving):
+            state = self._ledger.image.partition(partition)
+            if state is not None and is_moving(state):
+                rows.append(
+                    [
+                        partition.topic,
+                        partition.partition,
+                        list(state.replicas),
+                        list(state.adding),
+                        list(state.removing),
+                        list(state.isr),
+                        state.leader,
+                    ]
+                )
+        self._ledger.reply(event.request, rows)
+
+    # ------------------------------------------------------------ checks
+
+    def _known(self, topic: str, number: int) -> PartitionState:
+        image = self._ledger.image
+        found = image.topics.get(topic)
+        if found is None:
+            raise UnknownTopicOrPartition(did_you_mean("topic", topic, image.topics))
+        if not 0 <= number < len(found.partitions):
+            raise UnknownTopicOrPartition(
+                f"Topic {topic!r} has the partitions 0 to {len(found.partitions) - 1}, and no partition {number}."
+            )
+        return found.partitions[number]
+
+    def _begun(self, state: PartitionState, target: tuple[BrokerId, ...]) -> PartitionState:
+        image, name = self._ledger.image, state.partition
+        known = sorted(image.brokers)
+        if not target:
+            raise InvalidReplicaAssignment(f"{name} needs at least one broker; to cancel its move, say so instead.")
+        twice = [broker for broker in target if target.count(broker) > 1]
+        if twice:
+            raise InvalidReplicaAssignment(f"{name} would be twice on broker {twice[0]}; name each broker once.")
+        unknown = [broker for broker in target if broker not in image.brokers]
+        if unknown:
+            raise InvalidReplicaAssignment(
+                f"{name} cannot move to broker {unknown[0]}, which never registered; known are {_listed(known)}."
+            )
+        needed = TopicConfig.from_dict(image.topics[name.topic].config).min_insync(len(target))
+        if needed > len(target):
+            raise InvalidReplicaAssignment(
+                f"min.insync.replicas={needed} of {name.topic!r} can never be met with {len(target)} replicas; name "
+                "more brokers, or lower the setting first."
+            )
+        after = begun(state, target, self._ready(state))
+        if after is None:
+            raise InvalidReplicaAssignment(
+                f"{name} is in sync on {_listed(state.isr)} alone, and none of these would stay; wait for the others."
+            )
+        return after
+
+    def _cancelled(self, state: PartitionState) -> PartitionState:
+        if not is_moving(state):
+            raise NoReassignmentInProgress(f"{state.partition} is not being moved; there is nothing to cancel.")
+        after = cancelled(state, self._ready(state))
+        if after is None:
+            raise InvalidReplicaAssignment(
+                f"The move of {state.partition} cannot be cancelled: only the new brokers {_listed(state.isr)} are in "
+                "sync; wait until one of the old ones is."
+            )
+        return after
+
+    # ------------------------------------------------------------ decisions
+
+    def _change(self, before: PartitionState, after: PartitionState, reason: str) -> None:
+        """Write the new state, and part with the replicas that are in it no more."""
+        ledger, partition = self._ledger, before.partition
+        ledger.write(partition_changed(after))
+        ledger.retell(partition)
+        self._liveness.settle(partition)
+        present = ledger.image.partition(partition)
+        for broker in before.replicas:
+            session = ledger.sessions.of(ReplicaMember(before.topic_id, partition, broker))
+            if broker in after.replicas or session is None or present is None:
+                continue
+            # It learns that it is none of the replicas, so that it stops leading; its broker ends it for good.
+            life = Incarnation(session.life)
+            ledger.do(SendPartitionState(cause=ledger.cause, session=session.number, incarnation=life, state=present))
+            ledger.close(session.number, f"the replica on broker {broker} is removed: {reason}")
+
+    def _ready(self, state: PartitionState) -> list[BrokerId]:
+        """Return the replicas that may lead: online, with the log that they had."""
+        lost = self._ledger.image.lost_logs
+        return [broker for broker in self.online(state) if (state.partition, broker) not in lost]
+
+    def online(self, state: PartitionState) -> list[BrokerId]:
+        """Return the brokers whose replicas run and take part."""
+        standing = self._liveness.standing(state)
+        return [broker for broker in state.replicas if standing[broker] is Standing.ONLINE]
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ", ".join(str(broker) for broker in brokers) or "none"

@@ -1,0 +1,82 @@
+"""How a partition moves to other brokers (KIP-455): the states it goes through. Pure; used by the controller.
+
+While a partition moves, its replicas are the target and, behind it, those that will go; ``adding`` and ``removing`` say
+which come and which go. The move is complete when the ISR holds the whole target. Taking a replica away always ends
+the leader epoch, be it with an election or with nobody leading: a leader that has not heard of it can then neither
+commit anything nor count a later life of that replica under what it knew of the earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
+from raylog.core.partition import PartitionState
+
+
+def is_moving(state: PartitionState) -> bool:
+    """Tell whether a reassignment of the partition is under way."""
+    return bool(state.adding or state.removing)
+
+
+def begun(state: PartitionState, target: Sequence[BrokerId], ready: Collection[BrokerId]) -> PartitionState | None:
+    """Return the state that begins the move to ``target``; it takes the place of a move that is under way.
+
+    ``ready`` are the replicas that may lead: online and in possession of their logs. None = nobody would be left in the
+    ISR; the same object = there is nothing to do.
+    """
+    original = state.original
+    adding = tuple(broker for broker in target if broker not in original)
+    removing = tuple(broker for broker in original if broker not in target)
+    return _reshaped(state, (*target, *removing), adding, removing, ready)
+
+
+def cancelled(state: PartitionState, ready: Collection[BrokerId]) -> PartitionState | None:
+    """Return the state without the replicas that were to come; None = nobody would be left in the ISR."""
+    return _reshaped(state, state.original, (), (), ready)
+
+
+def completed(
+    state: PartitionState, ready: Collection[BrokerId], lost: Collection[BrokerId] = ()
+) -> PartitionState | None:
+    """Return the state without the replicas that were to go; None = it is too early.
+
+    The whole target has to be in the ISR, with its logs (``lost`` are members without), and somebody of it able to
+    lead. A partition that nobody leads waits for its election first.
+    """
+    target = state.target
+    if not is_moving(state) or state.leader == NO_LEADER or not set(target) <= set(state.isr) - set(lost):
+        return None
+    after = _reshaped(state, target, (), (), ready)
+    return None if after is None or after.leader == NO_LEADER else after
+
+
+def _reshaped(
+    state: PartitionState,
+    replicas: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...],
+    removing: tuple[BrokerId, ...],
+    ready: Collection[BrokerId],
+) -> PartitionState | None:
+    if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
+        return state
+    isr = tuple(broker for broker in replicas if broker in state.isr)
+    if not isr:
+        return None
+    leader, leader_epoch = state.leader, state.leader_epoch
+    if leader != NO_LEADER and set(state.replicas) - set(replicas):
+        heirs = [leader] if leader in replicas else [broker for broker in isr if broker in ready]
+        leader = heirs[0] if heirs else NO_LEADER
+        leader_epoch = LeaderEpoch(leader_epoch + 1) if heirs else leader_epoch
+    return replace(
+        state,
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        isr=isr,
+        elr=tuple(broker for broker in replicas if broker in state.elr),
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=PartitionEpoch(state.partition_epoch + 1),
+    )

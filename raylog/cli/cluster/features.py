@@ -1,0 +1,46 @@
+"""`raylog features`: the level of what the cluster may use while it is upgraded broker by broker."""
+
+from __future__ import annotations
+
+import click
+
+from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.output import show_json, show_table
+
+
+@click.group(cls=Commands)
+def features() -> None:
+    """Show and raise the cluster's feature level, after an upgrade."""
+
+
+@features.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def show(target: Target, as_json: bool) -> None:
+    """Show the cluster's feature level, and the levels that each broker's release knows."""
+    from raylog.client.admin.admin import Admin
+
+    with Admin(**target.client_arguments()) as admin:
+        found = admin.describe_features()
+    if as_json:
+        brokers = {str(broker): list(levels) for broker, levels in found.brokers.items()}
+        show_json({"level": found.level, "brokers": brokers})
+        return
+    click.echo(f"The cluster is at feature level {found.level}.")
+    show_table("", ["broker", "lowest", "highest"], [[broker, *levels] for broker, levels in found.brokers.items()])
+
+
+@features.command()
+@click.option("--level", type=int, help="Raise it to this level; default: the highest that every broker knows.")
+@cluster_options
+def upgrade(target: Target, level: int | None) -> None:
+    """Let the cluster use what the brokers' newer release brings. It cannot be taken back."""
+    from raylog.client.admin.admin import Admin
+
+    with Admin(**target.client_arguments()) as admin:
+        now, before = admin.raise_feature_level(level)
+    click.echo(
+        f"The cluster is at feature level {now}, raised from {before}."
+        if now > before
+        else f"The cluster is at feature level {now} already, the highest that every broker knows."
+    )

@@ -1,0 +1,262 @@
+"""`raylog start` and `raylog stop`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.cluster.status import broker_state
+from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
+
+if TYPE_CHECKING:
+    from raylog.cli.cluster.ray_node import OwnRay
+    from raylog.launch.cluster import Cluster
+
+WATCH_S = 1.0
+NAMED_MAX = 10
+
+
+@click.command(cls=ManyValues)
+@data_dir_option
+@click.option("--brokers", type=click.IntRange(min=1), help="Brokers on this machine; default: as many as there were.")
+@click.option("--config", "config", multiple=True, metavar="KEY=VALUE...", help="Cluster keys, with Kafka's names.")
+@click.option("--broker", type=int, help="Bring back this one broker of a running cluster, after stop --broker.")
+@click.option(
+    "--join", is_flag=True, help="Wait for nodes that hold a cluster and join it; never create one (lost head)."
+)
+@click.option("--foreground", is_flag=True, help="Stay, and stop the cluster at Ctrl-C or SIGTERM.")
+@click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Time to serve.")
+@click.option(
+    "--allow-plaintext",
+    is_flag=True,
+    envvar=ENV_ALLOW_PLAINTEXT,
+    help="Let brokers of several nodes listen without TLS, on a network that is trusted.",
+)
+@address_option
+def start(
+    data_dir: Path,
+    brokers: int | None,
+    config: tuple[str, ...],
+    broker: int | None,
+    join: bool,
+    foreground: bool,
+    timeout_s: float,
+    allow_plaintext: bool,
+    address: str | None,
+) -> None:
+    """Start a cluster on this machine, or bring one back from its data directory.
+
+    Joins the Ray cluster of this machine. When there is none (or with --address local) a Ray node is started first,
+    which `raylog stop` ends again. On a Ray cluster whose nodes offer the resource `raylog`, each gets one broker.
+    """
+    settings = pairs("--config", config)
+    root = data_dir.absolute()
+    if broker is not None:
+        if brokers is not None or settings or foreground or join:
+            raise click.UsageError("--broker N brings one broker back; it goes with no other setting of a start")
+        _start_broker(root, broker, timeout_s, address)
+        return
+    from raylog.actors.logs import log_format
+    from raylog.core.config import validate_cluster_config
+
+    validate_cluster_config(settings)
+    log_format()
+    cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join, allow_plaintext)
+    _tell(cluster, root, own)
+    if foreground:
+        ended = _wait_for_signal(own)
+        cluster.stop()
+        _shut_down(own, root)
+        if ended:
+            raise click.ClickException("Ray ended while the cluster was running; the data directory has its log")
+        click.echo("Stopped.")
+
+
+def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None) -> None:
+    from raylog.cli.cluster import ray_node
+    from raylog.launch import cluster as clusters
+
+    ray_node.join(address, root)
+    running = clusters.connect()
+    running.start_broker(broker, timeout_s)
+    behind = [
+        f"{topic}-{one['partition']}"
+        for topic, partitions in sorted(running.status()["topics"].items())
+        for one in partitions
+        if broker in one["replicas"] and broker not in one["isr"]
+    ]
+    click.echo(f"Broker {broker} runs." + (f" Still catching up: {_few(behind)}." if behind else ""))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+
+def _bring_up(
+    root: Path,
+    brokers: int | None,
+    settings: dict[str, str],
+    address: str | None,
+    timeout_s: float,
+    join: bool,
+    allow_plaintext: bool,
+) -> tuple[Cluster, OwnRay | None]:
+    from raylog.cli.cluster import ray_node
+    from raylog.launch import cluster as clusters
+
+    root.mkdir(parents=True, exist_ok=True)
+    found = ray_node.find(address, root)
+    own = ray_node.recorded(root)
+    started_here = found is None
+    if found is None:
+        click.echo("No Ray runs here: starting one ...", err=True)
+        own = ray_node.start_node(root)
+        found = own.address
+    if own is not None and own.address != found:
+        own = None  # another Ray cluster was asked for by --address
+    try:
+        ray_node.join(found, root)
+        running = clusters.start(
+            root,
+            brokers=brokers,
+            config=settings,
+            timeout_s=timeout_s,
+            join=join,
+            allow_plaintext=allow_plaintext,
+        )
+        return running, own
+    except BaseException:  # also an interrupt: a Ray that was started for a cluster which is not there has to go
+        if started_here and own is not None:
+            _shut_down(own, root)
+        raise
+
+
+def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
+    import ray
+
+    from raylog.rpc.auth.secret_files import CLIENT_FILE
+
+    status = cluster.status()
+    if cluster.ignored_config:
+        from raylog.launch.running_config import what_was_ignored
+
+        click.echo(what_was_ignored(cluster.ignored_config, status["config"]), err=True)
+    bootstrap = ",".join(f"{one['host']}:{one['port']}" for one in status["brokers"] if one["online"])
+    address = ray.get_runtime_context().gcs_address
+    click.echo(f"Raylog runs, with its data in {root}.")
+    for broker in status["brokers"]:
+        state = broker_state(broker)
+        click.echo(f"  broker {broker['broker']}: {broker['host']}:{broker['port']} ({state})")
+    click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
+    click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
+    click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
+    click.echo(f'  export {ENV_SECRET}="$(head -n 1 {root / CLIENT_FILE})"')
+
+
+def _wait_for_signal(own: OwnRay | None) -> bool:
+    """Wait for SIGINT or SIGTERM; returns True when our Ray ended instead."""
+    asked = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    click.echo("Running in the foreground; Ctrl-C stops it.", err=True)
+    try:
+        while not asked.wait(WATCH_S):
+            if own is not None and not own.is_running():
+                return True
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return False
+
+
+def _shut_down(own: OwnRay | None, root: Path) -> None:
+    """Leave Ray, and end it if it is ours."""
+    import ray
+
+    from raylog.cli.cluster import ray_node
+
+    ray.shutdown()
+    if own is not None:
+        ray_node.stop_node(own, root)
+
+
+@click.command()
+@data_dir_option
+@click.option("--broker", type=int, help="Stop this broker alone; its leaders move to other replicas first.")
+@click.option("--force", is_flag=True, help="Stop the broker even where nobody else can lead its partitions.")
+@click.option("--timeout-s", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Time to end.")
+@click.option("--keep-ray", is_flag=True, help="Leave Ray running even when `raylog start` started it.")
+@click.option("--nodes", is_flag=True, help="End Ray on all other machines as well; to be followed by `ray down`.")
+@address_option
+def stop(
+    data_dir: Path, broker: int | None, force: bool, timeout_s: float, keep_ray: bool, nodes: bool, address: str | None
+) -> None:
+    """Stop the cluster, or one broker of it; the data stays, and `raylog start` brings it back.
+
+    Ray is ended only when `raylog start` had started it for this data directory, and not with --broker.
+    """
+    if nodes and (broker is not None or keep_ray):
+        raise click.UsageError("--nodes ends Ray on the other machines; it goes with neither --broker nor --keep-ray")
+    if broker is not None:
+        _stop_broker(data_dir.absolute(), broker, force, timeout_s, address)
+        return
+    if force:
+        raise click.UsageError("--force goes with --broker; a cluster stops without it")
+    from raylog.cli.cluster import ray_node
+    from raylog.core.errors import NoClusterFound
+    from raylog.launch import cluster as clusters
+
+    root = data_dir.absolute()
+    joined = ray_node.join(address, root)
+    own = ray_node.recorded(root)
+    if keep_ray or (own is not None and own.address != joined):
+        own = None
+    try:
+        clusters.connect().stop(timeout_s)
+    except NoClusterFound:
+        if own is None and not nodes:
+            raise
+        click.echo("No Raylog cluster runs in this Ray.", err=True)
+    else:
+        click.echo("Raylog has stopped; its data stays on disk.")
+    finally:  # our Ray ends also when an actor would not: it ends with it, and recovers its log at the next start
+        if nodes:
+            _end_other_nodes(timeout_s)
+        _shut_down(own, root)
+    if own is not None:
+        click.echo(f"Ray (process {own.pid}) has ended.")
+
+
+def _end_other_nodes(timeout_s: float) -> None:
+    from raylog.launch.other_nodes import end_other_nodes
+
+    found = end_other_nodes(timeout_s)
+    click.echo(f"Ray has ended on {', '.join(found.ended) or 'no other machine'}.")
+    if found.remaining:
+        click.echo(
+            f"These machines did not answer: {', '.join(found.remaining)}. Run `ray stop` there, should Ray still run.",
+            err=True,
+        )
+
+
+def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address: str | None) -> None:
+    from raylog.cli.cluster import ray_node
+    from raylog.launch import cluster as clusters
+
+    ray_node.join(address, root)
+    stopped = clusters.connect().stop_broker(broker, force=force, timeout_s=timeout_s)
+    leaders = "1 leader" if stopped.leaders_moved == 1 else f"{stopped.leaders_moved} leaders"
+    click.echo(f"Broker {broker} has stopped ({leaders} moved); `raylog start --broker {broker}` brings it back.")
+    if stopped.leaderless:
+        click.echo(f"Without a leader until then: {_few(stopped.leaderless)}.")
+    if stopped.below_minimum:
+        click.echo(f"Refusing writes with acks=all until then: {_few(stopped.below_minimum)}.")

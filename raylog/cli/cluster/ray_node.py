@@ -1,0 +1,237 @@
+"""A Ray node of this machine's own: started, found again, joined and ended by the command line.
+
+`raylog start` runs `ray start --head --block` as a process of its own session when no Ray is here. That one process
+holds the node together: ending it ends the node and nothing else. Its id, with the moment it began (so that a reused
+id is never mistaken for it), stands in `ray.json` in the data directory. Imports Ray only to join it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from raylog.cli.complaints import NO_CLUSTER
+from raylog.core.errors import NoClusterFound, StartFailed
+from raylog.launch.ray_note import noted_address, process_began
+
+STATE_FILE: Final = "ray.json"
+LOG_FILE: Final = "ray.out"
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 3.0
+POLL_S: Final = 0.05
+
+_ADDRESS = re.compile(r"ray start --address='([^']+)'")
+_children: list[subprocess.Popen[bytes]] = []
+"""Nodes started by this process, kept so that none is reported as forgotten; they are meant to outlive it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRay:
+    """The Ray node that `raylog start` made: the process that holds it, and where it answers."""
+
+    pid: int
+    began: int
+    """Start of the process in clock ticks since boot."""
+    address: str
+
+    def is_running(self) -> bool:
+        """Whether the process lives, and is the one that was started."""
+        return process_began(self.pid) == self.began
+
+
+def recorded(data_dir: Path) -> OwnRay | None:
+    """The running Ray node that was started for this data directory, if there is one."""
+    try:
+        own = OwnRay(**json.loads((data_dir / STATE_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None  # never written, or not by this version: not ours to end
+    return own if own.is_running() else None
+
+
+def start_node(data_dir: Path) -> OwnRay:
+    """Start a Ray head that outlives this process, and record it. Raises StartFailed, and leaves nothing behind."""
+    log_path = data_dir / LOG_FILE
+    _ensure_token()
+    command = [sys.executable, "-m", "raylog.launch.fork_workers", "start", "--head", "--block", "--port=0"]
+    command += ["--include-dashboard=false", "--disable-usage-stats"]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=_node_environment(),
+        )
+    _children.append(process)
+    try:
+        address = _wait_for_address(process, log_path)
+        own = OwnRay(process.pid, process_began(process.pid) or 0, address)
+        _write(data_dir / STATE_FILE, json.dumps(asdict(own)))
+    except BaseException:  # also an interrupt: a node that nobody has recorded must not stay
+        process.terminate()
+        process.wait(STOP_TIMEOUT_S)
+        raise
+    return own
+
+
+def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        said = log_path.read_text(encoding="utf-8", errors="replace")
+        found = _ADDRESS.search(said)
+        if found is not None:
+            return found[1]
+        if process.poll() is not None:
+            last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+            raise StartFailed(f"Ray did not start ({last.strip()}); {log_path} has the whole story.")
+        time.sleep(POLL_S)
+    raise StartFailed(f"Ray did not start within {START_TIMEOUT_S:.0f} s; {log_path} says how far it came.")
+
+
+def _node_environment() -> dict[str, str]:
+    """The environment of the node.
+
+    A `java` for Spark is on its path; nothing leads to a Ray that is not meant; servers do not stand back for clients.
+    """
+    from raylog.client.cluster.ray_session import NICENESS_VARIABLE, WORKER_NICENESS
+    from raylog.spark.java import put_on_path_for_ray
+
+    put_on_path_for_ray()
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {NICENESS_VARIABLE: str(WORKER_NICENESS), **inherited}
+
+
+def _ensure_token() -> None:
+    """Have Ray make the token that keeps strangers out of its ports, as `ray.init()` does; `ray start` does not."""
+    if os.environ.get("RAY_AUTH_MODE") or _has_token():
+        return
+    command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
+    subprocess.run(command, check=True, capture_output=True, timeout=START_TIMEOUT_S)  # it prints the token: not shown
+
+
+def stop_node(own: OwnRay, data_dir: Path) -> None:
+    """End the recorded node, and only it, and wait until it is gone. Raises StartFailed when it does not end."""
+    if own.is_running():
+        os.kill(own.pid, signal.SIGTERM)
+        if not _wait_until(lambda: not own.is_running(), STOP_TIMEOUT_S):
+            raise StartFailed(f"Ray (process {own.pid}) did not end within {STOP_TIMEOUT_S:.0f} s; see `ps {own.pid}`.")
+    for child in _children:
+        if child.pid == own.pid:
+            child.wait(STOP_TIMEOUT_S)
+    (data_dir / STATE_FILE).unlink(missing_ok=True)
+    _forget_address(own.address)
+
+
+def _forget_address(address: str) -> None:
+    """Ray notes its latest address for "auto", and waits for minutes for one that has gone: take ours back."""
+    note = _address_note()
+    try:
+        if note.read_text(encoding="utf-8").strip() == address:
+            note.unlink()
+    except OSError:
+        pass  # there is no note, or it belongs to another user
+
+
+def find(address: str | None, data_dir: Path) -> str | None:
+    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here."""
+    if address not in (None, "", "auto", "local"):
+        return address
+    own = recorded(data_dir)
+    if own is not None:
+        return own.address
+    if address == "local":
+        return None
+    noted = noted_address(data_dir)
+    if noted is not None and _answers(noted):
+        return noted
+    from raylog.client.cluster.ray_session import running_ray_address
+
+    return running_ray_address()
+
+
+def join(address: str | None, data_dir: Path) -> str:
+    """Connect this process to the Ray cluster that is meant; returns its address. Raises NoClusterFound."""
+    found = find(address, data_dir)
+    if found is None:
+        raise NoClusterFound(NO_CLUSTER)
+    if not _answers(found):
+        raise NoClusterFound(f"No Ray cluster answers at {found}; check --address and RAY_ADDRESS, or `raylog start`.")
+    # An address that is named does not make Ray look for the user's token; this does, if set before Ray is imported.
+    if _is_of_this_machine(found, data_dir) and _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+
+    if not ray.is_initialized():
+        try:
+            ray.init(address=found, namespace="raylog", log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise NoClusterFound(
+                f"Ray at {found} refused this process ({error}); if it asks for a token, set RAY_AUTH_MODE=token."
+            ) from error
+    return found
+
+
+def _is_of_this_machine(address: str, data_dir: Path) -> bool:
+    """Whether this is our own Ray, or one noted on this machine: only these may see the user's token unasked."""
+    own = recorded(data_dir)
+    if (own is not None and own.address == address) or noted_address(data_dir) == address:
+        return True
+    try:
+        return _address_note().read_text(encoding="utf-8").strip() == address
+    except OSError:
+        return False
+
+
+def _address_note() -> Path:
+    """Where Ray notes the address of the last cluster that was started here."""
+    from raylog.client.cluster.ray_session import ADDRESS_FILE
+
+    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / ADDRESS_FILE
+
+
+def _has_token() -> bool:
+    """Whether this user has a token for Ray."""
+    given = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    return any(os.environ.get(name) for name in given) or (Path.home() / ".ray" / "auth_token").exists()
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there; without asking, `ray.init` would wait for minutes for a node that has gone."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not port.isdecimal():
+        return True  # Ray knows more kinds of addresses; it has its own words for those it cannot use
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    shutil.move(fresh, path)
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

@@ -1,0 +1,158 @@
+"""`raylog status`: brokers, topics, leaders, in-sync replicas, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Target, cluster_options
+from raylog.cli.output import show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.admin.descriptions import PartitionInfo
+
+BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
+STYLE = {"ok": "", "under-replicated": "red", "offline": "bold red"}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
+@cluster_options
+@click.pass_context
+def status(ctx: click.Context, target: Target, as_json: bool) -> None:
+    """Show brokers, topics, leaders and in-sync replicas.
+
+    Exit code 1 when a broker is offline, unless it was stopped on purpose, or a partition has no leader.
+    """
+    found = judged(_ask(target))
+    if as_json:
+        show_json(found)
+    else:
+        _draw(found)
+    if found["offline_brokers"] or found["offline_partitions"]:
+        ctx.exit(1)
+
+
+def _ask(target: Target) -> dict[str, Any]:
+    if target.bootstrap:
+        from raylog.client.admin.admin import Admin
+
+        with Admin(**target.client_arguments()) as admin:
+            topics = admin.describe_topics(admin.list_topics(internal=True))
+            return {
+                **admin.describe_cluster().details,
+                "topics": {
+                    name: [plain_partition(partition) for partition in one.partitions] for name, one in topics.items()
+                },
+            }
+    from raylog.launch.cluster import connect
+
+    target.join_ray()
+    return connect().status()
+
+
+def plain_partition(one: PartitionInfo) -> dict[str, Any]:
+    """A partition as the controller and JSON show it."""
+    return {
+        "partition": one.partition,
+        "leader": one.leader,
+        "leader_epoch": one.leader_epoch,
+        "replicas": list(one.replicas),
+        "isr": list(one.isr),
+        "elr": list(one.elr),
+        "unclean_leader_epoch": one.unclean_leader_epoch,
+    }
+
+
+def judged(status: dict[str, Any]) -> dict[str, Any]:
+    """The same state, and beside it what is not as it should be."""
+    partitions = [(f"{topic}-{one['partition']}", one) for topic, all_ in status["topics"].items() for one in all_]
+    return {
+        **status,
+        "offline_brokers": [one["broker"] for one in status["brokers"] if broker_state(one) == "offline"],
+        "stopped_brokers": [one["broker"] for one in status["brokers"] if broker_state(one) == "stopped"],
+        "unclean_partitions": [
+            [name, one["unclean_leader_epoch"]] for name, one in partitions if one.get("unclean_leader_epoch")
+        ],
+        "offline_partitions": [name for name, one in partitions if condition(one) == "offline"],
+        "under_replicated_partitions": [name for name, one in partitions if condition(one) == "under-replicated"],
+    }
+
+
+def broker_state(broker: dict[str, Any]) -> str:
+    """How a broker is: "stopped" when somebody stopped it on purpose, whatever still runs of it."""
+    if broker.get("stopped"):
+        return "stopped"
+    return "online" if broker["online"] else "offline"
+
+
+def condition(partition: dict[str, Any]) -> str:
+    """How a partition is: offline without a leader, under-replicated when a replica is out of sync."""
+    if partition["leader"] < 0:
+        return "offline"
+    return "under-replicated" if len(partition["isr"]) < len(partition["replicas"]) else "ok"
+
+
+def _draw(found: dict[str, Any]) -> None:
+    brokers = found["brokers"]
+    show_table(
+        f"Cluster {found['cluster_id']}",
+        ["broker", "address", "state"],
+        [[one["broker"], f"{one['host']}:{one['port']}", broker_state(one)] for one in brokers],
+        marks=[BROKER_STYLE[broker_state(one)] for one in brokers],
+    )
+    if "metadata_voters" in found:
+        click.echo(voters_line(found["metadata_voters"]))
+    rows = [(topic, one) for topic, partitions in sorted(found["topics"].items()) for one in partitions]
+    if not rows:
+        click.echo("\nNo topics yet; make one with `raylog topic create`.")
+        return
+    click.echo()
+    show_table(
+        f"{len(found['topics'])} topics, {len(rows)} partitions",
+        ["topic", "partition", "leader", "epoch", "replicas", "in sync", "state"],
+        [
+            [
+                topic,
+                one["partition"],
+                one["leader"] if one["leader"] >= 0 else "none",
+                one["leader_epoch"],
+                listed(one["replicas"]),
+                listed(one["isr"]),
+                condition(one),
+            ]
+            for topic, one in rows
+        ],
+        marks=[STYLE[condition(one)] for _, one in rows],
+    )
+    for name, key in (("offline", "offline_partitions"), ("under-replicated", "under_replicated_partitions")):
+        if found[key]:
+            click.echo(
+                f"{len(found[key])} {name}: {', '.join(found[key][:10])}{' ...' if len(found[key]) > 10 else ''}"
+            )
+    warn_of_unclean(found["unclean_partitions"])
+    for name, broker, ms in found.get("hanging_disks", []):
+        click.echo(f"{name} on broker {broker}: the disk has not finished a sync for {ms / 1000:.0f} s.")
+
+
+def voters_line(voters: dict[str, Any]) -> str:
+    """Which brokers keep the metadata log, and how many more could."""
+    held, most = voters["voters"], voters["max"]
+    line = f"Metadata log: on brokers {listed(held)}"
+    if len(held) >= most:
+        return f"{line}."
+    return f"{line}; metadata.voters.max is {most}, and brokers join the voters once {len(held) + 2} of them run."
+
+
+def warn_of_unclean(partitions: list[list[Any]]) -> None:
+    """Say which partitions were once led by a replica that may have lacked acknowledged records."""
+    for name, epoch in partitions[:10]:
+        click.echo(f"{name}: leader epoch {epoch} began with an unclean election; acknowledged records may be missing.")
+    if len(partitions) > 10:
+        click.echo(f"... and {len(partitions) - 10} more partitions with unclean elections (--json names all).")
+
+
+def listed(numbers: list[int]) -> str:
+    """Broker ids, separated by commas."""
+    return ",".join(str(number) for number in numbers) or "none"

@@ -1,0 +1,1 @@
+"""`raylog perf`: load from this process, measured."""

@@ -1,0 +1,1 @@
+"""Starting, stopping and finding a cluster."""

@@ -1,0 +1,385 @@
+"""Start a Raylog cluster on Ray, connect to one that runs, stop it. Called by users and by the command line.
+
+Imports Ray when a function is called, not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
+from raylog.core.config import ClusterConfig, validate_cluster_config
+from raylog.core.errors import NoClusterFound, StartFailed
+from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
+from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
+from raylog.launch.fork_workers import forked_workers, wait_for_ended
+from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
+from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
+from raylog.launch.placement import (
+    LOOPBACK,
+    BrokerPlacement,
+    broker_placements,
+    check_directories,
+    nodes_that_offer,
+    this_node,
+)
+from raylog.launch.plaintext import check_hosts, plaintext_is_allowed
+from raylog.launch.ray_note import leave_note
+from raylog.launch.readiness import Serving
+from raylog.launch.running_config import ignored_settings, what_was_ignored
+from raylog.launch.stopping import actor_names, stop_actors
+from raylog.launch.survey import adopt, join_nodes
+from raylog.launch.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from raylog.client.admin.descriptions import StoppedBroker
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_DATA_DIR: Final = "raylog-data"
+DEFAULT_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class Cluster:
+    """A running Raylog cluster, as a handle for people: ``status()``, ``stop()``; a context manager that stops it."""
+
+    def __init__(self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None) -> None:
+        """Use :func:`start` or :func:`connect`; ``owns_ray`` says whether ``stop`` shuts Ray down as well."""
+        self.ignored_config = dict(ignored_config or {})
+        """Settings that :func:`start` was given and that differ from those of the cluster that ran already."""
+        self._owns_ray = owns_ray
+        self._stopped = False
+
+    def status(self) -> dict[str, Any]:
+        """Return cluster id, brokers, topics, leaders and in-sync replicas as plain values.
+
+        Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds.
+        """
+        return cluster_status(CALL_TIMEOUT_S)
+
+    def bootstrap(self) -> str:
+        """Return ``host:port[,host:port...]`` of the brokers, for clients without Ray (with :meth:`secret`)."""
+        brokers = [one for one in self.status()["brokers"] if one["online"]]
+        return ",".join(f"{one['host']}:{one['port']}" for one in brokers)
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Return role, offsets and process id of every replica that answers within 15 seconds."""
+        import ray
+
+        from raylog.actors.naming import SPARE
+        from raylog.actors.processes.ray_support import find_actor
+
+        handles = [find_actor(name) for name in actor_names() if name.startswith("replica:")]
+        asked: list[Any] = [handle.status.remote() for handle in handles if handle is not None]  # some may have ended
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
+        found = []
+        for answer in answered:
+            try:
+                row = ray.get(answer)
+                if row["role"] != SPARE:
+                    found.append(row)
+            except ray.exceptions.RayError as error:
+                logger.info("a replica did not answer: %s", error)
+        return sorted(found, key=lambda one: (one["topic"], one["partition"], one["broker"]))
+
+    def secret(self) -> str:
+        """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
+        import ray
+
+        info = ray.get(controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
+        secret: bytes = info["secret"]
+        return secret.hex()
+
+    def stop(self, timeout_s: float = 60.0) -> None:
+        """Stop every actor of the cluster: the controller first, so that nobody is fenced for leaving.
+
+        Data stays on disk; :func:`start` on the same directory brings everything back. Does nothing the second time.
+        """
+        if self._stopped:
+            return
+        try:
+            stop_actors(timeout_s)
+        finally:
+            if self._owns_ray:
+                _shut_ray_down()
+        self._stopped = True
+
+    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 60.0) -> StoppedBroker:
+        """Stop one broker: its leaders move to other in-sync replicas first, then its processes end for good.
+
+        Nothing restarts it before :meth:`start_broker` or :func:`start`. Raises :class:`StopRefused`, which names the
+        partitions that could not do without it (``force`` stops it all the same), :class:`InvalidRequest` for an
+        unknown broker.
+        """
+        return stop_broker(self.status(), broker, force=force, timeout_s=timeout_s)
+
+    def start_broker(self, broker: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Bring a stopped broker back, and wait until it serves and its replicas are in sync (at most 15 seconds more).
+
+        Raises :class:`InvalidRequest` for an unknown broker, :class:`StartFailed` when it does not serve in time.
+        """
+        start_broker(self.status, controller(), broker, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        """Return the cluster itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the cluster."""
+        self.stop()
+
+
+def start(
+    data_dir: str | os.PathLike[str] = DEFAULT_DATA_DIR,
+    *,
+    brokers: int | None = None,
+    config: Mapping[str, object] | None = None,
+    address: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    join: bool = False,
+    allow_plaintext: bool | None = None,
+) -> Cluster:
+    """Start a cluster, or bring one back from its data directory, and wait until it serves.
+
+    On a Ray cluster whose nodes offer the custom resource ``raylog`` there is one broker per such node, each with
+    ``data_dir`` on its own disk. Otherwise ``brokers`` (default: as many as the directory has, at least 1) embedded
+    brokers run on this machine, with a folder each below ``data_dir``. Ray is started when none runs, and is then shut
+    down by :meth:`Cluster.stop`.
+
+    ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
+    own, and what differs is logged and in :attr:`Cluster.ignored_config`. ``address`` is passed to ``ray.init``.
+
+    A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
+    ``join`` it waits until such nodes are there, and never creates a cluster.
+
+    On a cluster of nodes brokers listen on the nodes' addresses, which needs TLS (Ray's variables), or
+    ``allow_plaintext=True`` where the network is trusted; the default is what ``RAYLOG_ALLOW_PLAINTEXT`` says, else no.
+
+    Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
+    another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds.
+    """
+    from raylog.actors.logs import log_format
+
+    settings = validate_cluster_config({} if config is None else config)
+    log_format()
+    allow_plaintext = plaintext_is_allowed() if allow_plaintext is None else allow_plaintext
+    if brokers is not None and brokers < 1:
+        raise StartFailed(f"brokers={brokers}: a cluster needs at least one broker.")
+    root = Path(data_dir).absolute()
+    owns_ray = _ensure_ray(address)
+    deadline = time.monotonic() + timeout_s
+    ran_before = True
+    try:
+        placements = broker_placements(root, brokers)
+        check_hosts([placement.host for placement in placements], allow_plaintext)
+        ran_before = check_directories(root, placements)
+        is_known = _join(root, placements, join, deadline, ran_before)
+        placements = broker_placements(root, brokers)  # with those that --join waited for: they have the secrets
+        _wait_until_made(_make_actors(root, placements, settings, is_known, allow_plaintext), deadline)
+        _resume_stopped(deadline)
+        _wait_until_serving(placements, deadline, timeout_s)
+        leave_note(root)
+        keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
+    except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
+        if not ran_before:
+            stop_actors(STOP_TIMEOUT_S)
+        if owns_ray:
+            _shut_ray_down()
+        raise
+    ignored = _ignored(settings, deadline) if ran_before else {}
+    return Cluster(owns_ray=owns_ray, ignored_config=ignored)
+
+
+def _resume_stopped(deadline: float) -> None:
+    """Bring back the brokers that were stopped on purpose in an earlier life of the cluster."""
+    brokers = cluster_status(max(0.1, deadline - time.monotonic()))["brokers"]
+    stopped = [broker["broker"] for broker in brokers if broker["stopped"]]
+    resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
+
+
+def _ignored(settings: Mapping[str, str], deadline: float) -> dict[str, str]:
+    """Return, and say, what a running cluster was not given."""
+    running: dict[str, str] = cluster_status(max(0.1, deadline - time.monotonic()))["config"]
+    ignored = ignored_settings(settings, running)
+    if ignored:
+        logger.warning("%s", what_was_ignored(ignored, running))
+    return ignored
+
+
+def _shut_ray_down() -> None:
+    import ray
+
+    ray.shutdown()
+    wait_for_ended()
+
+
+def _join(root: Path, placements: list[BrokerPlacement], join: bool, deadline: float, ran_before: bool) -> bool:
+    """Return whether the cluster exists already. A directory that does not know it is given its identity."""
+    import ray
+
+    if ran_before:
+        info = ray.get(controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
+        adopt(root, cluster_id=info["cluster_id"])
+        adopt_secrets(root, ray.get(controller().secrets.remote(), timeout=CALL_TIMEOUT_S))
+    if ran_before or kept_voters(root):
+        return True
+    if placements[0].broker is not None:
+        if join:
+            raise StartFailed("--join needs Ray nodes that offer the resource 'raylog'; none is there.")
+        return any(log for folder in embedded_folders(root) for log in folder.glob("metadata/*/*.log"))
+    return join_nodes(
+        root,
+        lambda: [(found.node_id, found.host, found.folder) for found in broker_placements(root, None)],
+        deadline if join else None,
+    )
+
+
+def _make_actors(
+    root: Path, placements: list[BrokerPlacement], settings: Mapping[str, str], is_known: bool, allow_plaintext: bool
+) -> dict[str, Any]:
+    """Make the controller and the embedded brokers, and return their handles by what they are."""
+    from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
+    from raylog.actors.processes import ray_actors, ray_support
+
+    embedded = [placement for placement in placements if placement.broker is not None]
+    if not embedded:
+        gather(root, [placement.node_id for placement in placements], this_node())
+    kept(root, "secret")
+    secret = own_secrets(root)
+    cluster_id = kept(root, "cluster-id")
+
+    def spec_of(placement: BrokerPlacement) -> BrokerSpec:
+        return BrokerSpec(
+            broker=placement.broker,
+            folder=placement.folder,
+            secret=secret,
+            cluster_id=cluster_id[:32],
+            node_id=placement.node_id,
+            host=placement.host,
+            allow_plaintext=allow_plaintext,
+        )
+
+    if not embedded:
+        provide(secret, [placement.node_id for placement in placements], this_node())
+    voters = kept_voters(root)
+    if not is_known:
+        most = ClusterConfig.from_dict(settings).metadata_voters_max
+        if embedded:
+            voters = found_embedded([placement.folder for placement in embedded], most)
+        else:
+            voters = found_on_nodes([ray_actors.make_broker(spec_of(placement)) for placement in placements], most)
+        keep_voters(root, voters)
+    made = {}
+    made["the controller"] = ray_actors.make_controller(
+        ControllerSpec(
+            data_directory=root,
+            secret=secret,
+            cluster_id=cluster_id[:32],
+            cluster_config=settings,
+            voters=voters,
+            host=LOOPBACK if embedded else ray_support.node_address(),
+            node_folder=None if embedded else root / NODE_FOLDER,
+            allow_plaintext=allow_plaintext,
+        ),
+        node_id=this_node(),
+    )
+    for placement in embedded:
+        made[f"broker {placement.broker}"] = ray_actors.make_broker(spec_of(placement))
+    return made
+
+
+def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
+    """Wait until every constructor has returned; raises what the first that failed had to say."""
+    import ray
+
+    for what, handle in made.items():
+        while True:
+            try:
+                ray.get(handle.endpoint.remote(), timeout=max(0.1, deadline - time.monotonic()))
+                break
+            except ray.exceptions.ActorDiedError as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
+            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+                if time.monotonic() >= deadline:
+                    raise StartFailed(f"{what.capitalize()} did not start in time ({type(error).__name__}).") from None
+                time.sleep(POLL_S)
+
+
+def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:
+    """Return a handle to the cluster that runs in the Ray cluster at ``address`` (default: this session's, or "auto").
+
+    Raises :class:`NoClusterFound` when there is none.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        wanted = address if address not in (None, "auto") else running_ray_address()
+        if wanted is None:
+            raise NoClusterFound("No Ray cluster runs here; run `raylog start`, or call raylog.start().")
+        try:
+            ray.init(address=wanted, log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise NoClusterFound(f"No Ray cluster answers at {wanted}: {error}") from None
+    cluster_status(timeout_s)
+    return Cluster(owns_ray=False)
+
+
+def _ensure_ray(address: str | None) -> bool:
+    """Join or start Ray; returns whether it was started here."""
+    import ray
+
+    if ray.is_initialized():
+        return False
+    wanted = address if address not in (None, "auto") else running_ray_address()
+    if wanted not in (None, "local"):
+        ray.init(address=wanted, log_to_driver=False)
+        return False
+    from raylog.spark.java import put_on_path_for_ray
+
+    put_on_path_for_ray()
+    # Statistics of Ray's own events, which nobody reads here, are a sixth of what an idle replica's process costs.
+    os.environ.setdefault("RAY_event_stats", "0")
+    with forked_workers():
+        ray.init(**own_ray_options())
+    return True
+
+
+def _wait_until_serving(placements: list[BrokerPlacement], deadline: float, timeout_s: float) -> None:
+    embedded = placements[0].broker is not None
+    waiting = Serving(
+        {
+            placement.broker if placement.broker is not None else placement.node_id: placement.host
+            for placement in placements
+        },
+        embedded,
+    )
+
+    def serving() -> bool:
+        status = cluster_status(max(0.1, deadline - time.monotonic()))
+        return waiting.look(status, time.monotonic(), nodes_that_offer)
+
+    try:
+        _wait_for(serving, deadline, "")
+    except StartFailed:
+        raise StartFailed(f"The cluster does not serve after {timeout_s:.0f} s: {waiting.problem}.") from None
+    if waiting.hopeless:
+        names = ", ".join(waiting.hopeless)
+        logger.warning("no replica that is here can lead %s; `raylog status` says more", names)
+
+
+def _wait_for(condition: Callable[[], bool], deadline: float, complaint: str) -> None:
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise StartFailed(complaint)
+        time.sleep(POLL_S)

@@ -1,0 +1,121 @@
+"""Have the workers of a Ray that Raylog starts made by fork: about ten times cheaper than importing Ray in each.
+
+Used by ``raylog.start``; ``python -m raylog.launch.fork_workers start ...`` is ``ray start ...`` with it. Linux only;
+it is left out where ``RAYLOG_FORK_WORKERS=0``, and wherever something that it needs is missing.
+
+Ray starts each worker as ``sys.executable default_worker.py ...``. While Ray is being started here, ``sys.executable``
+is a script (``actors/processes/fork_launcher.py``) that asks the fork server (``actors/processes/fork_server.py``) for
+the worker, and that is plain Python for everything else and whenever the server does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+SWITCH: Final = "RAYLOG_FORK_WORKERS"
+LONGEST_FIRST_LINE: Final = 120
+"""Of a script; older kernels cut it off at 127 bytes."""
+END_TIMEOUT_S: Final = 5.0
+
+_SERVE: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); from raylog.actors.processes.fork_server import main; main()"
+)
+_servers: list[tuple[subprocess.Popen[bytes], Path]] = []
+"""Those that this process has started and not yet waited for, each with its folder."""
+
+
+def can_fork() -> bool:
+    """Whether workers can be made by fork here, and nobody has said that they shall not."""
+    if os.environ.get(SWITCH, "1") == "0" or not sys.platform.startswith("linux"):
+        return False
+    # A worker would need the flags as well, and the launcher knows none.
+    return hasattr(os, "pidfd_open") and not (sys.flags.no_site or sys.flags.no_user_site or sys.flags.isolated)
+
+
+def write_launcher(folder: Path) -> Path | None:
+    """Write the launcher for this Python into a folder; None when it could not be executed there."""
+    from raylog.actors.processes import fork_launcher
+
+    first_line = f"#!{sys.executable} -IS\n"
+    if len(os.fsencode(first_line)) > LONGEST_FIRST_LINE or len(first_line.split()) != 2:
+        return None
+    (folder / "python").write_text(sys.executable, encoding="utf-8")
+    launcher = folder / "launcher"
+    source = Path(fork_launcher.__file__).read_text(encoding="utf-8")
+    launcher.write_text(first_line + source, encoding="utf-8")
+    launcher.chmod(0o700)
+    return launcher if os.access(launcher, os.X_OK) else None  # a disk may be mounted without leave to execute
+
+
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """The Ray that is started inside makes its workers by fork, if that can be."""
+    launcher = _start_server() if can_fork() else None
+    if launcher is None:
+        yield
+        return
+    python = sys.executable
+    sys.executable = str(launcher)
+    try:
+        yield
+    except Exception:  # whatever it was, Ray has not started
+        _servers[-1][0].kill()
+        wait_for_ended()
+        raise
+    finally:
+        sys.executable = python
+
+
+def _start_server() -> Path | None:
+    """Start a server and return the launcher that asks it; None when that could not be done."""
+    try:
+        # Not in the folder of Ray's session, which there is not yet; made so that nobody else can enter it.
+        parent = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="raylog-", dir=parent))
+    except OSError:  # no room or no leave: then Ray says what it cannot do
+        return None
+    try:
+        launcher = write_launcher(folder)
+        if launcher is not None:
+            with (folder / "log").open("wb") as log:
+                command = [sys.executable, "-c", _SERVE, str(folder)]
+                server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            _servers.append((server, folder))
+            return launcher
+    except OSError:  # as above
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def wait_for_ended(timeout_s: float = END_TIMEOUT_S) -> None:
+    """Wait until the servers have ended whose Ray this process has shut down, which they do by themselves."""
+    for server, folder in list(_servers):
+        try:
+            server.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            continue  # its Ray runs: somebody else has joined it and keeps it
+        _servers.remove((server, folder))
+        shutil.rmtree(folder, ignore_errors=True)  # one that was killed has left it
+
+
+def main() -> None:
+    """Run Ray's command line, so that a node that it starts makes its workers by fork."""
+    from ray.scripts.scripts import main as ray
+
+    sys.argv[0] = "ray"
+    with forked_workers():
+        ray()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What a cluster keeps in its data directory beside the brokers' folders: random values that only their owner reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from raylog.core.errors import DataDirectoryError, RaylogError
+from raylog.storage.log.files import private_folder, sync_folder
+
+logger = logging.getLogger(__name__)
+
+NODE_FOLDER: Final = "broker"
+"""Folder of a node's broker below the data directory, where every node has its own disk."""
+_BROKER_FOLDER = re.compile(r"broker-[1-9][0-9]*")
+
+
+def embedded_folders(root: Path) -> list[Path]:
+    """Return the data directories of embedded brokers below ``root``; a copy such as ``broker-1.bak`` is none."""
+    if not root.is_dir():
+        return []
+    return sorted(found for found in root.iterdir() if _BROKER_FOLDER.fullmatch(found.name) and found.is_dir())
+
+
+def kept(root: Path, name: str) -> str:
+    """Return 64 random hexadecimal digits, made at the first start and kept in a file that only its owner may read.
+
+    Two first starts at once keep the same value. Raises DataDirectoryError, also for a file of another user that
+    others may read.
+    """
+    path = root / name
+    try:
+        private_folder(root, tighten=False)
+        if not path.exists():
+            _make(path)
+        _check_private(path)
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, RaylogError) as error:
+        raise DataDirectoryError(f"{root} cannot be used as a data directory: {error}") from None
+
+
+def _make(path: Path) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600, whatever the umask
+    fresh = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(fresh, path)  # unlike a rename it never replaces what another start has made meanwhile
+        except FileExistsError:
+            return
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _check_private(path: Path) -> None:
+    found = path.stat()
+    if not found.st_mode & 0o077:
+        return
+    if found.st_uid != os.geteuid():
+        raise DataDirectoryError(
+            f"{path} belongs to user {found.st_uid} and can be read by others (mode {found.st_mode & 0o777:o}). Make "
+            "it yours with mode 600, or remove it to have a new one made at the next start."
+        )
+    path.chmod(0o600)
+    logger.warning(
+        "%s could be read by others (mode %o); now it has mode 600. If it may have been read, stop the cluster, remove "
+        "the file and start again: a new one is made.",
+        path,
+        found.st_mode & 0o777,
+    )

@@ -1,0 +1,67 @@
+"""When a cluster that was just started may be called serving. Pure; used by ``raylog.launch.cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+FOLLOWERS_WAIT_S: Final = 15.0
+"""How long a start waits for what may never come: in-sync replicas that are absent, partitions that nobody can lead."""
+
+
+class Serving:
+    """Looks at the controller's status again and again until it is enough."""
+
+    def __init__(self, wanted: Mapping[int | str, str], embedded: bool) -> None:
+        """``wanted`` has the host of each broker to wait for, by its id, or by Ray's node id unless ``embedded``."""
+        self._wanted = wanted
+        self._embedded = embedded
+        self._led_since_s: float | None = None
+        self.problem = "no status yet"
+        """What was missing at the last look."""
+        self.hopeless: list[str] = []
+        """Partitions that none of the replicas that are here can lead, when the last look was content without them."""
+
+    def look(self, status: Mapping[str, Any], now_s: float, nodes_here: Callable[[], set[int | str]]) -> bool:
+        """Tell whether the cluster serves, by its status; ``nodes_here`` returns the nodes that Ray lists now."""
+        missing = self._missing(status, nodes_here)
+        leaderless = _leaderless(status)
+        names = ", ".join(leaderless) or "none"
+        self.problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"
+        if missing:
+            return False
+        self._led_since_s = now_s if self._led_since_s is None else self._led_since_s
+        patient = now_s - self._led_since_s <= FOLLOWERS_WAIT_S
+        if self._embedded and leaderless:
+            # One partition that cannot come back must not keep all others down, nor its operator out: where all that
+            # are here have reported and there is still no leader, the disk with its records is lost or missing.
+            here = set(self._wanted)
+            if patient or not all(set(one["replicas"]) & here <= set(one["online"]) for one in leaderless.values()):
+                return False
+            self.hopeless = list(leaderless)
+            return True
+        # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
+        # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
+        absent = any(
+            set(one["isr"]) - set(one["online"]) for partitions in status["topics"].values() for one in partitions
+        )
+        return not (self._embedded and absent and patient)
+
+    def _missing(self, status: Mapping[str, Any], nodes_here: Callable[[], set[int | str]]) -> list[str]:
+        key = "broker" if self._embedded else "node_id"
+        online = {one[key] for one in status["brokers"] if one["online"]}
+        missing = {name: host for name, host in self._wanted.items() if name not in online}
+        if missing and not self._embedded:
+            # Ray notices after a while that a node is lost: one that it still listed at first may be gone by now.
+            here = nodes_here()
+            missing = {name: host for name, host in missing.items() if name in here}
+        return sorted(missing.values())
+
+
+def _leaderless(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{topic}-{one['partition']}": one
+        for topic, partitions in status["topics"].items()
+        for one in partitions
+        if one["leader"] not in one["online"]
+    }

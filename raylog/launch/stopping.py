@@ -1,0 +1,85 @@
+"""End every actor of a Raylog cluster in the order that loses nothing. Called by ``raylog.launch.cluster``.
+
+Imports Ray when a function is called, not before.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from raylog.core.errors import StartFailed
+
+POLL_S: Final = 0.05
+CLEAN_STOP_S: Final = 15.0
+"""How long actors may take to write and close their files; then they are ended, and their logs scanned at the start."""
+
+
+def stop_actors(timeout_s: float) -> None:
+    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they are gone."""
+    from raylog.actors.naming import CONTROLLER
+
+    deadline = time.monotonic() + timeout_s
+    while names := actor_names():
+        first = [name for name in names if name == CONTROLLER]
+        brokers = [name for name in names if name.startswith("broker-")]
+        others = [name for name in names if name not in first and name not in brokers]
+        for group in (first, brokers, others):
+            _end(group, deadline)
+        # Once more: a controller or broker may have been making an actor while it was asked to stop.
+
+
+def stop_broker_actors(broker: int, node_id: str, timeout_s: float) -> None:
+    """End the actors of one broker, the supervisor of its replicas first, and wait until they are gone."""
+    from raylog.actors.naming import broker_name, node_broker_name
+
+    deadline = time.monotonic() + timeout_s
+    mine = (broker_name(broker), node_broker_name(node_id))
+    while names := [name for name in actor_names() if name in mine or f":broker-{broker}:" in name]:
+        _end([name for name in names if name in mine], deadline)
+        _end([name for name in names if name not in mine], deadline)
+        # Once more: the broker may have been making a replica while it was asked to stop.
+
+
+def actor_names() -> list[str]:
+    """Return the names of all Raylog actors of this Ray cluster, also of those that are being restarted."""
+    import ray
+
+    from raylog.actors.naming import NAMESPACE
+
+    known = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(one["name"] for one in known if one["namespace"] == NAMESPACE)
+
+
+def _end(names: list[str], deadline: float) -> None:
+    import ray
+
+    from raylog.actors.naming import NAMESPACE
+
+    handles: dict[str, Any] = {}
+    for name in names:
+        try:
+            handles[name] = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            continue
+    stops = [handle.stop.remote() for handle in handles.values()]
+    if stops:
+        ray.wait(stops, num_returns=len(stops), timeout=max(0.1, min(CLEAN_STOP_S, deadline - time.monotonic())))
+    for handle in handles.values():
+        ray.kill(handle, no_restart=True)
+    while lasting := [name for name in handles if _exists(name)]:
+        if time.monotonic() >= deadline:
+            raise StartFailed(f"Actors did not end in time: {', '.join(lasting)}; `ray list actors` shows their state.")
+        time.sleep(POLL_S)
+
+
+def _exists(name: str) -> bool:
+    import ray
+
+    from raylog.actors.naming import NAMESPACE
+
+    try:
+        ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""Which brokers found a cluster's metadata log, and what `start` notes of those that keep it later.
+
+The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. It says
+that the cluster was created, and which brokers kept its metadata when it was started last; the voters of now are in the
+metadata log.
+On a Ray cluster of several nodes the founders' directories get their broker ids here, before there is a controller.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from raylog.core.errors import DataDirectoryError
+
+VOTERS: Final = "metadata-voters"
+ANSWER_TIMEOUT_S: Final = 60.0
+
+
+def kept_voters(root: Path) -> tuple[int, ...]:
+    """Return the voters as they were noted last; none when this data directory knows of no cluster.
+
+    Raises :class:`DataDirectoryError` for a file that is not ours.
+    """
+    path = root / VOTERS
+    if not path.exists():
+        return ()
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    numbers = text.split(",")
+    if not all(number.isdecimal() for number in numbers):
+        raise DataDirectoryError(f"{path} should hold ids of brokers, such as 1,2,3, not {text!r:.100}; restore it.")
+    return tuple(int(number) for number in numbers)
+
+
+def keep_voters(root: Path, voters: Sequence[int]) -> tuple[int, ...]:
+    """Write the voters down, durably; returns them."""
+    if tuple(voters) == kept_voters(root) or not voters:
+        return tuple(voters)
+    fresh = root / f"{VOTERS}.{os.getpid()}"
+    with fresh.open("w", encoding="ascii") as file:
+        file.write(",".join(map(str, voters)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(root / VOTERS)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return tuple(voters)
+
+
+def voters_among(brokers: int, most: int) -> int:
+    """Return how many of so many brokers vote: an odd number, because an even one tolerates no more losses."""
+    count = min(brokers, most)
+    return count if count % 2 else count - 1
+
+
+def found_embedded(folders: Sequence[Path], most: int) -> tuple[int, ...]:
+    """Make the directories of the first embedded brokers, numbered from 1, founders; returns their numbers."""
+    from raylog.actors.metadata.voter_files import make_founder
+
+    count = voters_among(len(folders), most)
+    for folder in folders[:count]:
+        make_founder(folder)
+    return tuple(range(1, count + 1))
+
+
+def found_on_nodes(handles: Sequence[Any], most: int) -> tuple[int, ...]:
+    """Make the directories of some brokers founders, with ids where they have none; returns their ids.
+
+    ``handles`` are the actors of all brokers of a cluster that has no controller yet.
+    """
+    import ray
+
+    known: list[int] = ray.get([handle.broker_id.remote() for handle in handles], timeout=ANSWER_TIMEOUT_S)
+    free = iter(number for number in range(1, 2 * len(handles) + 1) if number not in known)
+    order = sorted(range(len(handles)), key=lambda place: (known[place] < 0, known[place], place))
+    chosen = order[: voters_among(len(handles), most)]
+    wanted = [known[place] if known[place] >= 0 else next(free) for place in chosen]
+    asked = [handles[place].found.remote(number) for place, number in zip(chosen, wanted, strict=True)]
+    return tuple(sorted(ray.get(asked, timeout=ANSWER_TIMEOUT_S)))

@@ -1,0 +1,1 @@
+"""Authentication: secrets, tokens, the handshake, TLS, and what each role may call."""

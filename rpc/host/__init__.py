@@ -1,0 +1,1 @@
+"""The machine below: descriptors, sockets, memory, identity of the host."""

@@ -1,0 +1,182 @@
+"""Compress and decompress batch bodies with Kafka's four codecs.
+
+Called by `records` on producers and consumers; brokers never open a body. A codec's library is imported when the
+codec is first used, so that a process which never compresses pays nothing. The framings are those that Kafka clients
+read and write: gzip streams, xerial-framed snappy, lz4 frames with independent blocks, zstd frames.
+
+A body comes from the network, so every decompressor has a limit and refuses to grow past it (`CorruptBatch`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+from raylog.storage.errors import CorruptBatch, unsupported
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+COMPRESSIONS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+
+Buffer = bytes | bytearray | memoryview
+
+_XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SNAPPY_GROWTH_MAX = 32  # an element of 3 bytes makes 64 bytes at most; the format allows no more
+_FIRST_GUESS_BYTES = 1 << 20
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """The bytes of `data` compressed by `codec` (a value of COMPRESSIONS); `level` None is the codec's default."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        packer = zlib.compressobj(6 if level is None else level, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+        return packer.compress(data) + packer.flush()
+    if codec == SNAPPY:
+        return _compress_xerial(data)
+    if codec == LZ4:
+        frame = _lz4_frame()
+        packed: bytes = frame.compress(data, compression_level=level or 0, block_linked=False, store_size=False)
+        return packed
+    if codec == ZSTD:
+        return bytes(_cramjam().zstd.compress(data, level=3 if level is None else level))
+    raise unsupported(codec)
+
+
+def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
+    """The original bytes; CorruptBatch when `data` is not valid or would grow beyond `max_bytes`."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        return _decompress_gzip(data, max_bytes)
+    if codec == SNAPPY:
+        return _decompress_xerial(data, max_bytes)
+    if codec == LZ4:
+        return _decompress_lz4(data, max_bytes)
+    if codec == ZSTD:
+        return _decompress_zstd(data, max_bytes)
+    raise unsupported(codec)
+
+
+def _too_large(max_bytes: int) -> CorruptBatch:
+    return CorruptBatch(f"its compressed body grows beyond {max_bytes} bytes")
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        out = unpacker.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise CorruptBatch(f"its gzip body is invalid ({error})") from error
+    if len(out) > max_bytes:
+        raise _too_large(max_bytes)
+    if not unpacker.eof:
+        raise CorruptBatch("its gzip body is cut off")
+    return out
+
+
+def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    unpacker = _lz4_frame().LZ4FrameDecompressor()
+    try:
+        out: bytes = unpacker.decompress(data, max_length=max_bytes + 1)
+    except RuntimeError as error:  # the only error type of the lz4 binding
+        raise CorruptBatch(f"its lz4 body is invalid ({error})") from error
+    if len(out) > max_bytes:
+        raise _too_large(max_bytes)
+    if not unpacker.eof:
+        raise CorruptBatch("its lz4 body is cut off")
+    return out
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    pack = _cramjam().snappy.compress_raw
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(pack(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (struct.pack(">i", len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_xerial(data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[:8]) != _XERIAL_HEADER[:8]:  # some clients send one bare snappy block
+        return _unpack_snappy_block(view, max_bytes)
+    position, left, parts = len(_XERIAL_HEADER), max_bytes, []
+    while position < len(view):
+        if position + 4 > len(view):
+            raise CorruptBatch("its snappy body is cut off")
+        (size,) = struct.unpack_from(">i", view, position)
+        position += 4
+        if size < 0 or position + size > len(view):
+            raise CorruptBatch("its snappy body is cut off")
+        parts.append(_unpack_snappy_block(view[position : position + size], left))
+        left -= len(parts[-1])
+        position += size
+    return b"".join(parts)
+
+
+def _unpack_snappy_block(block: memoryview, max_bytes: int) -> bytes:
+    cramjam = _cramjam()
+    try:
+        declared = cramjam.snappy.decompress_raw_len(block)
+        if declared > max_bytes:
+            raise _too_large(max_bytes)
+        if declared > len(block) * _SNAPPY_GROWTH_MAX:  # the output is allocated before anything is read
+            raise CorruptBatch(f"its snappy body cannot hold the {declared} bytes that it declares")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"its snappy body is invalid ({error})") from error
+
+
+def _zstd_content_size(view: memoryview) -> int | None:
+    """The content size that the frame header declares, or None where it declares none (RFC 8878, 3.1.1.1)."""
+    if len(view) < 6 or bytes(view[:4]) != _ZSTD_MAGIC:
+        raise CorruptBatch("its zstd body has no frame header")
+    descriptor = view[4]
+    single_segment = bool(descriptor & 0x20)
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if width == 0 or start + width > len(view):
+        return None
+    return int.from_bytes(view[start : start + width], "little") + (256 if width == 2 else 0)
+
+
+def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
+    cramjam = _cramjam()
+    declared = _zstd_content_size(memoryview(data))
+    if declared is not None and declared > max_bytes:
+        raise _too_large(max_bytes)
+    # The output buffer is the guard: the decoder cannot write past it, whatever the header promised.
+    room = max_bytes if declared is None else declared
+    guess = min(room, max(_FIRST_GUESS_BYTES, 4 * len(data))) if declared is None else room
+    while True:
+        out = bytearray(guess)
+        try:
+            size = cramjam.zstd.decompress_into(data, out)
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise CorruptBatch(f"its zstd body is invalid ({error})") from error
+            if guess >= room:
+                raise _too_large(room) from error
+            guess = min(room, guess * 4)
+            continue
+        return bytes(memoryview(out)[:size])
+
+
+def _lz4_frame() -> Any:  # the module has no type information
+    try:
+        import lz4.frame
+    except ImportError as error:
+        raise unsupported("lz4", "Install the package lz4 on this machine") from error
+    return lz4.frame
+
+
+def _cramjam() -> Any:  # the module is loaded on first use
+    try:
+        import cramjam
+    except ImportError as error:
+        raise unsupported("snappy or zstd", "Install the package cramjam on this machine") from error
+    return cramjam

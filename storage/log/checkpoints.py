@@ -1,0 +1,186 @@
+"""The small files beside the segments of a partition, and how each is read back.
+
+`partition.metadata` (topic id, log id), `leader-epoch-checkpoint`, `recovery-point-checkpoint` (synced below it),
+`log-start-offset-checkpoint`, `clean-shutdown` (the log was closed and nothing needs a scan), `<offset>.snapshot`
+(producer state). Used by the log and its recovery. All are replaced atomically; a missing one has a safe meaning.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from raylog.core.epochs import EpochHistory
+from raylog.core.errors import RaylogError
+from raylog.storage.errors import CorruptBatch, LogDamaged, WrongTopicId
+from raylog.storage.log.files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
+from raylog.storage.log.producer_state import ProducerState
+from raylog.storage.log.segment import LOG, SNAPSHOT, offset_name
+
+METADATA = "partition.metadata"
+EPOCHS = "leader-epoch-checkpoint"
+RECOVERY_POINT = "recovery-point-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+CLEAN = "clean-shutdown"
+SNAPSHOTS_KEPT = 3
+
+
+class CleanMark(NamedTuple):
+    """What a clean close promises: the log's end, and the base and size of its last segment."""
+
+    log_end_offset: int
+    last_base_offset: int
+    last_size: int
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
+class Checkpoints:
+    """The small files of one partition folder."""
+
+    __slots__ = ("folder",)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # --- identity --------------------------------------------------------------------------------------------------
+
+    def claim(self, topic_id: str, topic: str, partition: int) -> bool:
+        """Check that the folder belongs to this topic id, and write that down in a new one; True when it is new."""
+        path = self.folder / METADATA
+        text = read_text(path)
+        if text is None:
+            if list_files(self.folder, LOG):
+                raise LogDamaged(path, 0, 0, "there are segments, but the file with their topic id is missing")
+            lines = (
+                "version: 0",
+                f"topic_id: {topic_id}",
+                f"topic: {topic}",
+                f"partition: {partition}",
+                f"log_id: {uuid4().hex}",
+            )
+            write_atomically(path, ("\n".join(lines) + "\n").encode())
+            return True
+        found = _fields(text).get("topic_id", "")
+        if found != topic_id:
+            raise WrongTopicId(self.folder, found, topic_id)
+        return False
+
+    def read_log_id(self) -> str:
+        """The identity that the log was given when its folder was made; empty in a folder made by an older version."""
+        return _fields(read_text(self.folder / METADATA) or "").get("log_id", "")
+
+    # --- numbers ---------------------------------------------------------------------------------------------------
+
+    def _read_number(self, name: str) -> int:
+        text = read_text(self.folder / name)
+        if text is None:
+            return 0
+        try:
+            version, number = map(int, text.split())
+        except ValueError as error:
+            raise LogDamaged(self.folder / name, 0, 0, "the checkpoint is not readable") from error
+        if version != 0 or number < 0:
+            raise LogDamaged(self.folder / name, 0, 0, "the checkpoint is of an unknown version or negative")
+        return number
+
+    def read_recovery_point(self) -> int:
+        """The offset below which everything was synced when it was written; 0 where nothing is known."""
+        return self._read_number(RECOVERY_POINT)
+
+    def write_recovery_point(self, offset: int) -> None:
+        """Durable on return."""
+        write_atomically(self.folder / RECOVERY_POINT, f"0\n{offset}\n".encode())
+
+    def read_log_start(self) -> int:
+        """The log start offset set by delete_records; 0 where it never was."""
+        return self._read_number(LOG_START)
+
+    def write_log_start(self, offset: int) -> None:
+        """Durable on return."""
+        write_atomically(self.folder / LOG_START, f"0\n{offset}\n".encode())
+
+    # --- leader epochs ---------------------------------------------------------------------------------------------
+
+    def read_epochs(self) -> EpochHistory | None:
+        """The history; None where there is no file or it is not readable, and it must be rebuilt from the batches."""
+        text = read_text(self.folder / EPOCHS)
+        if text is None:
+            return None
+        try:
+            return _parse_epochs(text)
+        except ValueError:
+            return None
+
+    def write_epochs(self, epochs: EpochHistory) -> None:
+        """Durable on return."""
+        lines = ["0", str(len(epochs.entries)), *(f"{epoch} {start}" for epoch, start in epochs.entries)]
+        write_atomically(self.folder / EPOCHS, ("\n".join(lines) + "\n").encode())
+
+    # --- clean shutdown --------------------------------------------------------------------------------------------
+
+    def read_clean(self) -> CleanMark | None:
+        """The promise of the last close, or None after a crash."""
+        text = read_text(self.folder / CLEAN)
+        try:
+            return CleanMark(*map(int, text.split())) if text is not None else None
+        except (TypeError, ValueError):
+            return None  # a scan is always allowed
+
+    def write_clean(self, mark: CleanMark) -> None:
+        """Durable on return."""
+        write_atomically(self.folder / CLEAN, " ".join(map(str, mark)).encode())
+
+    def remove_clean(self) -> None:
+        """Durable on return; must come before the first append."""
+        if exists(self.folder / CLEAN):
+            remove(self.folder / CLEAN)
+            sync_folder(self.folder)
+
+    # --- producer snapshots ----------------------------------------------------------------------------------------
+
+    def snapshot_offsets(self) -> list[int]:
+        """The offsets for which there is a snapshot, rising."""
+        return sorted(int(path.stem) for path in list_files(self.folder, SNAPSHOT) if path.stem.isdigit())
+
+    def write_snapshot(self, offset: int, producers: ProducerState, *, durable: bool) -> None:
+        """Keep the producer state as of `offset`, and prune snapshots beyond the newest few."""
+        write_atomically(self.folder / offset_name(offset, SNAPSHOT), producers.to_bytes(), durable=durable)
+        for old in self.snapshot_offsets()[:-SNAPSHOTS_KEPT]:
+            remove(self.folder / offset_name(old, SNAPSHOT))
+
+    def read_snapshot(self, start: int, upto: int) -> tuple[int, ProducerState]:
+        """The newest readable snapshot between `start` and `upto`, as (offset, state); (start, nothing) without one."""
+        for offset in reversed(self.snapshot_offsets()):
+            if start <= offset <= upto:
+                try:
+                    data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
+                    return offset, ProducerState.from_bytes(data)
+                except (OSError, CorruptBatch):
+                    continue  # an older one, or the log itself, tells the same
+        return start, ProducerState()
+
+    def remove_snapshots_above(self, offset: int) -> None:
+        """Forget snapshots of what will be cut."""
+        for found in self.snapshot_offsets():
+            if found > offset:
+                remove(self.folder / offset_name(found, SNAPSHOT))
+
+    def try_write_snapshot(self, offset: int, producers: ProducerState) -> None:
+        """As `write_snapshot`, where a failure costs only time in a later recovery."""
+        try:
+            self.write_snapshot(offset, producers, durable=False)
+        except RaylogError:
+            remove(self.folder / offset_name(offset, SNAPSHOT))
+
+
+def _parse_epochs(text: str) -> EpochHistory:
+    """Read version, count, and one `epoch start` line each, as Kafka writes them; ValueError when it is cut off."""
+    version, count, *lines = text.splitlines() or ("", "")
+    if version != "0" or len(lines) != int(count):
+        raise ValueError("The leader epoch checkpoint is cut off or of an unknown version.")
+    pairs = (line.split(" ") for line in lines)
+    return EpochHistory((int(epoch), int(start)) for epoch, start in pairs)

@@ -1,0 +1,88 @@
+"""`high-watermark-checkpoint`: the high watermark of a partition as it last was, for the next life of its replica.
+
+Everything below the offset in the file is committed, so it may be shown without asking anybody. The file may lag: a
+smaller offset is always true. A larger one is not, so the file falls before the log is cut below it, and is bounded by
+the end of a log that has lost something. Owned by the replica's shell; `keep` may run in a worker thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import google_crc32c
+
+from raylog.core.errors import RaylogError
+from raylog.storage.log.files import read_text, remove, sync_folder, write_atomically
+
+HIGH_WATERMARK = "high-watermark-checkpoint"
+
+
+class KeptWatermark:
+    """The file of one partition folder. `offset` is what it says, 0 if it is missing or damaged."""
+
+    __slots__ = ("_is_durable", "_lock", "_path", "_wanted", "offset")
+
+    def __init__(self, folder: Path, log_end_offset: int) -> None:
+        """Read the file. What lies beyond the log's end was lost with it; others may stand there one day."""
+        self._path = folder / HIGH_WATERMARK
+        self._lock = threading.Lock()
+        self.offset = _read(self._path)
+        self._wanted: int | None = self.offset  # None: closed
+        self._is_durable = self.offset == 0  # an earlier life may have written the file without a sync
+        if self.offset > log_end_offset:
+            self.lower(log_end_offset)
+
+    def want(self, offset: int) -> bool:
+        """Note the offset that the next `keep` writes; True when that is another one than the file has."""
+        if self._wanted is not None:
+            self._wanted = offset
+        return offset != self.offset
+
+    def keep(self, *, durable: bool = False) -> None:
+        """Write what is wanted, with four system calls; an old file that survives a crash of the machine is true, too.
+
+        With `durable` what is wanted is on disk on return, also if it was written before. Raises RaylogError, and
+        leaves the old file.
+        """
+        with self._lock:
+            wanted = self._wanted
+            if wanted is not None and (wanted != self.offset or (durable and not self._is_durable)):
+                self._write(wanted, durable=durable)
+
+    def lower(self, to: int) -> None:
+        """Let the file promise nothing at and above `to`; durable on return. Called before the log is cut there."""
+        with self._lock:
+            if self._wanted is not None and self._wanted > to:
+                self._wanted = to
+            if self.offset > to:
+                try:
+                    self._write(to, durable=True)
+                except RaylogError:  # a full disk still lets go of files
+                    remove(self._path)
+                    sync_folder(self._path.parent)
+                    self.offset = 0
+
+    def close(self) -> None:
+        """Write no more: the folder may have another owner from now on."""
+        with self._lock:
+            self._wanted = None
+
+    def _write(self, offset: int, *, durable: bool) -> None:
+        write_atomically(self._path, _text(offset), durable=durable)
+        self.offset, self._is_durable = offset, durable
+
+
+def _text(offset: int) -> bytes:
+    digits = b"%d" % offset
+    return b"%s %08x\n" % (digits, google_crc32c.value(digits))
+
+
+def _read(path: Path) -> int:
+    try:
+        text = read_text(path)
+    except RaylogError:
+        return 0
+    digits = (text or "").split(" ")[0]
+    whole = digits.isascii() and digits.isdigit() and len(digits) < 20
+    return int(digits) if whole and text is not None and text.encode() == _text(int(digits)) else 0

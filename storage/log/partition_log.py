@@ -1,0 +1,485 @@
+"""The log of one partition: append, read, sync, truncate, recover.
+
+Owned by one replica actor, whose thread makes every call but one: `sync` may run in a worker thread while the owner
+appends, so that a slow disk never stops the event loop. What is acknowledged must lie below `synced_end_offset`.
+
+Ends are exclusive. `log_end_offset` is the next offset to be written; `log_start_offset` the first that can be read;
+`synced_end_offset` the end of what is on disk. An append is all or nothing and one write; a failed one leaves the log
+as it was. Time comes in as `now_ms`, the wall clock in milliseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from raylog.core.epochs import EpochHistory
+from raylog.core.errors import RaylogError
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
+from raylog.storage.descriptors import keep_reserve
+from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, from_os_error, out_of_range
+from raylog.storage.log import reading
+from raylog.storage.log.checkpoints import Checkpoints, CleanMark
+from raylog.storage.log.config import AppendInfo, FileSlice, LogConfig, RecoveryReport
+from raylog.storage.log.files import private_folder, sync_folder
+from raylog.storage.log.kept_epochs import KeptEpochs
+from raylog.storage.log.recovery import Recovered, Recovery, replay
+from raylog.storage.log.retention import DeletedFiles, removable
+from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
+from raylog.storage.log.syncing import SyncRound
+from raylog.storage.log.validation import check_offsets, check_produced, check_producers, inspect
+
+__all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
+
+CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_BYTES = 16 << 20
+
+
+class PartitionLog:
+    """See the module. Made by `open` only."""
+
+    def __init__(
+        self, folder: Path, config: LogConfig, checkpoints: Checkpoints, state: Recovered, *, created: bool, now_ms: int
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.created = created  # the folder did not exist, or held nothing yet
+        self.log_id = checkpoints.read_log_id()
+        self.recovered = state.report
+        self._kept_epochs = KeptEpochs(checkpoints, state.epochs)
+        self.epochs: EpochHistory = state.epochs  # changed by `_kept_epochs` alone
+        self.producers = state.producers
+        self.segments = state.segments
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = self._active.next_offset
+        self.synced_end_offset = self.log_end_offset
+        self._checkpoints = checkpoints
+        self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
+        self._now_ms = now_ms
+        self._recent = reading.RecentSegments()
+        # Guards what `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
+        self._lock = threading.Lock()
+        self._unsynced: list[Segment] = []  # sealed before they were synced
+        self._folder_dirty = False
+        self._generation = 0  # raised by every truncation, so that a sync begun before it claims nothing
+        self._recovery_point = state.recovery_point
+        self._checkpoint_at = time.monotonic()
+        self._appended_bytes = 0
+        self._checkpointed_bytes = 0
+        self._closed_because: str | None = None
+
+    @classmethod
+    def open(
+        cls, folder: Path, config: LogConfig, *, topic_id: str, topic: str, partition: int, now_ms: int
+    ) -> PartitionLog:
+        """Create the log or recover it. Raises LogDamaged, WrongTopicId, DiskFull, StorageIoError.
+
+        The caller holds the lock of the data directory: two logs on one folder would destroy each other.
+        """
+        private_folder(folder)
+        keep_reserve()
+        checkpoints = Checkpoints(folder)
+        created = checkpoints.claim(topic_id, topic, partition)
+        if created:
+            sync_folder(folder.parent)
+        state = Recovery(folder, config, checkpoints, now_ms).run()
+        return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
+
+    @property
+    def _active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all batches kept."""
+        return sum(segment.size for segment in self.segments)
+
+    def _require_open(self) -> None:
+        if self._closed_because is not None:
+            raise LogClosed(self.folder, self._closed_because)
+
+    # --- appending -------------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, payload: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Give the batches of a producer their offsets and append them; in the page cache on return.
+
+        Writable memory is stamped in place, so that it holds on return what the file holds.
+        A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
+        InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression, OutOfOrderSequence,
+        InvalidProducerEpoch, DuplicateSequence, DiskFull, StorageIoError; nothing is kept then.
+        """
+        if self._closed_because is not None:  # asked here and not by a call: this is on the way of every batch
+            self._require_open()
+        self._now_ms = now_ms
+        batches = inspect(payload)
+        check_produced(batches, self.config, now_ms)
+        duplicate = check_producers(batches, self.producers)
+        if duplicate is not None:
+            largest = max(header.max_timestamp for _, header in batches)
+            return AppendInfo(*duplicate, duplicate=True, max_timestamp=largest, batches=len(batches))
+        offset = self.log_end_offset
+        began = self._kept_epochs.enter([(leader_epoch, offset)])
+        self._roll_if_due(len(payload), batches[-1][1], now_ms)
+        view = memoryview(payload)
+        if view.readonly:
+            view = memoryview(bytearray(payload))
+        return self._write(view, stamp_all(view, batches, offset, leader_epoch), began)
+
+    def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
+        """Append what the leader sent, byte for byte. Offsets must go on at the log's end, epochs must not go back.
+
+        Raises CorruptBatch, DiskFull, StorageIoError; nothing is kept then.
+        """
+        if self._closed_because is not None:
+            self._require_open()
+        if now_ms is not None:
+            self._now_ms = now_ms
+        batches = inspect(payload)
+        first = batches[0][1]
+        if first.base_offset < self.log_end_offset < first.next_offset and self.size_bytes == 0:
+            return self._begin_within_a_batch(payload, first.base_offset)
+        check_offsets(batches, self.log_end_offset)
+        headers = [header for _, header in batches]
+        began = self._kept_epochs.enter([(header.partition_leader_epoch, header.base_offset) for header in headers])
+        self._roll_if_due(len(payload), headers[-1], now_ms)
+        try:
+            return self._write(payload, headers, began)
+        except RaylogError:
+            self._forget_epochs_behind_end()
+            raise
+
+    def _forget_epochs_behind_end(self) -> None:
+        """An append of several epochs failed: an epoch must not begin behind the end of the log."""
+        try:
+            self._kept_epochs.truncate_end(self.log_end_offset + 1)
+        except RaylogError:
+            self._closed_because = "epochs of a failed append could not be taken back"
+            raise
+
+    def _begin_within_a_batch(self, payload: Buffer, base_offset: int) -> AppendInfo:
+        """Take the batch that holds an empty log's start: the records before that were deleted at the leader."""
+        start = self.log_start_offset
+        self.truncate_fully_and_start_at(base_offset)
+        done = self.append_as_follower(payload, self._now_ms)
+        self.advance_log_start(start)
+        return done
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; durable on return. Done at election, before any record.
+
+        Raises DiskFull, StorageIoError; the epoch is not known then.
+        """
+        self._require_open()
+        self._kept_epochs.assign(epoch, start_offset)
+
+    def _write(self, payload: Buffer, headers: list[BatchHeader], began: tuple[tuple[int, int], ...]) -> AppendInfo:
+        active, producers = self.segments[-1], self.producers
+        try:
+            written = active.write(payload)
+        except OSError as error:
+            if active.file_size() != active.size:
+                self._closed_because = "a failed append could not be taken back"
+            raise from_os_error(f"append to {active.path}", error) from error
+        largest = headers[0].max_timestamp
+        end = self.log_end_offset
+        for header in headers:
+            base_offset, newest = header.base_offset, header.max_timestamp
+            end = base_offset + header.last_offset_delta + 1
+            active.note(base_offset, end, newest, header.batch_length + LENGTH_PREFIX_BYTES)
+            if header.producer_id >= 0:
+                producers.apply(header, self._now_ms)
+            if newest > largest:
+                largest = newest
+        self._appended_bytes += written
+        # Last, because a sync in another thread trusts that all below this end has been handed to the kernel.
+        self.log_end_offset = end
+        return AppendInfo(headers[0].base_offset, end, False, largest, len(headers), began)
+
+    def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
+        active = self.segments[-1]
+        if active.size == 0:
+            if now_ms is not None:
+                active.created_ms = now_ms  # its age counts from the first batch
+            return
+        full = active.size + size > self.config.segment_bytes
+        old = now_ms is not None and now_ms - active.created_ms >= self.config.segment_ms
+        far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
+        if full or old or far:
+            self._roll()
+        elif active.size >= active.hints_at_size and active.write_hints():
+            self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+
+    def _roll(self) -> None:
+        """Begin a new segment at the log's end. Nothing has changed when this raises DiskFull or StorageIoError."""
+        if self._active.cut_unsynced:
+            self._sync_cut()
+        interval = self.config.index_interval_bytes
+        fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=self._now_ms)
+        with self._lock:
+            old = self._active
+            old.seal()
+            self.segments.append(fresh)
+            if old.synced_size < old.size:
+                self._unsynced.append(old)
+            self._folder_dirty = True
+            self._checkpoint_at = 0.0  # the next sync writes the recovery point
+        self._recent.touch(old)
+        self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+
+    def _sync_cut(self) -> None:
+        """Bring to disk that a failed append was taken back: recovery believes what lies before a later segment."""
+        try:
+            self._active.sync()
+        except RaylogError:
+            self._closed_because = "a sync failed, so bytes may be lost"
+            raise
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
+        """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
+
+        At least one batch even if it exceeds `max_bytes`; empty at the end. Raises OffsetOutOfRange, LogDamaged.
+        """
+        parts = []
+        for span in self._spans(offset, max_bytes, upper):
+            data = span.segment.read(span.position, span.length)
+            if self.config.verify_reads:
+                reading.verify(span, data, self.epochs)
+            parts.append(data)
+        if not parts and offset < min(upper, self.log_end_offset):
+            # The batch claims to end beyond `upper`. That is rare enough to ask whether the header speaks the truth:
+            # a reader must not wait forever for bytes that are damaged.
+            span = reading.whole_batch(self.segments, offset)
+            reading.verify(span, span.segment.read(span.position, span.length), self.epochs)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
+        """As `read`, as places in files. Give out only what lies below the high watermark; the reader checks CRCs."""
+        return reading.places(self._spans(offset, max_bytes, upper))
+
+    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[reading.Span]:
+        self._require_open()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+        found = reading.spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
+        for span in found:
+            self._recent.touch(span.segment)
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
+        self._require_open()
+        found = reading.offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
+        self._recent.release_others(self.segments)
+        return found
+
+    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
+        self._require_open()
+        found = reading.max_timestamp(self.segments, self.log_start_offset, upper)
+        self._recent.release_others(self.segments)
+        return found
+
+    # --- syncing ---------------------------------------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Bring all that was appended before this call to disk; returns `synced_end_offset`.
+
+        May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
+        synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
+        have dropped the bytes, so the log then refuses every call until it is opened, and thereby read from the disk,
+        again. DescriptorsExhausted says nothing about the disk: the call may be repeated.
+        """
+        with self._lock:
+            self._require_open()
+            end, generation, active = self.log_end_offset, self._generation, self._active
+            if end == self.synced_end_offset and not self._folder_dirty and not active.cut_unsynced:
+                return end
+            folder_dirty, cut_unsynced = self._folder_dirty, active.cut_unsynced
+            synced = SyncRound((*self._unsynced, active), self.folder if folder_dirty else None)
+            self._folder_dirty = active.cut_unsynced = False
+        try:
+            synced.run()
+        except DescriptorsExhausted:  # no fault of the disk: nothing that was written is in doubt
+            self._folder_dirty = folder_dirty or self._folder_dirty
+            active.cut_unsynced = cut_unsynced or active.cut_unsynced
+            raise
+        except RaylogError:
+            self._closed_because = "a sync failed, so bytes may be lost"
+            raise
+        with self._lock:
+            if generation == self._generation and self._closed_because is None:
+                for segment, size in synced.sizes:
+                    segment.synced_size = max(segment.synced_size, size)
+                self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
+                self.synced_end_offset = max(self.synced_end_offset, end)
+                self._checkpoint_if_due()
+            return self.synced_end_offset
+
+    def _checkpoint_if_due(self) -> None:
+        """Write the recovery point now and then: a crash scans, and may cut, only what lies above it."""
+        due = time.monotonic() - self._checkpoint_at >= CHECKPOINT_SECONDS
+        if due or self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES:
+            try:
+                self._write_recovery_point(self.synced_end_offset)
+            except RaylogError:
+                self._checkpoint_at = time.monotonic()  # an old recovery point is safe; the sync itself has succeeded
+
+    def _write_recovery_point(self, offset: int) -> None:
+        self._checkpoints.write_recovery_point(offset)
+        self._recovery_point = offset
+        self._checkpoint_at = time.monotonic()
+        self._checkpointed_bytes = self._appended_bytes
+
+    # --- truncating ------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
+
+        An epoch that begins at or behind `offset` is forgotten even where there is no batch to cut.
+        """
+        self._require_open()
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        if offset >= self.log_end_offset:
+            self._kept_epochs.truncate_end(offset)
+            return
+        place = reading.place_of(self.segments, offset)
+        segment = self.segments[place]
+        position, header = segment.locate(offset)
+        end = header.base_offset
+        # In this order a crash at any point leaves a log that recovery accepts: first nothing cut claims to be synced
+        # any more, then the epochs go, then the bytes, from the end. A disk too full for the first two changes nothing.
+        with self._lock:
+            self._generation += 1
+            if self._recovery_point > end:
+                self._write_recovery_point(end)
+            self._kept_epochs.truncate_end(end)
+        with self._cutting():
+            self._checkpoints.remove_snapshots_above(end)
+            for later in reversed(self.segments[place + 1 :]):
+                self._recent.forget(later)
+                later.remove_files()
+            del self.segments[place + 1 :]
+            self._recent.forget(segment)
+            segment.cut(position, end)
+            segment.unseal()
+            self._settle(end)
+        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end)
+        replay(self.segments, self.producers, start, self._now_ms)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at `offset`, for a follower that the leader's log start has overtaken."""
+        self._require_open()
+        with self._cutting():
+            self._write_recovery_point(0)
+            self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
+            self._checkpoints.remove_snapshots_above(-1)
+            self._kept_epochs.clear()
+            for segment in reversed(self.segments):
+                segment.remove_files()
+            interval = self.config.index_interval_bytes
+            self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=self._now_ms)]
+            self._recent.clear()
+            self.producers.clear()
+            self.log_start_offset = offset
+            self._settle(offset)
+            self._write_recovery_point(offset)
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        """Keep `sync` out while the log is cut; a cut that failed halfway is finished by the next open."""
+        with self._lock:
+            self._generation += 1
+            try:
+                yield
+            except BaseException:  # whatever it was, memory and disk may disagree now
+                self._closed_because = "a truncation failed halfway"
+                raise
+
+    def _settle(self, end: int) -> None:
+        """The log ends at `end` after a cut, and all that is left is on disk."""
+        for segment in self._unsynced:
+            if segment in self.segments:
+                segment.sync()
+        self._unsynced = []
+        sync_folder(self.folder)
+        self._folder_dirty = False
+        self.log_end_offset = self.synced_end_offset = end
+        if self.log_start_offset > end:  # the batch that held the start went too
+            self._checkpoints.write_log_start(end)
+            self.log_start_offset = end
+
+    # --- the start of the log --------------------------------------------------------------------------------------
+
+    def advance_log_start(self, offset: int) -> None:
+        """Make records below `offset` unreadable (delete_records); their segments go with the next retention."""
+        self._require_open()
+        if offset > self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+        if offset > self.log_start_offset:
+            self._checkpoints.write_log_start(offset)
+            self._move_start(offset)
+
+    def _move_start(self, offset: int) -> None:
+        self.log_start_offset = offset
+        with suppress(RaylogError):  # a history that begins too early harms nobody
+            self._kept_epochs.truncate_start(offset)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
+        """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.
+
+        Only below the high watermark. Producers that were idle for too long are forgotten, too. `now_ms` is the only
+        time by which anything is deleted: pass a clock that is believed. The files are renamed now and removed by
+        `purge_deleted` after file.delete.delay.ms, so that readers of slices can finish.
+        """
+        self._require_open()
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
+        if count == len(self.segments):
+            self._roll()  # the active segment is due too: keep an empty one in its place
+        gone = self.segments[:count]
+        with self._lock:
+            for segment in gone:  # one by one: what cannot be renamed stays, and so does all behind it
+                self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
+                self._recent.forget(segment)
+                self.segments.remove(segment)
+                self._unsynced = [other for other in self._unsynced if other is not segment]
+                self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self._move_start(self.log_start_offset)
+        return [segment.base_offset for segment in gone]
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files whose delay has passed; returns how many."""
+        return self._deleted.purge(now_ms)
+
+    # --- closing ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sync, write the snapshot, the recovery point and the clean mark, close the files. Twice is harmless.
+
+        A log that has failed is only closed: it must be scanned when it is opened again.
+        """
+        try:
+            if self._closed_because is None:
+                self._write_clean(self.sync())
+        except DiskFull:
+            pass  # the records are on disk; without the clean mark the next open scans them
+        finally:
+            self._closed_because = self._closed_because or "it was closed"
+            for segment in self.segments:
+                segment.release()
+
+    def _write_clean(self, end: int) -> None:
+        with self._lock:
+            active = self._active
+            active.seal()
+            self._checkpoints.write_snapshot(end, self.producers, durable=True)
+            self._write_recovery_point(end)
+            self._checkpoints.write_clean(CleanMark(end, active.base_offset, active.size))

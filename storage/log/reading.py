@@ -1,0 +1,168 @@
+"""Find batches in the segments of a log, by offset and by timestamp, and check what was read.
+
+Called by `PartitionLog`; these functions see a sorted list of segments and change nothing but what segments hold in
+memory. `upper` is always an exclusive offset, usually the high watermark: a batch is seen when it ends at or below it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from raylog.core.epochs import EpochHistory
+from raylog.storage import filesystem
+from raylog.storage.batch.records import check_crc, decode_batch, iter_headers
+from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.log.config import FileSlice
+from raylog.storage.log.recovery import check_epoch
+from raylog.storage.log.segment import NO_TIMESTAMP, Segment
+
+
+class Span(NamedTuple):
+    """Whole batches in one segment: `length` bytes at byte `position`, from `first_offset` up to `next_offset`."""
+
+    segment: Segment
+    position: int
+    length: int
+    first_offset: int
+    next_offset: int
+
+
+class RecentSegments:
+    """The sealed segments used last: only these keep their file open and their indexes in memory."""
+
+    OPEN_MAX = 16
+
+    def __init__(self) -> None:
+        self._recent: dict[int, Segment] = {}  # by base offset, least recent first
+
+    def touch(self, segment: Segment) -> None:
+        """The segment is in use; the one unused for longest may be released."""
+        if not segment.sealed:
+            return
+        self._recent.pop(segment.base_offset, None)
+        self._recent[segment.base_offset] = segment
+        while len(self._recent) > self.OPEN_MAX:
+            self._recent.pop(next(iter(self._recent))).release()
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone, or takes appends again."""
+        self._recent.pop(segment.base_offset, None)
+
+    def clear(self) -> None:
+        """All segments are gone."""
+        self._recent.clear()
+
+    def release_others(self, segments: list[Segment]) -> None:
+        """Close what a walk over all segments has opened beside these."""
+        for segment in segments:
+            if segment.sealed and segment.base_offset not in self._recent:
+                segment.release()
+
+
+def place_of(segments: list[Segment], offset: int) -> int:
+    """The place in the list of the segment whose range holds `offset`."""
+    return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
+
+
+def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> list[Span]:
+    """Whole batches from the one that holds `offset`, with the log's segments in order.
+
+    At least one batch if one ends at or below `upper`, then as many as fit into `max_bytes`.
+    """
+    found: list[Span] = []
+    left = max_bytes
+    for segment in segments[place_of(segments, offset) :]:
+        if offset >= upper or offset >= segment.next_offset:
+            break
+        position, first = 0, segment.base_offset
+        known = segment.position_of(offset)
+        if known is not None:
+            position, first = known, offset
+        elif offset > first:
+            position, header = segment.locate(offset)
+            first = header.base_offset
+        end, after = segment.limit(position, first, left, upper, at_least_one=not found)
+        if end == position:
+            break
+        found.append(Span(segment, position, end - position, first, after))
+        left -= end - position
+        offset = segment.next_offset
+        if left <= 0 or end != segment.size:
+            break
+    return found
+
+
+def places(found: list[Span]) -> list[FileSlice]:
+    """Where spans lie, for readers who open the files themselves."""
+    slices = []
+    for segment, position, length, _, next_offset in found:
+        status = filesystem.fstat(segment.fd)
+        slices.append(FileSlice(segment.path, position, length, next_offset, status.st_dev, status.st_ino))
+    return slices
+
+
+def whole_batch(segments: list[Segment], offset: int) -> Span:
+    """The one batch that holds `offset`."""
+    segment = segments[place_of(segments, offset)]
+    position, header = segment.locate(offset)
+    return Span(segment, position, header.size, header.base_offset, header.next_offset)
+
+
+def verify(span: Span, data: bytes, epochs: EpochHistory) -> None:
+    """LogDamaged unless `data`, which was read from `span`, is whole batches with right CRCs, offsets and epochs."""
+    path, position, expected, end = span.segment.path, span.position, span.first_offset, 0
+    try:
+        for found, header in iter_headers(data):
+            if header.base_offset != expected:
+                raise CorruptBatch(f"it begins at offset {header.base_offset}, not at {expected}")
+            check_crc(data, found, header)
+            known = epochs.entries
+            if known and (header.partition_leader_epoch != known[-1][0] or header.base_offset < known[-1][1]):
+                check_epoch(epochs, header)  # not simply a batch of the latest epoch
+            expected, end = header.next_offset, found + header.size
+    except CorruptBatch as error:
+        raise LogDamaged(path, position + end, expected, error.reason) from error
+    if end != len(data):
+        raise LogDamaged(path, position + end, expected, "a batch is cut off")
+
+
+def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, upper: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or behind offset `start` that is not older than `timestamp`."""
+    for segment in segments:
+        if segment.next_offset <= start or segment.max_timestamp < timestamp:
+            continue
+        first = max(start, segment.base_offset + segment.indexes()[1].start_for(timestamp))
+        if first >= segment.next_offset:
+            continue
+        for position, header in segment.walk(segment.locate(first)[0]):
+            if header.next_offset > upper:
+                return None
+            if header.max_timestamp < timestamp:
+                continue
+            columns = decode_batch(segment.read(position, header.size), 0, header)
+            for offset, moment in zip(columns.offsets, columns.timestamps, strict=True):
+                if moment >= timestamp and offset >= start:
+                    return offset, moment
+    return None
+
+
+def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with the largest timestamp; None for an empty range."""
+    largest = NO_TIMESTAMP
+    for segment in segments:
+        if segment.next_offset <= start or segment.base_offset >= upper:
+            continue
+        if segment.base_offset >= start:
+            largest = max(largest, segment.largest_timestamp(upper))
+            continue
+        for position, header in segment.walk(segment.locate(start)[0]):
+            if header.next_offset > upper:
+                break
+            found = header.max_timestamp
+            if header.base_offset < start:  # part of this batch was deleted: look at what is left
+                columns = decode_batch(segment.read(position, header.size), 0, header)
+                pairs = zip(columns.offsets, columns.timestamps, strict=True)
+                found = max((moment for offset, moment in pairs if offset >= start), default=NO_TIMESTAMP)
+            largest = max(largest, found)
+    return None if largest == NO_TIMESTAMP else offset_for_timestamp(segments, largest, start, upper)

@@ -1,0 +1,311 @@
+"""Open the files of a partition after a clean close or a crash.
+
+Called by `PartitionLog.open` alone. After a clean close the tail of each segment is looked at. After a crash every
+segment from the recovery point on is scanned batch by batch (header, CRC, offset, leader epoch): a bad tail above the
+recovery point is cut and reported; anything wrong below it raises LogDamaged before a single batch is touched. Of a
+large segment that holds the recovery point, what lies before it is believed, like the segments before, when index and
+producer snapshot reach near enough to it. The scan also rebuilds the indexes and replays producer state. When this
+returns, all that was kept is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from raylog.core.epochs import EpochHistory
+from raylog.storage import filesystem
+from raylog.storage.batch.records import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
+from raylog.storage.log.checkpoints import Checkpoints
+from raylog.storage.log.config import LogConfig, RecoveryReport
+from raylog.storage.log.files import TEMPORARY, list_files, remove, sync_folder
+from raylog.storage.log.index import IndexDamaged
+from raylog.storage.log.producer_state import ProducerState
+from raylog.storage.log.segment import LOG, Segment
+
+_SCAN_BYTES = 1 << 20
+
+
+class Recovered(NamedTuple):
+    """The state a log starts with; the last segment is the one to append to."""
+
+    segments: list[Segment]
+    epochs: EpochHistory
+    producers: ProducerState
+    log_start_offset: int
+    recovery_point: int
+    report: RecoveryReport
+
+
+class _Damage(NamedTuple):
+    segment: int  # its place in the list
+    position: int
+    offset: int
+    reason: str
+
+
+class Recovery:
+    """One recovery of one folder; `run` does it once."""
+
+    def __init__(self, folder: Path, config: LogConfig, checkpoints: Checkpoints, now_ms: int) -> None:
+        self.folder = folder
+        self.config = config
+        self.checkpoints = checkpoints
+        self.now_ms = now_ms
+        self.report = RecoveryReport()
+        self.recovery_point = checkpoints.read_recovery_point()
+        self.log_start = checkpoints.read_log_start()
+        known = checkpoints.read_epochs()
+        self.epochs = known if known is not None else EpochHistory()
+        self.epochs_known = known is not None
+        self.producers = ProducerState()
+        self.snapshot_offset = 0
+        self.segments: list[Segment] = []
+
+    def run(self) -> Recovered:
+        """Do it. Raises LogDamaged, StorageIoError, DiskFull; files are closed then."""
+        try:
+            self._list_segments()
+            if not self.segments:
+                self._begin_empty()
+            elif not self._open_clean():
+                self._open_after_crash()
+            self._finish()
+        except BaseException:  # whatever it was, no file may stay open behind a log that was not opened
+            for segment in self.segments:
+                segment.release()
+            raise
+        return Recovered(self.segments, self.epochs, self.producers, self.log_start, self.recovery_point, self.report)
+
+    @property
+    def _end(self) -> int:
+        return self.segments[-1].next_offset
+
+    def _list_segments(self) -> None:
+        for path in list_files(self.folder, TEMPORARY):
+            remove(path)
+        for path in list_files(self.folder, LOG):
+            if path.stem.isdigit():
+                interval = self.config.index_interval_bytes
+                self.segments.append(Segment(path, int(path.stem), index_interval=interval, created_ms=self.now_ms))
+
+    def _begin_empty(self) -> None:
+        if self.recovery_point > 0:
+            raise LogDamaged(self.folder, 0, 0, f"all segments are gone, but {self.recovery_point} offsets were synced")
+        self._start_afresh(self.log_start)
+
+    def _start_afresh(self, offset: int) -> None:
+        for segment in reversed(self.segments):  # from the end, so that a crash in between leaves a prefix
+            segment.remove_files()
+        interval = self.config.index_interval_bytes
+        self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=self.now_ms)]
+        self.producers.clear()
+
+    # --- after a clean close ---------------------------------------------------------------------------------------
+
+    def _open_clean(self) -> bool:
+        mark = self.checkpoints.read_clean()
+        last = self.segments[-1]
+        if mark is None or mark.last_base_offset != last.base_offset or mark.last_size != last.file_size():
+            return False
+        self._load_finished(len(self.segments))
+        if self._end != mark.log_end_offset or self._end < self.recovery_point:
+            return False
+        self.recovery_point = self._end
+        self._load_producers(self._end, len(self.segments))
+        last.unseal()
+        self.report.clean = True
+        return True
+
+    def _load_finished(self, count: int) -> None:
+        """Open the first `count` segments by their tails and check that they follow one another."""
+        for place, segment in enumerate(self.segments[:count]):
+            self.report.indexes_rebuilt += segment.load_sealed()
+            if place + 1 < len(self.segments) and segment.next_offset != self.segments[place + 1].base_offset:
+                following = self.segments[place + 1].base_offset
+                reason = f"it ends at offset {segment.next_offset}, but the next segment begins at {following}"
+                raise LogDamaged(segment.path, segment.size, segment.next_offset, reason)
+            if not self.epochs_known:
+                for _, header in segment.walk(0):
+                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if place + 1 < count:
+                segment.release()
+
+    def _load_producers(self, upto: int, count: int) -> None:
+        """Producer state from the newest snapshot not above `upto`, and the first `count` segments behind it."""
+        start = self.segments[0].base_offset
+        self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto)
+        replay(self.segments[:count], self.producers, self.snapshot_offset, self.now_ms)
+
+    # --- after a crash ---------------------------------------------------------------------------------------------
+
+    def _open_after_crash(self) -> None:
+        first = 0
+        while first + 1 < len(self.segments) and self.segments[first + 1].base_offset <= self.recovery_point:
+            first += 1
+        self._load_finished(first)
+        self._load_producers(max(self.recovery_point, self.segments[first].base_offset), first)
+        damage = self._scan_from(first)
+        if damage is not None:
+            path = self.segments[damage.segment].path
+            if damage.offset < self.recovery_point:
+                raise LogDamaged(path, damage.position, damage.offset, damage.reason)
+            self.report.reason = f"{path.name} at byte {damage.position}: {damage.reason}"
+        last = damage.segment if damage is not None else len(self.segments) - 1
+        if self.segments[last].next_offset < self.recovery_point:
+            reason = f"the log ends here, but everything below {self.recovery_point} was synced"
+            raise LogDamaged(
+                self.segments[last].path, self.segments[last].size, self.segments[last].next_offset, reason
+            )
+        self._cut_behind(first, last)
+
+    def _scan_from(self, first: int) -> _Damage | None:
+        for place in range(first, len(self.segments)):
+            segment = self.segments[place]
+            reason = None
+            if place > first and segment.base_offset != self.segments[place - 1].next_offset:
+                before = self.segments[place - 1]
+                return _Damage(place - 1, before.size, before.next_offset, "the next segment does not follow")
+            believed = self._resume(segment)
+            segment.drop_cached()  # an earlier life may have failed to sync what lies from here on
+            reason = self._scan(segment)
+            self.report.segments_scanned += 1
+            self.report.bytes_scanned += segment.size - believed
+            if reason is not None:
+                return _Damage(place, segment.size, segment.next_offset, reason)
+        return None
+
+    def _resume(self, segment: Segment) -> int:
+        """Pass over what was synced long ago, by index, snapshot and headers; how many bytes the scan need not read."""
+        upto = self.recovery_point
+        try:
+            if not self.epochs_known:
+                raise IndexDamaged("the epochs have to be found in the batches")
+            segment.resume(min(upto, self.snapshot_offset))
+            headers = []
+            for _, header in segment.walk(segment.size, segment.next_offset, segment.file_size()):
+                check_epoch(self.epochs, header, self.log_start)
+                headers.append(header)
+                if header.next_offset >= upto:
+                    break  # what follows may be the torn end of a crash
+        except (OSError, IndexDamaged, LogDamaged, CorruptBatch):
+            segment.reset()  # everything is scanned, and what is wrong is found and named there
+            return 0
+        for header in headers:
+            self._note(segment, header)
+        return segment.size
+
+    def _scan(self, segment: Segment) -> str | None:
+        """Take in every good batch behind what is known; why it stopped before the end of the file, or None."""
+        file_size, room = segment.file_size(), _SCAN_BYTES
+        # More of the disk's queue than one read.
+        filesystem.posix_fadvise(segment.fd, segment.size, 0, os.POSIX_FADV_WILLNEED)
+        while segment.size < file_size:
+            data = segment.read(segment.size, min(room, file_size - segment.size))
+            used, room = 0, _SCAN_BYTES
+            while used < len(data):
+                if len(data) - used < HEADER_BYTES:
+                    if segment.size + HEADER_BYTES > file_size:
+                        return "fewer bytes than a batch header are left"
+                    break
+                try:
+                    header = parse_header(data, used)
+                    if segment.size + header.size > file_size:
+                        return "a batch is cut off"
+                    if used + header.size > len(data):
+                        room = max(room, header.size)  # the next read begins with this batch and holds it whole
+                        break
+                    self._take(segment, data, used, header)
+                except CorruptBatch as error:
+                    return error.reason
+                used += header.size
+        return None
+
+    def _take(self, segment: Segment, data: bytes, position: int, header: BatchHeader) -> None:
+        if header.base_offset != segment.next_offset:
+            raise CorruptBatch(f"it begins at offset {header.base_offset}, not at {segment.next_offset}")
+        check_crc(data, position, header)
+        epoch = header.partition_leader_epoch
+        if self.epochs_known:
+            check_epoch(self.epochs, header, self.log_start)
+        elif epoch < self.epochs.latest:
+            raise CorruptBatch(f"leader epoch {epoch} comes after {self.epochs.latest}")
+        elif epoch >= 0:
+            self.epochs.assign(epoch, header.base_offset)
+        self._note(segment, header)
+        self.report.batches_scanned += 1
+
+    def _note(self, segment: Segment, header: BatchHeader) -> None:
+        segment.note(header.base_offset, header.next_offset, header.max_timestamp, header.size)
+        if header.producer_id >= 0 and header.base_offset >= self.snapshot_offset:
+            self.producers.apply(header, self.now_ms)
+
+    def _cut_behind(self, first: int, last: int) -> None:
+        """Keep segments up to `last`, each as far as it was good, and make that durable."""
+        for segment in reversed(self.segments[last + 1 :]):
+            self.report.bytes_cut += segment.file_size()
+            self.report.segments_removed += 1
+            segment.remove_files()
+        del self.segments[last + 1 :]
+        for segment in self.segments[first:]:
+            excess = segment.file_size() - segment.size
+            try:
+                if excess:
+                    filesystem.ftruncate(segment.fd, segment.size)
+                    self.report.bytes_cut += excess
+            except OSError as error:
+                raise from_os_error(f"recover {segment.path}", error) from error
+            segment.sync()
+            if segment is not self.segments[-1]:
+                segment.seal()
+                segment.release()
+            self.report.indexes_rebuilt += 1
+        self.segments[-1].unseal()
+
+    # --- both ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Let the small files agree with the segments."""
+        if self.log_start > self._end:
+            self._start_afresh(self.log_start)  # a full truncation was interrupted: finish it
+        self.log_start = max(self.log_start, self.segments[0].base_offset)
+        self.report.epochs_rebuilt = not self.epochs_known and bool(self.epochs.entries)
+        trimmed = self.epochs.truncate_end(self._end + 1)
+        if trimmed or self.report.epochs_rebuilt:
+            self.checkpoints.write_epochs(self.epochs)
+        self.checkpoints.remove_snapshots_above(self._end)
+        self.checkpoints.remove_clean()
+        if self.segments[-1].write_hints():
+            self.checkpoints.try_write_snapshot(self._end, self.producers)
+        sync_folder(self.folder)
+        if not self.report.clean and self._end > 0:
+            try:
+                self.checkpoints.write_recovery_point(self._end)
+                self.recovery_point = self._end
+            except DiskFull:
+                pass  # an old recovery point is safe, and a log on a full disk must still be readable
+
+
+def check_epoch(epochs: EpochHistory, header: BatchHeader, log_start: int = 0) -> None:
+    """CorruptBatch unless the epoch stamped on the batch is the one that history knows for its offsets.
+
+    Of what lies below the start of the log history has forgotten the epochs.
+    """
+    if epochs.entries and epochs.entries[0][1] <= header.last_offset:
+        known = epochs.epoch_for(header.last_offset)
+        if known != header.partition_leader_epoch:
+            raise CorruptBatch(f"it is stamped with leader epoch {header.partition_leader_epoch}, history says {known}")
+    elif not epochs.entries and header.partition_leader_epoch >= 0 and header.last_offset >= log_start:
+        raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} is not in the history")
+
+
+def replay(segments: list[Segment], producers: ProducerState, start: int, now_ms: int) -> None:
+    """Apply every batch of `segments` from offset `start` on to `producers`."""
+    for segment in segments:
+        if segment.next_offset > start:
+            position = segment.locate(start)[0] if start > segment.base_offset else 0
+            for _, header in segment.walk(position):
+                if header.producer_id >= 0:
+                    producers.apply(header, now_ms)

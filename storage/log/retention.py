@@ -1,0 +1,68 @@
+"""Which old segments may go, and the files that wait to be removed.
+
+Called by `PartitionLog`. Retention takes whole segments from the start of the log; a removed file first gets the suffix
+`.deleted` and is unlinked after file.delete.delay.ms, so that readers on the same machine can finish.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raylog.storage import filesystem
+from raylog.storage.errors import from_os_error
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.files import list_files, remove
+from raylog.storage.log.segment import DELETED, Segment
+
+
+def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_watermark: int, log_start: int) -> int:
+    """How many segments from the start may be removed; all of them only if the active one holds records.
+
+    A segment goes when it ends at or below the high watermark and it lies below the log start, or its youngest record
+    is older than retention.ms, or the log without it still holds retention.bytes.
+    """
+    left = sum(segment.size for segment in segments)
+    count = 0
+    for segment in segments:
+        last = segment is segments[-1]
+        if segment.next_offset > high_watermark or (last and segment.size == 0):
+            break
+        deleted = segment.next_offset <= log_start
+        aged = config.retention_ms >= 0 and now_ms - segment.max_timestamp > config.retention_ms
+        surplus = config.retention_bytes >= 0 and left - segment.size >= config.retention_bytes
+        if not (deleted or aged or surplus) or (last and not aged):
+            break
+        left -= segment.size
+        count += 1
+    return count
+
+
+class DeletedFiles:
+    """Renamed files, and the time (wall clock, milliseconds) from which each may be unlinked."""
+
+    def __init__(self, folder: Path, due_ms: int) -> None:
+        self._due: dict[Path, int] = dict.fromkeys(list_files(folder, DELETED), due_ms)
+
+    def add(self, segment: Segment, due_ms: int) -> None:
+        """Close the segment and rename its files. Renames come back after a crash at worst, which is harmless.
+
+        The indexes first: on an error the segment is still there, and makes them again. Raises StorageIoError.
+        """
+        segment.release()
+        for path in reversed(segment.files()):
+            renamed = path.with_name(path.name + DELETED)
+            try:
+                filesystem.replace(path, renamed)
+            except FileNotFoundError:
+                continue  # an index that was never written
+            except OSError as error:
+                raise from_os_error(f"rename {path}", error) from error
+            self._due[renamed] = due_ms
+
+    def purge(self, now_ms: int) -> int:
+        """Unlink what is due; returns how many files went."""
+        due = [path for path, moment in self._due.items() if moment <= now_ms]
+        for path in due:
+            remove(path)
+            del self._due[path]
+        return len(due)

@@ -1,0 +1,445 @@
+"""One segment of a partition log: a file of batches and its two indexes.
+
+Owned by one `PartitionLog`, which alone appends to its last segment. A segment knows how to find a batch, how to walk
+headers, and how to cut itself; what may be read or cut is the log's business. Positions are bytes in the `.log` file,
+offsets are record offsets, every end is exclusive.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from raylog.storage import filesystem
+from raylog.storage.batch.records import HEADER_BYTES, BatchHeader, parse_header
+from raylog.storage.descriptors import open_file
+from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
+from raylog.storage.log.files import read_at, read_bytes, remove, write_at, write_atomically
+from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
+NO_TIMESTAMP = -(2**63)
+RELATIVE_OFFSET_MAX = 2**31 - 1
+_WALK_BYTES = 4096
+HINT_BYTES = 64 << 20
+"""A growing segment writes its indexes each time it has grown by so much: a recovery then need not read it all."""
+_FOLIO_BYTES = 2 << 20
+"""Largest page that the page cache commonly uses, aligned to its size."""
+RECENT_BATCHES_MAX = 256
+"""How many of the last appended batches a segment finds without a look at its index or file."""
+
+_DESCRIPTORS = threading.RLock()
+"""Guards each segment's descriptor, which the thread that syncs uses while the owner may close it."""
+
+PlacedHeader = tuple[int, BatchHeader]
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """The 20-digit file name of what begins at `offset`."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """A file of whole batches with rising offsets, from `base_offset` up to `next_offset`."""
+
+    __slots__ = (
+        "_fd",
+        "_indexes",
+        "_recent",
+        "_since_index",
+        "_syncing",
+        "base_offset",
+        "created_ms",
+        "cut_unsynced",
+        "hints_at_size",
+        "index_interval",
+        "max_timestamp",
+        "next_offset",
+        "path",
+        "sealed",
+        "size",
+        "synced_size",
+    )
+
+    def __init__(self, path: Path, base_offset: int, *, index_interval: int, created_ms: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.synced_size = 0
+        self.cut_unsynced = False
+        """A failed append was taken back, and a loss of power may bring its bytes back."""
+        self.max_timestamp = NO_TIMESTAMP
+        self.created_ms = created_ms
+        self.index_interval = index_interval
+        self.sealed = False
+        self._fd = -1
+        self._syncing = -1
+        """The descriptor that a sync uses now, in its own thread; -1 = none."""
+        self.hints_at_size = HINT_BYTES
+        """How large it is to be, while it grows, when its indexes are written next."""
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._since_index = 0
+        self._recent: dict[int, int] = {}
+        """Base offset to position of the batches appended last: who reads at the end begins and ends at one of them."""
+
+    @classmethod
+    def create(cls, folder: Path, base_offset: int, *, index_interval: int, created_ms: int) -> Segment:
+        """A new empty file; its name is durable after the folder is synced. Raises DiskFull, StorageIoError."""
+        path = folder / offset_name(base_offset, LOG)
+        segment = cls(path, base_offset, index_interval=index_interval, created_ms=created_ms)
+        segment._indexes = (OffsetIndex(), TimeIndex())
+        try:
+            segment._fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise from_os_error(f"create {path}", error) from error
+        return segment
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    @property
+    def fd(self) -> int:
+        """The open file, opened now if it was not."""
+        if self._fd < 0:
+            with _DESCRIPTORS:
+                self._open()
+        return self._fd
+
+    def _open(self) -> None:
+        if self._fd < 0:
+            try:
+                self._fd = open_file(self.path, os.O_RDWR)
+            except FileNotFoundError as error:
+                raise LogDamaged(self.path, 0, self.base_offset, "the file is gone") from error
+            except OSError as error:
+                raise from_os_error(f"open {self.path}", error) from error
+
+    def release(self) -> None:
+        """Close the file and drop the indexes from memory; both come back when they are needed."""
+        with _DESCRIPTORS:
+            fd, self._fd = self._fd, -1
+            if fd >= 0 and fd != self._syncing:  # otherwise the sync closes it when it has ended
+                filesystem.close(fd)
+        if self.sealed:
+            self._indexes = None
+            self._recent.clear()
+
+    def file_size(self) -> int:
+        """The size the file system reports, which may exceed `size` after a crash."""
+        return filesystem.fstat(self.fd).st_size
+
+    def sibling(self, suffix: str) -> Path:
+        """The path of the index that belongs to this segment."""
+        return self.path.with_suffix(suffix)
+
+    def files(self) -> list[Path]:
+        """The segment file and its indexes; an index may be missing."""
+        return [self.path, self.sibling(INDEX), self.sibling(TIME_INDEX)]
+
+    def remove_files(self) -> None:
+        """Close and remove everything of this segment."""
+        self.release()
+        for path in self.files():
+            remove(path)
+
+    # --- appending -------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Put bytes behind the end without making them part of the segment yet; on an OSError none of them stay."""
+        try:
+            return write_at(self._fd, data, self.size)
+        except OSError:
+            filesystem.ftruncate(self._fd, self.size)
+            self.cut_unsynced = True
+            raise
+
+    def note(self, base_offset: int, next_offset: int, max_timestamp: int, size: int) -> None:
+        """Make the batch just written (or found by recovery) at the end part of the segment."""
+        if self._since_index >= self.index_interval:
+            assert self._indexes is not None, "a segment that grows has its indexes in memory"
+            self._indexes[0].append(base_offset - self.base_offset, self.size)
+            self._indexes[1].append(self.max_timestamp, base_offset - self.base_offset)
+            self._since_index = 0
+        recent = self._recent
+        recent[base_offset] = self.size
+        if len(recent) > RECENT_BATCHES_MAX:
+            del recent[next(iter(recent))]
+        self._since_index += size
+        self.size += size
+        self.next_offset = next_offset
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+
+    def seal(self) -> None:
+        """No more appends: write the indexes. A failure is harmless, they would be rebuilt on the next open."""
+        self.sealed = True
+        if self.size:
+            self.indexes()[1].append(self.max_timestamp, self.next_offset - self.base_offset)
+        self._write_indexes()
+
+    def write_hints(self) -> bool:
+        """Write the indexes of a segment that grows, if it has grown enough since the last time; True when it has."""
+        if self.size < self.hints_at_size:
+            return False
+        self.hints_at_size = self.size + HINT_BYTES
+        self._write_indexes()
+        return True
+
+    def _write_indexes(self) -> None:
+        index, times = self.indexes()
+        for path, data in ((self.sibling(INDEX), index.to_bytes()), (self.sibling(TIME_INDEX), times.to_bytes())):
+            try:
+                write_atomically(path, data, durable=False)
+            except Exception:  # whatever kept the hint from being written, an old or half one must not stay
+                remove(path)
+
+    def unseal(self) -> None:
+        """Take appends again, after the log was cut back to here or opened: indexes in memory, none on disk."""
+        _, times = self.indexes()
+        times.truncate(self.next_offset - self.base_offset - 1)  # the closing entry was for a sealed segment
+        self.sealed = False
+        index = self.indexes()[0]
+        self._since_index = self.size - index.tail()[1]
+        self.hints_at_size = HINT_BYTES
+        for path in self.files()[1:]:
+            remove(path)
+
+    def sync(self) -> None:
+        """Bring the file to disk, in the thread of the owner."""
+        self.sync_data()
+        self.synced_size = self.size
+        self.cut_unsynced = False
+
+    def sync_data(self) -> None:
+        """Write the file's dirty pages to disk. Raises StorageIoError, DiskFull."""
+        try:
+            filesystem.fdatasync(self.fd)
+        except OSError as error:
+            raise from_os_error(f"sync {self.path}", error) from error
+
+    def begin_sync(self) -> int:
+        """Return the descriptor to sync by. It stays open until `end_sync`, even if the owner releases the segment.
+
+        No descriptor is made for it unless the file was closed. Raises LogDamaged, DescriptorsExhausted,
+        StorageIoError.
+        """
+        with _DESCRIPTORS:
+            self._open()
+            self._syncing = self._fd
+            return self._syncing
+
+    def end_sync(self) -> None:
+        """The sync has ended: close the descriptor if the owner has released it meanwhile."""
+        with _DESCRIPTORS:
+            fd, self._syncing = self._syncing, -1
+            if fd >= 0 and fd != self._fd:
+                filesystem.close(fd)
+
+    def drop_cached(self) -> None:
+        """Let what lies behind the end (`size`) be read from the disk, not from the page cache.
+
+        A failed sync leaves pages in the cache that look clean and never reached the disk; the kernel reports that
+        once, perhaps to a process that is gone. Dirty pages are written first, because only clean ones can be dropped.
+        Raises StorageIoError or DiskFull when they cannot be written.
+        """
+        self.sync_data()
+        start = self.size // _FOLIO_BYTES * _FOLIO_BYTES  # a page larger than 4 KiB is dropped as a whole or not at all
+        try:
+            filesystem.posix_fadvise(self.fd, start, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise from_os_error(f"drop cached pages of {self.path}", error) from error
+
+    def reset(self) -> None:
+        """Forget everything known of the content, before recovery notes it again."""
+        self.size, self.next_offset, self.max_timestamp = 0, self.base_offset, NO_TIMESTAMP
+        self._indexes, self._since_index, self.hints_at_size = (OffsetIndex(), TimeIndex()), 0, HINT_BYTES
+        self._recent.clear()
+
+    def resume(self, below: int) -> None:
+        """Take what lies before the last indexed batch that begins below offset `below` on trust in the index files.
+
+        The caller checks the batches from there on. Raises OSError or IndexDamaged, and knows nothing then: also where
+        so little lies before it that it is better read, because reading finds damage.
+        """
+        index = OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.file_size())
+        times = TimeIndex.from_bytes(read_bytes(self.sibling(TIME_INDEX)))
+        relative, position = index.floor(below - 1 - self.base_offset)
+        if position < HINT_BYTES:
+            raise IndexDamaged("it has no entry far enough")
+        index.truncate(position + 1)
+        times.truncate(relative)
+        known = times.largest_below(relative)
+        if known is None or known[1] != relative:  # hints are not synced: a loss of power may have cut one off
+            raise IndexDamaged("the time index does not reach as far as the index")
+        self.reset()
+        self._indexes = (index, times)
+        self.size, self.next_offset = position, self.base_offset + relative
+        self.max_timestamp = known[0]
+
+    # --- finding ---------------------------------------------------------------------------------------------------
+
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, loaded from disk or rebuilt when they are not in memory."""
+        if self._indexes is None:
+            try:
+                self._indexes = (
+                    OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.size),
+                    TimeIndex.from_bytes(read_bytes(self.sibling(TIME_INDEX))),
+                )
+            except (OSError, IndexDamaged):
+                self.rebuild_indexes()
+        assert self._indexes is not None
+        return self._indexes
+
+    def rebuild_indexes(self) -> None:
+        """Make the indexes anew from the batch headers, in memory and (for a sealed segment) on disk."""
+        fresh = Segment(self.path, self.base_offset, index_interval=self.index_interval, created_ms=self.created_ms)
+        fresh.reset()
+        for _, header in self.walk(0):  # raises before anything of this segment is changed
+            fresh.note(header.base_offset, header.next_offset, header.max_timestamp, header.size)
+        self._indexes, self._since_index = fresh._indexes, fresh._since_index
+        self.next_offset, self.max_timestamp = fresh.next_offset, fresh.max_timestamp
+        if self.sealed:
+            self.seal()
+
+    def walk(self, position: int, expected: int | None = None, end: int | None = None) -> Iterator[PlacedHeader]:
+        """Each (position, batch header) from `position`, which must begin a batch, up to byte `end`.
+
+        The first batch must begin at offset `expected` if that is given, and each other where the one before ends;
+        LogDamaged otherwise. Small batches are read many at a time, of large ones only the header is read.
+        """
+        end = self.size if end is None else end
+        if position == 0:
+            expected = self.base_offset
+        chunk, chunk_start = b"", 0
+        while position < end:
+            if position + HEADER_BYTES > chunk_start + len(chunk):
+                chunk, chunk_start = self._pread(min(_WALK_BYTES, end - position), position), position
+            try:
+                header = parse_header(chunk, position - chunk_start)
+            except CorruptBatch as error:
+                raise LogDamaged(self.path, position, expected or self.base_offset, error.reason) from error
+            if position + header.size > end:
+                raise LogDamaged(self.path, position, header.base_offset, "a batch is cut off")
+            relative = header.last_offset - self.base_offset
+            if (expected is not None and header.base_offset != expected) or not 0 <= relative <= RELATIVE_OFFSET_MAX:
+                raise LogDamaged(self.path, position, header.base_offset, f"offset {expected} should follow here")
+            yield position, header
+            position += header.size
+            expected = header.next_offset
+
+    def position_of(self, offset: int) -> int | None:
+        """Where the batch lies that begins at `offset`, if it is one of those appended last."""
+        return self._recent.get(offset)
+
+    def locate(self, offset: int) -> PlacedHeader:
+        """The position and header of the batch that holds `offset`, which must lie in this segment."""
+        hint = self.indexes()[0].floor(offset - self.base_offset)
+        for relative, start in (hint, (0, 0)):
+            try:
+                for position, header in self.walk(start, self.base_offset + relative):
+                    if header.next_offset > offset:
+                        return position, header
+            except LogDamaged:
+                if start == 0:
+                    raise
+            if start:
+                self.rebuild_indexes()  # the hint was wrong: never trust it again
+        raise LogDamaged(self.path, 0, offset, "no batch holds this offset")
+
+    def limit(self, position: int, first: int, max_bytes: int, upper: int, *, at_least_one: bool) -> tuple[int, int]:
+        """Where to stop reading from `position`, where offset `first` begins: batches that end at or below `upper`.
+
+        Returns that position and the offset behind it. No more than `max_bytes`, except for the first batch when
+        `at_least_one` is asked.
+        """
+        if self.size - position <= max_bytes and self.next_offset <= upper:
+            return self.size, self.next_offset
+        known = self._recent.get(upper)
+        if known is not None and position < known <= position + max_bytes:
+            return known, upper
+        relative, start = self.indexes()[0].floor_within(upper - self.base_offset, position + max_bytes)
+        if start > position:
+            first = self.base_offset + relative
+        else:
+            start = position
+        end = start
+        for found, header in self.walk(start, first):
+            stop = found + header.size
+            if header.next_offset > upper or (stop - position > max_bytes and not (at_least_one and found == position)):
+                break
+            end, first = stop, header.next_offset
+        return end, first
+
+    def largest_timestamp(self, upper: int) -> int:
+        """The largest batch timestamp among batches below offset `upper`; NO_TIMESTAMP where there are none."""
+        if self.next_offset <= upper:
+            return self.max_timestamp
+        known = self.indexes()[1].largest_below(upper - self.base_offset)
+        largest, offset = (known[0], self.base_offset + known[1]) if known else (NO_TIMESTAMP, self.base_offset)
+        if offset < min(upper, self.next_offset):
+            for _, header in self.walk(self.locate(offset)[0]):
+                if header.next_offset > upper:
+                    break
+                largest = max(largest, header.max_timestamp)
+        return largest
+
+    def read(self, position: int, size: int) -> bytes:
+        """Exactly `size` bytes; LogDamaged if the file is shorter."""
+        data = self._pread(size, position)
+        if len(data) != size:
+            raise LogDamaged(self.path, position + len(data), self.base_offset, "the file is too short")
+        return data
+
+    def _pread(self, size: int, position: int) -> bytes:
+        try:
+            return read_at(self.fd, size, position)
+        except OSError as error:
+            raise from_os_error(f"read {self.path}", error) from error
+
+    # --- cutting and opening ---------------------------------------------------------------------------------------
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Shorten the file to `position`, where `next_offset` will be written; durable on return."""
+        self._recent.clear()
+        index, times = self.indexes()
+        index.truncate(position)
+        times.truncate(next_offset - self.base_offset)
+        try:
+            filesystem.ftruncate(self.fd, position)
+        except OSError as error:
+            raise from_os_error(f"shorten {self.path}", error) from error
+        known = times.largest_below(next_offset - self.base_offset)
+        relative, start = index.tail()
+        self.size, self.next_offset = position, next_offset
+        self.sync()
+        self.max_timestamp = known[0] if known else NO_TIMESTAMP
+        self._since_index = position - start
+        for _, header in self.walk(start, self.base_offset + relative):
+            self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+
+    def load_sealed(self) -> bool:
+        """Learn size, end offset and largest timestamp of a finished segment from its tail.
+
+        True when the indexes were wrong and have been rebuilt. LogDamaged when the batches themselves are.
+        """
+        self.sealed = True
+        self.size = self.synced_size = self.file_size()
+        try:
+            self._load_tail()
+        except (OSError, IndexDamaged, LogDamaged):
+            self.rebuild_indexes()
+            return True
+        return False
+
+    def _load_tail(self) -> None:
+        index = OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.size)
+        relative, start = index.tail()
+        for _, header in self.walk(start, self.base_offset + relative):
+            self.next_offset = header.next_offset
+        last = last_time_entry(read_bytes(self.sibling(TIME_INDEX)))
+        if self.size and (last is None or last[1] != self.next_offset - self.base_offset):
+            raise IndexDamaged("the time index does not reach the end of the segment")
+        self.max_timestamp = last[0] if last is not None else NO_TIMESTAMP

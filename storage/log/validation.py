@@ -1,0 +1,165 @@
+"""What a payload must be before a log takes it: whole batches, right CRCs, lengths within limits.
+
+Called by `PartitionLog` for every append. It looks at headers and the CRC only; bodies are never opened.
+"""
+
+from __future__ import annotations
+
+import google_crc32c
+
+from raylog.core.errors import (
+    DuplicateSequence,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordTooLarge,
+)
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.records import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC_KAFKA,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+)
+from raylog.storage.errors import CorruptBatch, refused, unsupported
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.producer_state import Duplicate, ProducerState
+from raylog.storage.log.segment import PlacedHeader
+
+COMPRESSED_RECORDS_MAX = 1 << 20
+"""Most records of a compressed batch, unless max.message.bytes is a larger number."""
+_REFUSED_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT
+_BYTES_COUNTED_MIN = 8
+_NO_TIMESTAMP = -1
+
+
+def inspect(payload: Buffer) -> list[PlacedHeader]:
+    """The batches of `payload`, at least one, as (position, header); CorruptBatch unless all are whole and right."""
+    batches: list[PlacedHeader] = []
+    position, end = 0, len(payload)
+    view = memoryview(payload)
+    while position < end:
+        header = parse_header(payload, position)
+        stop = position + header.batch_length + LENGTH_PREFIX_BYTES
+        if stop > end:
+            raise CorruptBatch(f"only {end - position} of {header.size} bytes are here", position=position)
+        start = position + CRC_START
+        if google_crc32c.value(bytes(view[start:stop])) != header.crc:
+            raise CorruptBatch("its CRC is wrong", position=position)
+        batches.append((position, header))
+        position = stop
+    if not batches:
+        raise CorruptBatch("the payload is empty")
+    return batches
+
+
+def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) -> None:
+    """Rules for batches that come from a producer, not from a leader; read from headers alone.
+
+    A batch is as large as its header and body together, as Kafka counts it. `now_ms` is the leader's wall clock. Raises
+    RecordTooLarge, InvalidRecord, InvalidTimestamp, UnsupportedCompression, CorruptBatch.
+    """
+    latest = now_ms + config.message_timestamp_after_max_ms
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    for position, header in batches:
+        size = header.batch_length + LENGTH_PREFIX_BYTES
+        if size > config.max_message_bytes:
+            limit = config.max_message_bytes
+            raise RecordTooLarge(
+                f"Record batch of {size} bytes exceeds max.message.bytes={limit}. "
+                "Send smaller batches or raise the limit."
+            )
+        attributes, count, newest, first = (
+            header.attributes,
+            header.record_count,
+            header.max_timestamp,
+            header.base_timestamp,
+        )
+        if attributes & _REFUSED_BITS:
+            raise _refused_bit(attributes)
+        if count != header.last_offset_delta + 1:
+            raise refused(f"it has {count} records, and its last one is number {header.last_offset_delta}")
+        if count > size - HEADER_BYTES and count > _records_max(header, config):
+            raise refused(f"{count} records cannot be in a batch of {size} bytes; send smaller batches")
+        if attributes & COMPRESSION_MASK > 4:
+            raise unsupported(attributes & COMPRESSION_MASK)
+        if newest > latest or first > latest:
+            after = config.message_timestamp_after_max_ms
+            raise _far_from_now(max(newest, first), now_ms, "message.timestamp.after.max.ms", after)
+        if (first < earliest or newest < earliest) and newest != _NO_TIMESTAMP:
+            before = config.message_timestamp_before_max_ms
+            raise _far_from_now(min(newest, first), now_ms, "message.timestamp.before.max.ms", before)
+        if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+            raise CorruptBatch("it has a producer id, but no sequence or no producer epoch", position=position)
+
+
+def _refused_bit(attributes: int) -> InvalidRecord | InvalidTimestamp:
+    if attributes & CONTROL_BIT:
+        return refused("clients do not write control batches")
+    if attributes & TRANSACTIONAL_BIT:
+        return refused("it belongs to a transaction, and this version has none")
+    return InvalidTimestamp("A producer must not set the timestamp type LogAppendTime; send CreateTime.")
+
+
+def _far_from_now(timestamp_ms: int, now_ms: int, key: str, limit_ms: int) -> InvalidTimestamp:
+    side = "ahead of" if timestamp_ms > now_ms else "behind"
+    return InvalidTimestamp(
+        f"Timestamp {timestamp_ms} is {abs(timestamp_ms - now_ms)} ms {side} the broker's clock, {key}={limit_ms}. "
+        "Timestamps are milliseconds since 1970: check the unit and the clocks."
+    )
+
+
+def _records_max(header: BatchHeader, config: LogConfig) -> int:
+    """The most records that a batch with more records than bytes can hold: a consumer makes an object of each.
+
+    A column whose values are all null takes no bytes, but a producer counts at least 12 bytes a record against the size
+    of its batch. What is compressed may be far larger than it looks.
+    """
+    if header.attributes & COMPRESSION_MASK:
+        return max(COMPRESSED_RECORDS_MAX, config.max_message_bytes)
+    if header.magic == MAGIC_KAFKA:
+        return 0  # each takes several bytes
+    return config.max_message_bytes // _BYTES_COUNTED_MIN
+
+
+def check_offsets(batches: list[PlacedHeader], expected: int) -> None:
+    """Rule for batches that come from a leader: they go on exactly where the log ends."""
+    for position, header in batches:
+        if header.base_offset != expected:
+            reason = f"it begins at offset {header.base_offset}, but the log goes on at {expected}"
+            raise CorruptBatch(reason, position=position)
+        expected += header.last_offset_delta + 1
+
+
+def check_producers(batches: list[PlacedHeader], producers: ProducerState) -> Duplicate | None:
+    """Sequence rules for all batches of a request together: None, or the place of the first copy of them all.
+
+    Raises OutOfOrderSequence, InvalidProducerEpoch, and DuplicateSequence when only some are copies.
+    """
+    if len(batches) == 1:
+        return producers.check(batches[0][1])
+    ids = {header.producer_id for _, header in batches if header.producer_id >= 0}
+    if not ids:
+        return None
+    staged = producers.staged(ids)  # a batch is judged as if those before it had been appended
+    copies: list[Duplicate] = []
+    for _, header in batches:
+        copy = staged.check(header)
+        if copy is not None:
+            copies.append(copy)
+        else:
+            staged.apply(header)
+    if not copies:
+        return None
+    if len(copies) != len(batches):
+        header = batches[0][1]
+        raise DuplicateSequence(
+            f"Producer {header.producer_id} sent sequence {header.base_sequence} again together with new batches. "
+            "Send the new ones alone."
+        )
+    return Duplicate(copies[0].first_offset, copies[-1].end_offset)

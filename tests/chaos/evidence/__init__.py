@@ -1,0 +1,1 @@
+"""What the chaos run saw, and whether that is allowed."""

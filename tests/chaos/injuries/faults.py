@@ -1,0 +1,109 @@
+"""Injects faults and waits until the cluster is whole; and the schedule of what comes next. Used by the run.
+
+What is done, and to whom, is the arena's own matter. Whatever is still in effect at the end is taken back.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tests.chaos.arena import Arena, Injected, NoTarget
+from tests.chaos.evidence.history import Fault, History
+from tests.chaos.sight import wait_until
+
+WHOLE_WITHIN_S: Final = 90.0
+ALONE: Final = frozenset({"restart-all", "restart-nodes"})
+"""Nobody is there to be met by another fault meanwhile."""
+
+
+class Nemesis:
+    """Injects faults one after the other, in one thread."""
+
+    def __init__(self, history: History, arena: Arena) -> None:
+        """Nothing happens yet."""
+        self._history = history
+        self._arena = arena
+        self._struck: list[tuple[str, float, Injected, float]] = []
+
+    def close(self) -> None:
+        """Take back whatever is still in effect."""
+        self._arena.release()
+
+    def strike(self, kinds: Sequence[str], rng: random.Random, *, storm: bool = False) -> list[Fault]:
+        """Do these faults at nearly the same time, heal them, and wait until the cluster is whole.
+
+        A fault that found no target is left out. In a ``storm`` nobody waits, and :meth:`settle` ends it.
+        """
+        self._struck += self._inflict(kinds, rng)
+        return [] if storm else self.settle()
+
+    def settle(self) -> list[Fault]:
+        """Wait until the cluster is whole; the faults since it last was, which are then added to the history."""
+        struck, self._struck = self._struck, []
+        waiting = [injected for _, _, injected, _ in struck]
+
+        def replaced() -> bool:
+            waiting[:] = [one for one in waiting if not one.back()]
+            return not waiting
+
+        began_s = time.monotonic()
+        back = wait_until(replaced, WHOLE_WITHIN_S)
+        whole = back and self.wait_whole(max(1.0, WHOLE_WITHIN_S - (time.monotonic() - began_s)))
+        whole_s = self._history.now_s() if whole else None
+        note = "" if whole else (self._arena.missing() if back else "what was killed was not replaced")
+        faults = [
+            Fault(kind, injected.target, at_s, healed_s, whole_s, note or injected.note)
+            for kind, at_s, injected, healed_s in struck
+        ]
+        for fault in faults:
+            self._history.add(fault)
+        return faults
+
+    def _inflict(self, kinds: Sequence[str], rng: random.Random) -> list[tuple[str, float, Injected, float]]:
+        """Do these faults and heal them; each with its kind, its time, and the time it was healed."""
+        struck: list[tuple[str, float, Injected]] = []
+        for kind in sorted(kinds, key=lambda kind: "controller" in kind):  # the others ask it for their targets
+            try:
+                injected = self._arena.faults[kind](rng)
+            except NoTarget:
+                continue
+            struck.append((kind, self._history.now_s(), injected))
+        struck.sort(key=lambda one: one[1] + one[2].hold_s)
+        healed = []
+        for kind, at_s, injected in struck:
+            time.sleep(max(0.0, at_s + injected.hold_s - self._history.now_s()))
+            injected.heal()
+            healed.append((kind, at_s, injected, self._history.now_s()))
+        return healed
+
+    def wait_whole(self, timeout_s: float = WHOLE_WITHIN_S) -> bool:
+        """Whether every process answers and every replica is in sync within the time."""
+        return wait_until(lambda: not self._arena.missing(), timeout_s)
+
+
+class Schedule:
+    """Which faults come next, by a seed: every kind once before any comes again, now and then two at a time."""
+
+    def __init__(self, kinds: Sequence[str], rng: random.Random, *, pair_chance: float = 0.2) -> None:
+        self._kinds = list(kinds)
+        self._rng = rng
+        self._pair_chance = pair_chance
+        self._bag: list[str] = []
+
+    def next(self) -> list[str]:
+        """One kind, or two."""
+        kinds = [self._draw()]
+        if len(self._kinds) > 1 and self._rng.random() < self._pair_chance:
+            second = self._draw()
+            if ALONE.isdisjoint((second, *kinds)):
+                kinds.append(second)
+            else:
+                self._bag.append(second)
+        return kinds
+
+    def _draw(self) -> str:
+        if not self._bag:
+            self._bag = list(self._kinds)
+            self._rng.shuffle(self._bag)
+        return self._bag.pop()

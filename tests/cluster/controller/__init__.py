@@ -1,0 +1,1 @@
+"""Real clusters: the controller, its voters, topics."""

@@ -1,0 +1,84 @@
+"""A peer of a later release: every request, reply and record that leaves it has fields that this release does not know.
+
+Patches the seams through which all of them go, for everything in this process. Fields are added where a release may add
+them: behind the arguments of a request, behind the values of an answer, and behind the fields of each row in either.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from raylog.core.errors import InvalidRequest
+from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted
+from raylog.core.metadata.records import MetadataRecord
+from raylog.core.partition import PartitionState, ReplicaPlace
+from raylog.protocol.message import read
+from raylog.protocol.registry import methods
+from raylog.rpc import connection
+from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
+from raylog.rpc.request import Request
+from tests.unit.protocol.samples import NEW, grown
+
+
+class Seen:
+    """The methods whose requests and answers were grown."""
+
+    def __init__(self) -> None:
+        self.requests: set[str] = set()
+        self.answers: set[str] = set()
+
+
+@contextmanager
+def everybody_is_of_a_later_release() -> Iterator[Seen]:
+    """Have everything in this process send what a later release sends, and read it as this one does."""
+    seen = Seen()
+
+    def header(kind: int, number: int, third: Any, args: Any, payload_bytes: int) -> bytes:
+        if kind in (REQUEST, NOTIFICATION):
+            seen.requests.add(third)
+            args = _grown(third, "request", args)
+        return encode_header(kind, number, third, args, payload_bytes)
+
+    reply = Request.reply
+
+    def answered(self: Request, args: Any = None, payload: Any = b"") -> None:
+        seen.answers.add(self.method)
+        reply(self, _grown(self.method, "reply", args), payload)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(connection, "encode_header", header))
+        stack.enter_context(mock.patch.object(Request, "reply", answered))
+        for kind in (MetadataRecord, MemberRecord, PartitionState, ReplicaPlace):
+            stack.enter_context(mock.patch.object(kind, "to_wire", _grown_row(kind.to_wire)))
+        for written in (OffsetCommitted, GroupChanged):
+            stack.enter_context(mock.patch.object(written, "to_wire", _grown_value(written.to_wire)))
+        yield seen
+
+
+def _grown_row(to_wire: Any) -> Any:
+    return lambda self: [*to_wire(self), NEW]
+
+
+def _grown_value(to_wire: Any) -> Any:
+    def grown(self: Any) -> Any:
+        key, value = to_wire(self)
+        return key, [*value, NEW]
+
+    return grown
+
+
+def _grown(name: str, part: str, args: Any) -> Any:
+    """Return arguments with a field behind those of each message in them, by the page that states the method."""
+    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(() if args is None else args))
+    for _, method in methods():
+        if method.name == name:
+            kind = getattr(method, part)
+            try:
+                read(kind, wire, name)
+            except InvalidRequest:  # another endpoint's method of that name
+                continue
+            return grown(kind, wire)
+    raise AssertionError(f"no page states the {part} of {name}: {wire!r:.200}")

@@ -1,0 +1,1 @@
+"""Real clusters of several Ray nodes."""

@@ -1,0 +1,1 @@
+"""Real clusters: how processes are made."""

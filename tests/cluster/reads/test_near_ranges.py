@@ -1,0 +1,99 @@
+"""A reader of a range, as a task of Spark is, reads the leader's files on its machine; what it gets is what is sent."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylog.client.reading.decode import BatchOpener
+from raylog.client.reading.local_files import SegmentFile
+from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
+from raylog.rpc import machine_number
+from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled
+from tests.cluster.talk import Talk, in_cluster
+
+pytestmark = pytest.mark.skipif(machine_number() is None, reason="this kernel has no boot id to know a machine by")
+
+
+async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: Any) -> list[tuple[int, bytes | None]]:
+    """The records of a range; what lies outside of it in the first and the last batch is cut off here."""
+    info = await talk.partition("t")
+    wanted = PartitionRange(
+        topic="t",
+        topic_id=talk.topic_ids["t"],
+        partition=0,
+        leader_epoch=info.leader_epoch,
+        leader=(info.host, info.port),
+        start=start,
+        end=end,
+        brokers=(),
+        secret=SECRET,
+    )
+    fetcher = RangeFetcher(wanted, **more)
+    opener = BatchOpener(wanted.topic_partition)
+    found: list[tuple[int, bytes | None]] = []
+    try:
+        async with asyncio.timeout(30):
+            while (batches := await fetcher.next()) is not None:
+                for batch in batches:
+                    columns = opener.columns(batch, start)
+                    assert columns.values is not None
+                    found += zip(columns.offsets, columns.values, strict=True)
+    finally:
+        await fetcher.close()
+    return [one for one in found if one[0] < end]
+
+
+@in_cluster()
+async def test_a_range_is_read_from_files_as_it_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
+    await filled(cluster, talk, "t")
+    with pytest.MonkeyPatch.context() as patch:
+        opened = count_opened(patch)
+        for start, end in ((0, len(VALUES)), (5, 4_000), (3_999, 4_001)):
+            expected = list(enumerate(VALUES))[start:end]
+            for max_bytes in (1, 1 << 20):
+                opened.clear()
+                assert await read(cluster, talk, start, end, max_bytes=max_bytes) == expected
+                assert opened, "the leader's file was read here"
+            opened.clear()
+            assert await read(cluster, talk, start, end, short_circuit_reads=False) == expected
+            assert not opened
+
+
+@in_cluster()
+async def test_a_range_in_a_file_that_cannot_be_read_here_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
+    await filled(cluster, talk, "t")
+    with pytest.MonkeyPatch.context() as patch:
+        opened = count_opened(patch)
+        patch.setattr(SegmentFile, "read", lambda self, size, position: bytes(size))
+        assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES))
+        assert len(opened) == 1, "and it is not tried again"
+
+
+@in_cluster()
+async def test_a_range_in_a_file_that_is_not_seen_from_here_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
+    await filled(cluster, talk, "t")
+    with pytest.MonkeyPatch.context() as patch:
+        nowhere = lambda path: str(Path("/nowhere") / str(path))  # noqa: E731
+        patch.setattr("raylog.actors.replica.consumer_reads.os.path.abspath", nowhere)
+        assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES))
+
+
+@in_cluster()
+async def test_damage_behind_good_batches_is_asked_of_the_leader(cluster: LocalCluster, talk: Talk) -> None:
+    """What was read before the damage is given, and the rest is what the leader says it is."""
+    await filled(cluster, talk, "t")
+    real, calls = SegmentFile.read, 0
+
+    def failing(self: SegmentFile, size: int, position: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        data = real(self, size, position)
+        return data if calls <= 2 else data[:-1] + bytes([data[-1] ^ 1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentFile, "read", failing)
+        assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES))
+    assert calls > 2

@@ -1,0 +1,1 @@
+"""Real clusters: replication, damage, deletion."""

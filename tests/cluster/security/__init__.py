@@ -1,0 +1,1 @@
+"""Real clusters: permissions, TLS, malformed requests."""

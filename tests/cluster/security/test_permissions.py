@@ -1,0 +1,144 @@
+"""Every method of every endpoint, called with each kind of credential: only what the table allows gets to a handler."""
+
+import time
+from typing import Any
+
+import pytest
+
+from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
+from raylog.protocol.broker import BROKER
+from raylog.protocol.controller import CONTROLLER
+from raylog.protocol.groups import GROUP_COORDINATOR
+from raylog.protocol.permissions import permissions
+from raylog.protocol.replica import REPLICA
+from raylog.rpc import Connection, ReadGrant, Role, Secret, TopicGrant, connect, mint
+from raylog.rpc.auth.credentials import derived_client_secret
+from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.cluster.talk import Talk, in_cluster
+
+CLIENT = derived_client_secret(SECRET)
+TABLES = {
+    "coordinator": permissions(GROUP_COORDINATOR).roles,
+    "replica": permissions(REPLICA).roles,
+    "internal replica": permissions(REPLICA, is_internal=True).roles,
+    "broker": permissions(BROKER).roles,
+    "controller": permissions(CONTROLLER).roles,
+}
+
+
+async def places(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[str, int]]:
+    """One endpoint of each kind."""
+    await talk.create("t")
+    return {
+        "coordinator": await talk.coordinator("g"),  # first: it makes the internal topic
+        "replica": (await talk.leader("t"))[1],
+        "internal replica": (await talk.leader(OFFSETS_TOPIC))[1],
+        "broker": cluster.broker_servers[2].endpoint,
+        "controller": cluster.running().endpoint,
+    }
+
+
+async def gets_in(connection: Connection, method: str, args: object = None) -> bool:
+    """Whether the handler has seen the request: it refuses no arguments at all, or answers."""
+    try:
+        await connection.call(method, ["no arguments of any method"] if args is None else args, timeout_s=0.3)
+    except RaylogError as refusal:
+        return not isinstance(refusal, ClusterAuthorizationFailed) and "for clients" not in str(refusal)
+    return True
+
+
+@in_cluster()
+async def test_each_role_gets_to_the_methods_that_the_table_gives_it_and_to_no_others(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    token = mint(CLIENT, ReadGrant(expires_s=int(time.time()) + 60, topics=[]))
+    found = await places(cluster, talk)
+    for kind, endpoint in found.items():
+        for role, secret in ((Role.CLUSTER, SECRET), (Role.CLIENT, CLIENT), (Role.READER, token)):
+            connection = await connect(*endpoint, secret=secret)
+            assert connection.role == role
+            for method, lowest in TABLES[kind].items():
+                # A token for nothing gets to no handler at all: what it names is looked at first.
+                allowed = role >= lowest and role != Role.READER
+                assert await gets_in(connection, method) == allowed, (kind, method, role)
+            assert await gets_in(connection, "no such method") == (role == Role.CLUSTER), kind
+            connection.close()
+    assert cluster.fatal == []
+
+
+async def refused(secret: Secret, endpoint: tuple[str, int], method: str, args: Any) -> str:
+    connection = await connect(*endpoint, secret=secret)
+    try:
+        with pytest.raises((ClusterAuthorizationFailed, InvalidRequest)) as refusal:
+            await connection.call(method, args, timeout_s=5)
+    finally:
+        connection.close()
+    return refusal.value.message
+
+
+@in_cluster()
+async def test_a_clients_host_cannot_vote_register_or_change_an_isr(cluster: LocalCluster, talk: Talk) -> None:
+    found = await places(cluster, talk)
+    head, _ = await talk.leader("t")
+    await talk.whole("t")
+    state = await talk.partition("t")
+    attempts = [
+        ("broker", "voter_promise", [99, "me"]),
+        ("controller", "register_broker", [1, -1, "here", "127.0.0.1", 1, "d", cluster.cluster_id]),
+        ("controller", "alter_partition", [head[0], "t", 0, state.leader, 1, state.leader_epoch, 0, [[1, 1]]]),
+        ("replica", "replica_fetch", [*head, 2, 1, 0, 0, 1 << 20, 0, 0, 0]),
+    ]
+    for kind, method, args in attempts:
+        told = await refused(CLIENT, found[kind], method, args)
+        assert "needs the cluster's own secret" in told
+    batch_args = [*(await talk.leader(OFFSETS_TOPIC))[0], -1, 1000]
+    assert "needs the cluster's own secret" in await refused(CLIENT, found["internal replica"], "produce", batch_args)
+    assert sorted((await talk.partition("t")).isr) == sorted(state.isr)
+
+
+@in_cluster()
+async def test_a_token_reads_its_partitions_until_it_ends(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("other")
+    found = await places(cluster, talk)
+    head, endpoint = await talk.leader("t")
+    await talk.produce("t", b"readable")
+    other, elsewhere = await talk.leader("other")
+    grant = ReadGrant(expires_s=int(time.time()) + 60, topics=[TopicGrant(str(head[0]), "t", [0])])
+    for signer in (SECRET, CLIENT):
+        token = mint(signer, grant)
+        connection = await connect(*endpoint, secret=token)
+        assert (await connection.call("fetch", [*head, 0, 1000, 1, 0, 0], timeout_s=5)).payload
+        assert await gets_in(connection, "list_offsets", [*head, -1])
+        for method, args in (
+            ("fetch", [other[0], 0, -1, 0, 1000, 1, 0, 0]),
+            ("fetch", [head[0], 1, -1, 0, 1000, 1, 0, 0]),
+            ("produce", [*head, -1, 1000]),
+            ("fetch", []),
+            ("fetch", None),
+            ("list_offsets", {"a": 1}),
+        ):
+            assert not await gets_in(connection, method, args if args is not None else {}), (method, args)
+        connection.close()
+        broker = await connect(*found["broker"], secret=token)
+        assert await gets_in(broker, "metadata", [["t"]])
+        assert await gets_in(broker, "metadata", [[]])
+        for names in (["other"], ["t", "other"], None):
+            assert not await gets_in(broker, "metadata", [names]), names
+        broker.close()
+        assert "token" in await refused(token, elsewhere, "fetch", [*other, 0, 1000, 1, 0, 0])
+
+
+@in_cluster()
+async def test_a_connection_outlives_no_token(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("t")
+    head, endpoint = await talk.leader("t")
+    ends_s = int(time.time()) + 2
+    token = mint(CLIENT, ReadGrant(expires_s=ends_s, topics=[TopicGrant(str(head[0]), "t", [0])]))
+    connection = await connect(*endpoint, secret=token)
+    assert await gets_in(connection, "list_offsets", [*head, -1])
+    deadline = time.monotonic() + 10
+    while await gets_in(connection, "list_offsets", [*head, -1]):
+        assert time.monotonic() < deadline, "the token ends"
+    assert time.time() >= ends_s
+    connection.close()

@@ -1,0 +1,1 @@
+"""Checkers of the rules of a partition, and their tests."""

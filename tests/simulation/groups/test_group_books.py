@@ -1,0 +1,331 @@
+"""The books of I15 have bugs too: one history that is as it should be, and one hand-made history per anomaly."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import msgspec
+import pytest
+
+from raylog.client.group.embedded_protocol import encode_assignment
+from raylog.core.groups.records import (
+    GroupChanged,
+    GroupDeleted,
+    MemberRecord,
+    OffsetCommitted,
+    OffsetDeleted,
+    OffsetKey,
+    Record,
+)
+from raylog.core.groups.states import GroupState
+from raylog.core.ids import TopicPartition
+from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
+from tests.simulation.groups.topic import Row, Sender
+from tests.simulation.world import Violation
+
+LIFE = 1
+KEY = OffsetKey("g", "t", "orders", 0)
+RETENTION_MS = 1_000
+
+
+def anomaly() -> pytest.RaisesExc[Violation]:
+    return pytest.raises(Violation, check=lambda found: found.rule == "I15")
+
+
+def member(member_id: str, *partitions: int, instance: str | None = None) -> MemberRecord:
+    assignment = encode_assignment([TopicPartition("orders", number) for number in partitions]) if partitions else []
+    return MemberRecord(
+        member_id=member_id,
+        instance_id=instance,
+        client_id="reader",
+        session_timeout_ms=600,
+        rebalance_timeout_ms=1000,
+        protocols=(("range", b""),),
+        assignment=msgspec.msgpack.encode(assignment) if assignment else b"",
+    )
+
+
+class History:
+    """A log of one group, written record by record."""
+
+    def __init__(self, partitions: int = 0) -> None:
+        self.books = GroupBooks(partitions, RETENTION_MS)
+        self.now_ms = 0
+        self._end = count()
+        self.books.loaded(LIFE, 0)
+
+    def write(self, record: Record, *, sender: Sender | None = None, request: int = 0) -> None:
+        key, value = record.to_wire()
+        self.books.stored(next(self._end), Row(key, value, self.now_ms, LIFE, request, sender))
+
+    def generation(self, number: int, *members: MemberRecord, stable: bool = True) -> None:
+        self.now_ms += 10
+        state = (GroupState.STABLE if stable else GroupState.COMPLETING_REBALANCE) if members else GroupState.EMPTY
+        self.write(
+            GroupChanged(
+                group="g",
+                generation=number,
+                protocol_type="consumer",
+                protocol="range",
+                leader=members[0].member_id if members else "",
+                state=state,
+                changed_ms=WALL_AHEAD_MS + self.now_ms,
+                members=members,
+            )
+        )
+
+    def commit(self, member_id: str, generation: int, offset: int, *, process: int = 1, back: bool = False) -> None:
+        self.write(
+            OffsetCommitted(
+                key=KEY,
+                offset=offset,
+                leader_epoch=-1,
+                metadata="",
+                committed_ms=WALL_AHEAD_MS + self.now_ms,
+            ),
+            sender=Sender(process, member_id, generation, back),
+        )
+
+
+@pytest.fixture
+def history() -> History:
+    """Members a and b, heard just now, in a stable generation 1."""
+    found = History()
+    found.generation(1, member("a"), member("b"), stable=False)
+    found.generation(1, member("a", 0), member("b", 1))
+    for each in ("a", "b"):
+        found.books.heard(LIFE, "g", each, found.now_ms)
+        found.books.synced("g", each, 1)
+    return found
+
+
+def claim(member_id: str, generation: int, *partitions: int) -> Claim:
+    return Claim("g", member_id, generation, frozenset(partitions))
+
+
+def test_a_group_as_it_should_be(history: History) -> None:
+    books = history.books
+    books.joined(1, 1)
+    books.claims(1, claim("a", 1, 0))
+    books.claims(2, claim("b", 1, 1))
+    books.begins_at("g", 0, 0)
+    books.processed("g", 0, 5)
+    history.commit("a", 1, 5)
+    books.offsets_answered("g", 3, [["t", "orders", 0, 5, -1, ""]])
+    books.gives_back(1)
+    history.generation(2, member("b"), member("a"), stable=False)
+    books.joined(1, 2)
+    history.generation(2, member("b", 0), member("a", 1))
+    books.claims(2, claim("b", 2, 0))
+    books.begins_at("g", 0, 5)
+    assert books.owners("g") == {0: 2}
+    assert books.committed("g", 0) == 5
+
+
+def test_two_members_hold_a_partition_of_one_generation(history: History) -> None:
+    history.books.claims(1, claim("a", 1, 0))
+    with anomaly():
+        history.books.claims(2, claim("b", 1, 0, 1))
+
+
+def test_two_processes_hold_a_partition_under_one_member_id(history: History) -> None:
+    history.books.claims(1, claim("a", 1, 0))
+    with anomaly():
+        history.books.claims(3, claim("a", 1, 0))
+
+
+def test_a_member_of_an_old_generation_is_fenced_and_may_believe_what_it_likes(history: History) -> None:
+    history.books.claims(1, claim("a", 1, 0))
+    history.generation(2, member("a"), member("b"))
+    history.books.claims(2, claim("b", 2, 0))
+
+
+def test_a_replaced_static_member_is_fenced_within_the_generation() -> None:
+    history = History()
+    history.generation(1, member("old", 0, instance="i"))
+    history.books.claims(1, claim("old", 1, 0))
+    history.generation(1, member("new", 0, instance="i"))
+    history.books.claims(2, claim("new", 1, 0))
+    assert history.books.owners("g") == {0: 2}
+
+
+def test_a_replaced_static_member_is_unknown_rather_than_fenced() -> None:
+    history = History()
+    history.generation(1, member("new", 0, instance="i"))
+    books = history.books
+    books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms)
+    books.heard(LIFE, "g", "new", history.now_ms)
+    books.taken_for_a_stranger(LIFE, "g", "new", "i", history.now_ms)
+    books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms + 300)
+    with anomaly():
+        books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms + 299)
+
+
+def test_an_assignment_that_gives_a_partition_twice(history: History) -> None:
+    with anomaly():
+        history.generation(2, member("a", 0), member("b", 0))
+
+
+def test_an_assignment_that_changes_within_a_generation(history: History) -> None:
+    with anomaly():
+        history.generation(1, member("a", 1), member("b", 0))
+
+
+def test_a_generation_that_falls(history: History) -> None:
+    history.generation(3, member("a"), member("b"))
+    with anomaly():
+        history.generation(2, member("a"), member("b"))
+
+
+def test_a_member_is_told_of_an_older_generation(history: History) -> None:
+    history.books.joined(1, 4)
+    with anomaly():
+        history.books.joined(1, 3)
+
+
+def test_a_generation_without_a_member_that_lives(history: History) -> None:
+    with anomaly():
+        history.generation(2, member("a"), stable=False)
+
+
+@pytest.mark.parametrize("why", ["it left", "it was silent", "it did not join in time"])
+def test_a_generation_without_a_member_that_is_gone(history: History, why: str) -> None:
+    if why == "it left":
+        history.books.asked_to_leave("g", "b")
+    elif why == "it was silent":
+        history.now_ms += 700
+    else:
+        history.now_ms += 1100
+        history.books.heard(LIFE, "g", "b", history.now_ms)
+    history.generation(2, member("a"), stable=False)
+
+
+def test_a_commit_of_an_old_generation(history: History) -> None:
+    history.generation(2, member("a"), member("b"))
+    with anomaly():
+        history.commit("a", 1, 5)
+
+
+def test_a_commit_of_one_who_is_no_member(history: History) -> None:
+    with anomaly():
+        history.commit("c", 1, 5)
+
+
+def test_a_commit_from_outside_while_there_are_members(history: History) -> None:
+    with anomaly():
+        history.commit("", -1, 5)
+
+
+def test_a_commit_from_outside_into_an_empty_group() -> None:
+    history = History()
+    history.generation(1)
+    history.commit("", -1, 5)
+
+
+def test_a_committed_offset_that_goes_back(history: History) -> None:
+    history.commit("a", 1, 5)
+    with anomaly():
+        history.commit("b", 1, 4, process=2)
+
+
+def test_a_committed_offset_that_a_client_sets_back(history: History) -> None:
+    history.commit("a", 1, 5)
+    history.commit("b", 1, 4, process=2, back=True)
+
+
+def test_a_commit_that_comes_behind_a_later_one_of_its_sender(history: History) -> None:
+    history.commit("a", 1, 5)
+    history.commit("a", 1, 4)
+
+
+def test_a_commit_that_is_acknowledged_before_it_is_stored(history: History) -> None:
+    with anomaly():
+        history.books.commit_answered(LIFE, 7, 1)
+
+
+@pytest.mark.parametrize("told", [-1, 4, 6])
+def test_an_offset_that_is_not_the_last_commit(history: History, told: int) -> None:
+    history.commit("a", 1, 4)
+    history.commit("a", 1, 5)
+    with anomaly():
+        history.books.offsets_answered("g", 4, [["t", "orders", 0, told, -1, ""]])
+
+
+def test_an_offset_that_was_committed_while_it_was_asked_for(history: History) -> None:
+    history.commit("a", 1, 4)
+    history.commit("a", 1, 5)
+    history.books.offsets_answered("g", 3, [["t", "orders", 0, 4, -1, ""]])
+    history.books.offsets_answered("g", 3, [["t", "orders", 0, 5, -1, ""]])
+
+
+def test_a_member_that_begins_behind_what_anybody_read(history: History) -> None:
+    history.books.begins_at("g", 0, 0)
+    history.books.processed("g", 0, 5)
+    with anomaly():
+        history.books.begins_at("g", 0, 6)
+
+
+def test_a_member_id_that_is_given_twice(history: History) -> None:
+    history.books.gave_id("a", 1)
+    with anomaly():
+        history.books.gave_id("a", 2)
+
+
+def test_offsets_and_groups_do_not_vanish(history: History) -> None:
+    history.commit("a", 1, 4)
+    with anomaly():
+        history.write(OffsetDeleted(key=KEY))
+    with anomaly():
+        history.write(GroupDeleted(group="g"))
+
+
+def test_an_offset_is_forgotten_when_its_group_was_empty_for_its_retention(history: History) -> None:
+    history.commit("a", 1, 4)
+    history.books.asked_to_leave("g", "a")
+    history.books.asked_to_leave("g", "b")
+    history.generation(2)
+    history.now_ms += RETENTION_MS - 1
+    with anomaly():
+        history.write(OffsetDeleted(key=KEY))
+    history.now_ms += 1
+    assert history.books.overdue(history.now_ms) == []
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0)]
+    history.write(OffsetDeleted(key=KEY))
+    history.write(GroupDeleted(group="g"))
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == []
+    history.books.offsets_answered("g", 9, [["t", "orders", 0, -1, -1, ""]])
+    with anomaly():
+        history.books.offsets_answered("g", 9, [["t", "orders", 0, 4, -1, ""]])
+
+
+def test_a_deleted_group_keeps_no_offset() -> None:
+    found = History()
+    found.commit("", -1, 4)
+    with anomaly():
+        found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
+    found.write(OffsetDeleted(key=KEY), sender=Sender(0, "", -1, False))
+    found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
+
+
+def test_a_generation_that_leaves_a_partition_unread() -> None:
+    found = History(partitions=2)
+    found.generation(1, member("a"), stable=False)
+    with anomaly():
+        found.generation(1, member("a", 0))
+
+
+def test_records_with_the_time_of_another_clock(history: History) -> None:
+    history.now_ms += 1
+    committed = OffsetCommitted(key=KEY, offset=1, leader_epoch=-1, metadata="", committed_ms=history.now_ms)
+    with anomaly():
+        history.write(committed, sender=Sender(1, "a", 1, False))
+
+
+def test_a_member_is_told_of_a_generation_before_it_is_stored(history: History) -> None:
+    history.books.generation_answered("g", 1, is_stable=True)
+    with anomaly():
+        history.books.generation_answered("g", 2, is_stable=False)
+    history.generation(2, member("a"), member("b"), stable=False)
+    history.books.generation_answered("g", 2, is_stable=False)
+    with anomaly():
+        history.books.generation_answered("g", 2, is_stable=True)

@@ -1,0 +1,1 @@
+"""The world of controllers on their replicated log."""

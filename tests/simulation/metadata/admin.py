@@ -1,0 +1,211 @@
+"""Administrators of the metadata world: one request after the other, on topics that no other one touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raylog.core.controller import events as ctl
+from raylog.core.ids import BrokerId, TopicPartition
+from tests.simulation.metadata.facts import Topic
+from tests.simulation.quorum.disk import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.metadata.world import MetadataWorld
+
+_WAIT_MS = 1_500
+_RETENTIONS = ("1000", "2000", "3000")
+
+
+class Administrator:
+    """Sends requests to a controller that leads, also to one that leads no more without knowing it."""
+
+    def __init__(self, world: MetadataWorld, name: str) -> None:
+        self.world, self.name = world, name
+        self.stopping = False
+        self._names = 0
+        self._open = 0
+        """The request whose answer is awaited; others come too late."""
+        self._asked = 0
+        self._next()
+
+    def _next(self) -> None:
+        if not self.stopping:
+            self.world.after(self.world.random.randint(5, 120), self._turn)
+
+    def _turn(self) -> None:
+        world = self.world
+        mine = [name for name in world.facts.topics if name.startswith(self.name)]
+        if not world.leading():
+            self._next()
+            return
+        kinds: list[Callable[[str], None]] = [self._create, self._ids, self._coordinator]
+        if mine:
+            kinds += [self._grow, self._configure, self._configure, self._move, self._move, self._delete, self._elect]
+        if len(mine) > 3:
+            kinds += [self._delete] * 5
+        world.random.choice(kinds)(world.random.choice(mine) if mine else "")
+
+    def _ask(
+        self,
+        event_for: Callable[[int, int], ctl.Event],
+        done: Callable[[Any], None],
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``done`` takes the result; nothing is called when no answer comes in time."""
+        world = self.world
+        self._asked += 1
+        number = self._open = self._asked
+
+        def answered(code: int, result: Any) -> None:
+            if self._open != number:
+                return
+            self._open = 0
+            if code == 0:
+                world.facts.acknowledged += 1
+                done(result)
+                world.facts.hold_in(world.image, f"what is committed when {self.name} is answered")
+            else:
+                refused()
+            self._next()
+
+        def give_up() -> None:
+            if self._open == number:
+                self._open = 0
+                self._next()
+
+        world.random.choice(world.leading()).ask(event_for, answered)
+        world.after(_WAIT_MS, give_up)
+
+    def _create(self, _name: str) -> None:
+        self._names += 1
+        name, facts = f"{self.name}-{self._names}", self.world.facts
+        count, factor = self.world.random.randint(1, 3), self.world.random.randint(1, 3)
+        unclean = self.world.random.choice(["true", "false"])
+        config = {"unclean.leader.election.enable": unclean, "min.insync.replicas": str(min(2, factor))}
+
+        def done(result: Any) -> None:
+            facts.topics[name] = Topic(result[0], count, dict(config))
+
+        self._ask(
+            lambda now, number: ctl.CreateTopicReceived(
+                cause="create",
+                now_ms=now,
+                request=number,
+                topic=name,
+                partitions=count,
+                replication_factor=factor,
+                config=config,
+            ),
+            done,
+            lambda: facts.gone.add(name),
+        )
+
+    def _delete(self, name: str) -> None:
+        facts = self.world.facts
+        known = facts.topics.pop(name)
+
+        def restore() -> None:
+            facts.topics[name] = known
+
+        self._ask(
+            lambda now, number: ctl.DeleteTopicReceived(cause="delete", now_ms=now, request=number, topic=name),
+            lambda _: facts.gone.add(name),
+            restore,
+        )
+
+    def _grow(self, name: str) -> None:
+        known = self.world.facts.topics[name]
+        image = self.world.image.topics.get(name)
+        total = (known.partitions if image is None else len(image.partitions)) + 1
+
+        def done(_: Any) -> None:
+            known.partitions = total
+
+        self._ask(
+            lambda now, number: ctl.CreatePartitionsReceived(
+                cause="grow", now_ms=now, request=number, topic=name, total=total
+            ),
+            done,
+        )
+
+    def _configure(self, name: str) -> None:
+        known = self.world.facts.topics[name]
+        key, value = "retention.ms", self.world.random.choice(_RETENTIONS)
+        before = known.config.get(key)
+        known.config[key] = None
+
+        def done(_: Any) -> None:
+            known.config[key] = value
+
+        def refused() -> None:
+            known.config[key] = before
+
+        self._ask(
+            lambda now, number: ctl.AlterTopicConfigReceived(
+                cause="configure", now_ms=now, request=number, topic=name, set={key: value}
+            ),
+            done,
+            refused,
+        )
+
+    def _move(self, name: str) -> None:
+        world = self.world
+        known = world.facts.topics[name]
+        place = world.random.randrange(known.partitions)
+        some = world.random.sample(world.numbers, min(len(world.numbers), world.random.randint(1, 3)))
+        target = tuple(BrokerId(number) for number in some)
+        before = known.targets.get(place)
+        known.targets[place] = None
+
+        def done(_: Any) -> None:
+            known.targets[place] = target
+
+        def refused() -> None:
+            known.targets[place] = before
+
+        self._ask(
+            lambda now, number: ctl.AlterReassignmentsReceived(
+                cause="move", now_ms=now, request=number, changes=[(name, place, target)]
+            ),
+            done,
+            refused,
+        )
+
+    def _elect(self, name: str) -> None:
+        unclean = self.world.random.random() < 0.3
+        state = self.world.image.topics.get(name)
+        if unclean and state is not None:
+            for found in state.partitions:
+                self.world.may_be_unclean.add(found.partition)
+        self._ask(
+            lambda now, number: ctl.ElectLeadersReceived(
+                cause="elect",
+                now_ms=now,
+                request=number,
+                partitions=[TopicPartition(name, 0)],
+                unclean=unclean,
+            ),
+            lambda _: None,
+        )
+
+    def _ids(self, _name: str) -> None:
+        facts = self.world.facts
+        count = self.world.random.choice([1, 10, 1000])
+
+        def done(result: Any) -> None:
+            if result[1] != count:
+                raise Broken(f"{count} producer ids were asked for, and {result} came")
+            facts.block(result[0], result[1])
+
+        self._ask(
+            lambda now, number: ctl.ProducerIdsRequested(cause="ids", now_ms=now, request=number, count=count), done
+        )
+
+    def _coordinator(self, _name: str) -> None:
+        self._ask(
+            lambda now, number: ctl.CoordinatorRequested(
+                cause="coordinator", now_ms=now, request=number, kind="group", index=0
+            ),
+            lambda _: None,
+        )

@@ -1,0 +1,74 @@
+"""What a controller acknowledged, and the check that it holds in every log that is adopted or committed afterwards.
+
+A request without an answer may have been carried out or not: what it touches is not checked until it is known again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raylog.core.ids import BrokerId
+from raylog.core.metadata.image import MetadataImage
+from tests.simulation.quorum.disk import Broken
+
+
+@dataclass
+class Topic:
+    """What is known of a topic."""
+
+    topic_id: str
+    partitions: int
+    config: dict[str, str | None] = field(default_factory=dict)
+    """None: not known."""
+    targets: dict[int, tuple[BrokerId, ...] | None] = field(default_factory=dict)
+    """Where each partition was moved to; None: not known."""
+
+
+class Facts:
+    """Everything that was acknowledged."""
+
+    def __init__(self, *, heals: bool) -> None:
+        """``heals``: replicas move without having been asked to."""
+        self.topics: dict[str, Topic] = {}
+        self.gone: set[str] = set()
+        """Names that were deleted, or whose creation was refused; none is used again."""
+        self.next_producer_id = 0
+        self.blocks: list[tuple[int, int]] = []
+        self.acknowledged = 0
+        self.heals = heals
+        self._lives: set[tuple[int, int]] = set()
+
+    def block(self, first: int, count: int) -> None:
+        """A block of producer ids was handed out."""
+        for start, size in self.blocks:
+            if first < start + size and start < first + count:
+                raise Broken(f"producer ids {first} to {first + count} and {start} to {start + size} are handed out")
+        self.blocks.append((first, count))
+        self.next_producer_id = max(self.next_producer_id, first + count)
+
+    def coordinator(self, producer_id: int, producer_epoch: int) -> None:
+        """A coordinator's life writes with this id and epoch."""
+        if (producer_id, producer_epoch) in self._lives:
+            raise Broken(f"two lives of coordinators write as {producer_id} in epoch {producer_epoch}")
+        self._lives.add((producer_id, producer_epoch))
+        if not any(producer_id == known for known, epoch in self._lives if epoch != producer_epoch):
+            self.block(producer_id, 1)
+
+    def hold_in(self, image: MetadataImage, where: str) -> None:
+        """Check all that was acknowledged."""
+        present = image.topics
+        back = self.gone & set(present)
+        if back:
+            raise Broken(f"{where} has {sorted(back)}, which are deleted or were refused")
+        if image.next_producer_id < self.next_producer_id:
+            raise Broken(f"{where} hands out producer id {image.next_producer_id} again")
+        for name, known in self.topics.items():
+            topic = present.get(name)
+            if topic is None or topic.topic_id != known.topic_id or len(topic.partitions) < known.partitions:
+                raise Broken(f"{where} has {topic}, and acknowledged is {name} as {known}")
+            wrong = {key: value for key, value in known.config.items() if value not in (None, topic.config.get(key))}
+            if wrong:
+                raise Broken(f"{where} has {dict(topic.config)} for {name}, and acknowledged is {wrong}")
+            for number, target in known.targets.items():
+                if target is not None and not self.heals and topic.partitions[number].target != target:
+                    raise Broken(f"{where} has {topic.partitions[number]}, and {target} was asked for")

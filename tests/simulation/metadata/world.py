@@ -1,0 +1,194 @@
+"""The metadata world: controllers on their replicated log, with members and administrators.
+
+The quorum's world with all its faults and checks, where controllers are the shipped ones: the log holds what they
+decide, and snapshots are of their images. Brokers, replicas and coordinators come and go; administrators create, grow,
+configure, move and delete topics and take producer ids. Checked besides: what was acknowledged holds in every log that
+is adopted and in what is committed (:mod:`tests.simulation.metadata.facts`), leaders are elected from those that hold
+what is committed, and moves end where they were sent to.
+"""
+
+from __future__ import annotations
+
+import random
+
+from raylog.core.ids import NO_LEADER, TopicPartition
+from raylog.core.invariants import InvariantBroken
+from raylog.core.metadata.records import MetadataRecord, PartitionChanged
+from raylog.core.partition import PartitionState
+from raylog.core.quorum import majority
+from tests.simulation.metadata.admin import Administrator
+from tests.simulation.metadata.controller import MetadataController
+from tests.simulation.metadata.facts import Facts
+from tests.simulation.metadata.members import BrokerEnd, CoordinatorEnd, ReplicaEnd
+from tests.simulation.quorum.disk import Broken
+from tests.simulation.quorum.simulation import World
+
+_LOOK_MS = 100
+
+
+class MetadataWorld(World):
+    """Voters, controllers, members and administrators."""
+
+    def __init__(self, seed: int, voters: int, spares: int) -> None:
+        """``voters`` brokers found the cluster; ``spares`` more may vote later."""
+        super().__init__(seed, voters, None, spares)
+        heals = self.random.random() < 0.3
+        self.config = {"auto.heal.after.ms": "1500" if heals else "-1", "metadata.voters.max": "3"}
+        self.facts = Facts(heals=heals)
+        self.short = self.random.choice([0, 10, 30])
+        self.warnings = 0
+        self.elections = 0
+        self.may_be_unclean: set[TopicPartition] = set()
+        """Partitions for which somebody has asked for an unclean election."""
+        self._topic_ids = 0
+        self._coordinators: dict[tuple[str, int], CoordinatorEnd] = {}
+        self.brokers = {number: BrokerEnd(self, number) for number in self.numbers}
+        self.replicas: dict[tuple[str, TopicPartition, int], ReplicaEnd] = {}
+        self.logs: dict[tuple[str, TopicPartition, int], str] = {}
+        """The log that each replica had when it was in the ISR last, by what is committed."""
+        self.administrators = [Administrator(self, f"a{number}") for number in range(2)]
+        self._look()
+
+    def new_topic_id(self) -> str:
+        self._topic_ids += 1
+        return f"{self._topic_ids:032d}"
+
+    def leading(self) -> list[MetadataController]:
+        """Return the controllers that take requests, also those that were replaced without knowing it."""
+        return [
+            one
+            for one in self.controllers
+            if isinstance(one, MetadataController) and one.alive and one.leads and one.told > 0
+        ]
+
+    def start_controller(self) -> MetadataController:
+        controller = MetadataController(self, f"c{len(self.controllers) + 1}")
+        self.controllers.append(controller)
+        return controller
+
+    def start_coordinator(self, kind: str, index: int) -> None:
+        if (kind, index) not in self._coordinators:
+            self._coordinators[kind, index] = CoordinatorEnd(self, kind, index)
+
+    def _look(self) -> None:
+        """Start the replicas that are to run by what is committed."""
+        for state in self.image.partitions():
+            for broker in state.replicas:
+                key = (state.topic_id, state.partition, int(broker))
+                if key not in self.replicas or not self.replicas[key].is_running:
+                    self.replicas[key] = ReplicaEnd(self, *key)
+        self.after(_LOOK_MS, self._look)
+
+    # ------------------------------------------------------------ checks
+
+    def apply(self, record: MetadataRecord) -> None:
+        """Check what a record does to its partition."""
+        if not isinstance(record, PartitionChanged):
+            super().apply(record)
+            return
+        place = TopicPartition(record.topic, record.partition)
+        before = self.image.partition(place)
+        super().apply(record)
+        self._changed(place, before)
+
+    def _changed(self, place: TopicPartition, before: PartitionState | None) -> None:
+        after = self.image.partition(place)
+        if after is None:
+            return
+        if before is not None and after.leader_epoch > before.leader_epoch and after.leader != NO_LEADER:
+            self.elections += 1
+            self._elected(before, after)
+        for broker in (*after.isr, *after.elr):
+            replica = self.replicas.get((after.topic_id, place, int(broker)))
+            if replica is not None and broker in after.isr and (before is None or broker not in before.isr):
+                replica.incomplete = False
+                self.logs[after.topic_id, place, int(broker)] = replica.log_id
+
+    def _elected(self, before: PartitionState, after: PartitionState) -> None:
+        """A leader holds what is committed: it was in the ISR, or left it with everything."""
+        if after.unclean_leader_epoch == after.leader_epoch:
+            topic = self.image.topics[after.partition.topic]
+            allowed = topic.config.get("unclean.leader.election.enable") == "true"
+            if not allowed and after.partition not in self.may_be_unclean:
+                raise Broken(f"an unclean election that was not allowed: {before} and then {after}")
+            return
+        if after.leader not in (*before.isr, *before.elr):
+            raise Broken(f"a leader that does not hold what is committed: {before} and then {after}")
+        replica = self.replicas.get((after.topic_id, after.partition, int(after.leader)))
+        if replica is not None and replica.incomplete and after.leader not in before.isr:
+            raise Broken(f"a leader that has lost what was not synced: {before} and then {after}")
+
+
+def play(seed: int, *, steps: int = 30) -> MetadataWorld:
+    """Play one seed: faults for a while, then heal, and everything has to settle. Raises :class:`Broken`."""
+    draw = random.Random(seed * 6007 + 3)
+    founders = draw.choice([1, 3, 3, 3])
+    world = MetadataWorld(seed, founders, spares=draw.choice([0, 1, 2]) if founders > 1 else 2)
+    try:
+        world.start_controller()
+        for _ in range(steps):
+            world.run(draw.choice([50, 200, 500, 1_000]))
+            _fault(world, draw)
+        _heal(world)
+    except InvariantBroken as broken:
+        raise Broken(str(broken)) from broken
+    return world
+
+
+def _fault(world: MetadataWorld, draw: random.Random) -> None:
+    alive = [controller for controller in world.controllers if controller.alive]
+    number, kind = draw.choice(world.numbers), draw.random()
+    if kind < 0.15:
+        world.crash_voter(number, draw.choice([10, 200, 2_000]))
+    elif kind < 0.25:
+        world.lose_directory(number)
+    elif kind < 0.35 and alive:
+        draw.choice(alive).paused_until_ms = world.now_ms + draw.choice([100, 1_000, 3_000])
+    elif kind < 0.5 and alive:
+        draw.choice(alive).die()
+    elif kind < 0.55:
+        world.cut = set() if world.cut else {number}
+    elif kind < 0.65:
+        world.brokers[number].go_down(draw.choice([10, 500, 3_000]))
+    elif kind < 0.95 and world.replicas:
+        for replica in draw.sample(sorted(world.replicas.values(), key=lambda one: one.log_id), 1):
+            replica.crash()
+    if sum(controller.alive for controller in world.controllers) < (2 if draw.random() < 0.3 else 1):
+        world.start_controller()
+
+
+def _heal(world: MetadataWorld) -> None:
+    world.loss = world.late = world.copies = world.fragile = world.torn = 0.0
+    world.cut = set()
+    for number in world.numbers:
+        world.start_voter(number)
+    for controller in world.controllers:
+        controller.die()
+    world.run(4_000)
+    if _is_lost(world):
+        world.excused = True
+        return
+    before = world.decided
+    for _ in range(5):  # one that meets a promise to a dead candidate ends, and Ray starts another
+        if not any(controller.alive for controller in world.controllers):
+            world.start_controller()
+        world.run(5_000)
+    for administrator in world.administrators:
+        administrator.stopping = True
+    world.run(8_000)
+    if not world.leading() or world.decided <= before:
+        raise Broken("no controller got going after all was healed")
+    world.facts.hold_in(world.image, "what is committed at the end")
+    for name, known in world.facts.topics.items():
+        for number, target in known.targets.items():
+            state = world.image.topics[name].partitions[number]
+            stuck = state.leader == NO_LEADER  # its only copies are lost; an operator has to decide
+            if target is not None and not stuck and state.replicas != target and not world.facts.heals:
+                raise Broken(f"{state} was to move to {target}, and has not after all was healed")
+
+
+def _is_lost(world: MetadataWorld) -> bool:
+    best = max(world.disks.values(), key=lambda disk: disk.found().history.rank)
+    members = best.members()
+    intact = [number for number, identity in members.items() if world.disks[number].identity == identity]
+    return bool(members) and len(intact) < majority(len(members))

@@ -1,0 +1,1 @@
+"""The world of one partition: replicas, a controller, clients, disks and a network."""

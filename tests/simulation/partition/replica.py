@@ -1,0 +1,342 @@
+"""The simulator's replica process: the shipped ReplicaRunner on a virtual disk, clock and network.
+
+What is here are ports and faults: what arrives is handed to the runner, what the runner sends goes to the network, and
+unlike an actor the process can be paused, and die between any two effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.ports import ReplicaPorts
+from raylog.actors.replica.runner import ReplicaRunner
+from raylog.actors.settings import FlushPolicy
+from raylog.core.errors import KafkaStorageError, NotLeaderOrFollower
+from raylog.core.ids import Incarnation, TopicPartition
+from raylog.core.invariants import InvariantBroken
+from raylog.core.outbox import Outbox
+from raylog.core.partition import PartitionState
+from raylog.core.replication.events import (
+    AdvanceLogStart,
+    Effect,
+    Event,
+    ProposeIsr,
+    ResignLeadership,
+    RoleChanged,
+    SendFetch,
+)
+from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
+from raylog.protocol.replica import ReplicaFetchReply
+from tests.simulation.partition.disk import Entry, VirtualLog
+from tests.simulation.partition.pausing import Pausable
+from tests.simulation.partition.replica_disk import OpenedLog, VirtualClock, VirtualKeeper, VirtualSync
+from tests.simulation.partition.requests import (
+    Arrived,
+    ArrivedDeletion,
+    ArrivedFetch,
+    ArrivedProduce,
+    ArrivedRead,
+    DeleteRequest,
+    ProduceRequest,
+    Uplink,
+)
+from tests.simulation.partition.ticking import checked_step
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.partition.simulation import Simulation
+
+_BATCHES_PER_FETCH = 8
+_MOST_ENTRIES = 64
+_TICK_US = 50_000
+_AT_ONCE = FlushPolicy(messages=1, ms=1_000)
+_RELAXED = FlushPolicy(messages=1 << 60, ms=1_000)
+
+
+class WatchedMachine(ReplicaMachine):
+    """The machine, with the checkers looking at each step."""
+
+    process: ReplicaProcess
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Take the step and have it checked, before any of its effects is carried out."""
+        process, log = self.process, self._log
+        simulation = process.simulation
+        simulation.machine_steps += 1
+        before = log.high_watermark
+        out = checked_step(self, super().step, event) if simulation.validate else super().step(event)
+        process.world.note(process.broker, log.end, log.high_watermark, self.leader_epoch)
+        simulation.checks.stepped(process, self, event, before)
+        return out
+
+
+class ReplicaProcess(Pausable):
+    """One life of the replica on one broker."""
+
+    def __init__(self, simulation: Simulation, broker: int, log: VirtualLog, life: int) -> None:
+        """Open the log; the machine comes with the registration."""
+        super().__init__(simulation.world)
+        self.simulation = simulation
+        self.broker = broker
+        self.log = log
+        self.life = life
+        self.alive = True
+        self.uplink: Uplink | None = None
+        self.owed: list[Arrived] = []
+        """Requests that are not answered, and those answered since the last tick."""
+        self.disk = OpenedLog(self)
+        self._sync = VirtualSync(self)
+        self.runner = ReplicaRunner(
+            TopicPartition("t", 0),
+            self.disk,
+            clock=VirtualClock(self.world),
+            sync=self._sync,
+            keeper=VirtualKeeper(self),
+            ports=ReplicaPorts(
+                send_fetch=self._send_fetch,
+                propose_isr=self._propose,
+                resign=self._resign,
+                role_changed=self._role_changed,
+                fatal=self._fatal,
+            ),
+            flush=_RELAXED if log.writes_through else _AT_ONCE,
+            counters=ReplicaCounters(),
+            machine_class=WatchedMachine,
+        )
+        self._effects_left: int | None = None
+        self._watch(AdvanceLogStart, self._deleting)
+        self.log_is_new = not log.opened
+        """This life made the folder; a later one does not know it any more, save by the folder's identity."""
+        log.opened = True
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def machine(self) -> ReplicaMachine | None:
+        """The machine; None before the registration."""
+        return self.runner.machine
+
+    @property
+    def sync_since_ms(self) -> int | None:
+        """When the sync began that is under way."""
+        return self._sync.busy_since_ms
+
+    def asleep(self, call: Callable[..., None], *args: object) -> bool:
+        """True when this process is dead, or paused: then the call is made when it wakes up."""
+        return not self.alive or self.waits(call, *args)
+
+    def drive(self, call: Callable[..., object], *args: Any, **named: Any) -> None:
+        """Call the runner. A disk that refuses what cannot be refused ends the process, which :meth:`_fatal` sees."""
+        try:
+            call(*args, **named)
+        except InvariantBroken as broken:
+            raise Violation("machine", broken.claim) from broken
+        except KafkaStorageError:
+            if self.alive:
+                raise
+
+    def registered(self, incarnation: int, state: PartitionState) -> None:
+        """Start the machine as this incarnation, or take a state over a renewed session."""
+        if self.asleep(self.registered, incarnation, state):
+            return
+        if self.machine is None:
+            faults = self.simulation.faults
+            self.log.incarnation = incarnation
+            self.runner.begin_life(
+                self.broker,
+                Incarnation(incarnation),
+                ReplicationSettings(
+                    min_insync_replicas=faults.min_insync_replicas,
+                    replica_lag_time_max_ms=faults.lag_max_ms,
+                    fetch_timeout_ms=faults.fetch_wait_ms + 400,
+                    isr_retry_ms=50,
+                    sync_time_max_ms=faults.sync_time_max_ms,
+                ),
+            )
+            self.runner.machine.process = self  # type: ignore[union-attr]  # a WatchedMachine, as asked for above
+            self.simulation.checks.recovered(self)
+            self._tick()
+        self.told(incarnation, state)
+
+    def told(self, incarnation: int, state: PartitionState) -> None:
+        """Take a partition state that the controller sent to some incarnation of this replica."""
+        if not self.asleep(self.told, incarnation, state):  # before there is a machine, too: it waits behind the answer
+            self.drive(self.runner.state_received, incarnation, state)
+
+    def leads(self, state: PartitionState | None) -> bool:
+        """True when this process leads, by its own word, in the epoch of that state or a later one."""
+        machine = self.machine
+        if machine is None or state is None or not self.alive:
+            return False
+        return machine.role == "leader" and machine.leader_epoch >= state.leader_epoch
+
+    def kill(self) -> None:
+        """End this life."""
+        self.alive = False
+        self.runner.end()
+        self.forget_inbox()
+
+    def crash_after(self, effects: int | None) -> None:
+        """Die before that many effects more are carried out; None: live on."""
+        if self._effects_left is None and effects is not None:
+            for kind in self.runner.effects:
+                self._watch(kind, self._dies)
+        self._effects_left = effects
+
+    def _dies(self, _: Effect) -> bool:
+        if self._effects_left is not None:
+            self._effects_left -= 1
+            if self._effects_left <= 0:
+                self.simulation.crash(self.broker, "between two effects")
+        return not self.alive
+
+    def _watch(self, kind: type[Effect], look: Callable[[Any], object]) -> None:
+        """Look at each effect of a kind before it is carried out, which it is not if the look finds so."""
+        carry_out = self.runner.effects[kind]
+
+        def watched(effect: Effect) -> None:
+            if not look(effect):
+                carry_out(effect)
+
+        self.runner.effects[kind] = watched
+
+    def _tick(self) -> None:
+        if not self.alive:
+            return
+        self.world.after(_TICK_US, self._tick)
+        if not self.asleep(self._look_at_the_clock):
+            self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        self.drive(self.runner.tick)
+        if self.alive:
+            self.simulation.checks.looked(self)
+
+    # ------------------------------------------------------------ what arrives
+
+    def produce(self, request: ProduceRequest) -> None:
+        """A client's produce request."""
+        if not self.asleep(self.produce, request):
+            arrived = ArrivedProduce(self, request)
+            self._serve(arrived, self.runner.produce, request.leader_epoch, request.acks, request.timeout_ms)
+
+    def delete_records(self, request: DeleteRequest) -> None:
+        """An administrator's request to delete records."""
+        if not self.asleep(self.delete_records, request):
+            arrived = ArrivedDeletion(self, request)
+            self._serve(arrived, self.runner.delete_records, request.leader_epoch, request.before, request.timeout_ms)
+
+    def fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
+        """A follower's fetch."""
+        if not self.asleep(self.fetch, sender, fetch):
+            self._serve(
+                ArrivedFetch(self, sender, fetch),
+                self.runner.replica_fetch,
+                leader_epoch=fetch.leader_epoch,
+                broker=sender.broker,
+                incarnation=fetch.incarnation,
+                fetch_offset=fetch.fetch_offset,
+                last_fetched_epoch=fetch.last_fetched_epoch,
+                max_bytes=fetch.max_bytes or _BATCHES_PER_FETCH,
+                max_wait_ms=self.simulation.faults.fetch_wait_ms,
+                log_start_offset=fetch.log_start_offset,
+                disk_failing=fetch.disk_failing,
+            )
+
+    def _serve(self, arrived: Arrived, call: Callable[..., object], *args: object, **named: object) -> None:
+        if self.machine is None:
+            arrived.fail(NotLeaderOrFollower())
+        else:
+            self.owed.append(arrived)
+            self.drive(call, arrived, *args, **named)
+
+    def read(self, arrived: ArrivedRead, leader_epoch: int) -> None:
+        """A consumer's fetch."""
+        if not self.asleep(self.read, arrived, leader_epoch):
+            wait_ms = max(0, arrived.deadline_ms - self.world.now_ms)
+            self._serve(
+                arrived,
+                self.runner.fetch,
+                leader_epoch,
+                arrived.offset,
+                _MOST_ENTRIES,
+                arrived.least,
+                wait_ms,
+                is_near=False,
+            )
+
+    def look_up(self, arrived: ArrivedRead, leader_epoch: int, timestamp: int) -> None:
+        """A client's look-up of an offset."""
+        if not self.asleep(self.look_up, arrived, leader_epoch, timestamp):
+            self._serve(arrived, self.runner.list_offsets, leader_epoch, timestamp)
+
+    def drop_below(self, to: int) -> None:
+        """Retention wants the entries below an offset gone."""
+        self.disk.retained_from = to
+        self.drive(self.runner.apply_retention)
+
+    # ------------------------------------------------------------ answers that come back
+
+    def fetch_answered(self, number: int, args: ReplicaFetchReply, entries: tuple[Entry, ...], offset: int) -> None:
+        """The leader's answer to the fetch of that number, which began at ``offset``."""
+        if not self.asleep(self.fetch_answered, number, args, entries, offset):
+            parting = args.diverging
+            self.drive(
+                self.runner.fetch_answered,
+                number,
+                leader_epoch=args.leader_epoch,
+                high_watermark=args.high_watermark,
+                log_start_offset=args.log_start_offset,
+                diverging=None if parting is None else (parting.leader_epoch, parting.end_offset),
+                records=entries,
+                end_offset=offset + len(entries),
+            )
+
+    def fetch_failed(self, number: int, code: int, log_start: int) -> None:
+        """Our fetch was refused, or is known to be lost."""
+        if not self.asleep(self.fetch_failed, number, code, log_start):
+            self.drive(self.runner.fetch_failed, number, code, log_start)
+
+    def isr_answered(self, number: int, code: int, state: PartitionState | None) -> None:
+        """The controller answered our proposal, or the session broke before it did."""
+        if not self.asleep(self.isr_answered, number, code, state):
+            self.drive(self.runner.isr_answered, number, code, state)
+
+    # ------------------------------------------------------------ ports
+
+    def _send_fetch(self, effect: SendFetch) -> None:
+        self.simulation.checks.fetching(self, effect)
+        deliver = self.simulation.deliver_fetch
+        if not self.simulation.network.send(self.broker, effect.leader, deliver, self, effect):
+            self.world.after(2_000, self.fetch_failed, effect.request, 1001, 0)
+
+    def _propose(self, effect: ProposeIsr) -> None:
+        self.world.tell("r{} proposes isr {} at partition epoch {}", self.broker, effect.isr, effect.partition_epoch)
+        if self.uplink is None:
+            self.world.after(1_000, self.isr_answered, effect.request, 1001, None)
+            return
+        self.uplink.propose(effect)
+
+    def _resign(self, effect: ResignLeadership) -> None:
+        self.world.tell("r{} resigns from epoch {}", self.broker, effect.leader_epoch)
+        if self.uplink is not None:
+            self.uplink.resign(effect)
+
+    def _role_changed(self, effect: RoleChanged) -> None:
+        watermark = self.machine.high_watermark if self.machine else 0
+        known = (self.broker, self.life, effect.leading, effect.leader_epoch, self.log.end, watermark)
+        self.world.tell("r{}.{} leading={} epoch={} end={} hw={}", *known)
+        self.simulation.checks.role_changed(self, effect)
+
+    def _fatal(self, why: str) -> None:
+        self.simulation.crash(self.broker, why)
+
+    # ------------------------------------------------------------ looks at effects
+
+    def _deleting(self, effect: AdvanceLogStart) -> None:
+        arrived = None if effect.request is None else self.runner.requests[effect.request]
+        if isinstance(arrived, ArrivedDeletion) and isinstance(arrived.request, DeleteRequest):
+            before = arrived.request.before
+            self.simulation.checks.deleted.asked(self.simulation.checks.committed.end if before < 0 else before)

@@ -1,0 +1,230 @@
+"""The virtual disk behind the ports of a replica's runner: its log, its syncs, the kept watermark, and the clock.
+
+One set per life of a process. The faults of the disk are drawn here, and the checkers see each write as it happens.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+from raylog.core.epochs import EpochHistory
+from raylog.core.errors import OffsetOutOfRange
+from raylog.core.ids import LeaderEpoch, Offset
+from raylog.storage.errors import DiskFull, StorageIoError
+from raylog.storage.log.config import FileSlice, LogConfig
+from tests.simulation.partition.disk import Entry, VirtualLog, chained
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.partition.replica import ReplicaProcess
+
+
+class VirtualAppend(NamedTuple):
+    """What an append did."""
+
+    first_offset: int
+    end_offset: int
+    duplicate: bool = False
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
+
+
+class VirtualClock:
+    """The world's clock, for all three that a runner reads."""
+
+    def __init__(self, world: World) -> None:
+        """Go with the world."""
+        self.monotonic_ns: Callable[[], int] = lambda: world.now_us * 1000
+        self.since_boot_ms: Callable[[], int] = lambda: world.now_ms
+        self.wall_ms: Callable[[], int] = lambda: world.now_ms
+
+
+class OpenedLog:
+    """A :class:`VirtualLog` as one life of a process has it open. One entry is one batch of one record and one byte."""
+
+    def __init__(self, process: ReplicaProcess) -> None:
+        """Recover, which syncs what is kept."""
+        self._process = process
+        self._simulation = process.simulation
+        self._log: VirtualLog = process.log
+        self._log.recover()
+        self.config = LogConfig()
+        self.retained_from = 0
+        """The next retention drops what is committed below."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset."""
+        return self._log.start
+
+    @property
+    def log_end_offset(self) -> int:
+        """Next offset."""
+        return self._log.end
+
+    @property
+    def synced_end_offset(self) -> int:
+        """End of what a crash leaves."""
+        return self._log.durable_end
+
+    @property
+    def size_bytes(self) -> int:
+        """How many entries there are."""
+        return len(self._log.entries)
+
+    @property
+    def epochs(self) -> EpochHistory:
+        """The leader epochs."""
+        return self._log.epochs
+
+    def append_as_leader(self, payload: list[Entry], leader_epoch: int, now_ms: int) -> VirtualAppend:
+        """Stamp a producer's batch in place and append it."""
+        self._require_room()
+        log, checks, (entry,) = self._log, self._simulation.checks, payload
+        known = log.check_producer(entry.producer, entry.sequence)
+        if known is not None:
+            return VirtualAppend(known.first_offset, known.first_offset + 1, duplicate=True)
+        offset = log.end
+        chain = chained(checks.chain_before(log, offset), leader_epoch, entry.value)
+        payload[0] = entry._replace(epoch=leader_epoch, chain=chain)
+        log.append(payload)
+        checks.appended(self._process, offset, payload)
+        return VirtualAppend(offset, offset + 1)
+
+    def append_as_follower(self, payload: tuple[Entry, ...]) -> VirtualAppend:
+        """Append what the leader sent."""
+        self._require_room()
+        offset = self._log.end
+        epochs = self._log.append(payload)
+        self._simulation.checks.appended(self._process, offset, payload)
+        return VirtualAppend(offset, self._log.end, epochs=epochs)
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Write an epoch into the checkpoint."""
+        self._require_space()
+        self._log.assign_epoch(epoch, start_offset)
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> list[Entry]:
+        """Return entries, at least one if there is one below ``upper``."""
+        log = self._log
+        if not log.start <= offset <= log.end:
+            raise OffsetOutOfRange(f"{offset} is outside [{log.start}, {log.end})", start=log.start, end=log.end)
+        return log.read(offset, upper, max(1, max_bytes))
+
+    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
+        """There are no files here."""
+        return []
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
+        """Find an entry by its value, which stands for its time."""
+        for offset in range(self._log.start, min(upper, self._log.end)):
+            entry = self._log.entry(offset)
+            if entry is not None and entry.value >= timestamp_ms:
+                return offset, entry.value
+        return None
+
+    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
+        """Find the last entry below ``upper``."""
+        entry = self._log.entry(min(upper, self._log.end) - 1)
+        return None if entry is None else (min(upper, self._log.end) - 1, entry.value)
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut from ``offset`` on."""
+        self._simulation.checks.truncating(self._process, offset)
+        self._log.truncate(offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Begin anew at ``offset``."""
+        checks = self._simulation.checks
+        # What lies below the new start is retention's to drop; only what lies above it is cut.
+        checks.truncating(self._process, max(self._log.start, offset))
+        checks.deleted.moving(self._process.broker, offset, checks.committed.end)
+        self._log.reset(offset)
+        checks.committed.started_anew(offset)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Delete the records below ``offset``."""
+        self._require_space()
+        self._drop_below(offset)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> None:
+        """Drop what is to be retained no more, as far as it is committed."""
+        self._drop_below(min(self.retained_from, high_watermark))
+
+    def purge_deleted(self, now_ms: int) -> None:
+        """There are no files here."""
+
+    def _drop_below(self, to: int) -> None:
+        if to > self._log.start:
+            checks = self._simulation.checks
+            checks.deleted.moving(self._process.broker, to, checks.committed.end)
+            self._log.advance_start(to)
+
+    def _require_space(self) -> None:
+        if self._simulation.disk_is_full(self._process.broker):
+            raise DiskFull("write", OSError(errno.ENOSPC, "the virtual disk is full"))
+
+    def _require_room(self) -> None:
+        self._require_space()
+        if self._simulation.disk_refuses(self._process.broker):
+            raise StorageIoError("append", OSError(errno.EIO, "the virtual disk refuses records"))
+
+
+class VirtualSync:
+    """Syncs that take their time, one at a time; what comes meanwhile has one of its own."""
+
+    def __init__(self, process: ReplicaProcess) -> None:
+        """Rest until the first kick."""
+        self._process = process
+        self._log: VirtualLog = process.log
+        self._is_wanted = False
+        self.busy_since_ms: int | None = None
+        self.exclusive = nullcontext()
+        """A sync that spans a cut ends without a result, which comes to the same as keeping it out."""
+
+    def kick(self) -> None:
+        """Begin, or remember to."""
+        process = self._process
+        if self.busy_since_ms is not None:
+            self._is_wanted = True
+        elif process.alive and self._log.durable_end < self._log.end:
+            self.busy_since_ms = process.world.now_ms
+            process.world.after(process.simulation.sync_us(), self._ended, self._log.end, self._log.truncations)
+
+    def _ended(self, end: int, truncations: int) -> None:
+        process, log = self._process, self._log
+        if process.simulation.hangs(process.broker, self._ended, end, truncations):
+            return
+        if process.asleep(self._ended, end, truncations):
+            return
+        self.busy_since_ms = None
+        if truncations == log.truncations:
+            log.durable_end = max(log.durable_end, end)
+        if self._is_wanted:
+            self._is_wanted = False
+            self.kick()
+        process.drive(process.runner.synced)
+
+
+class VirtualKeeper:
+    """The file with the high watermark."""
+
+    def __init__(self, process: ReplicaProcess) -> None:
+        """Find what an earlier life left."""
+        self._process = process
+
+    @property
+    def offset(self) -> int:
+        """What is kept."""
+        return self._process.log.kept_watermark
+
+    def tick(self, now_ms: int, watermark: int, state: object) -> None:
+        """Write, when it is this replica's turn and the disk lets it."""
+        if self._process.simulation.keeps_watermark(self._process):
+            self._process.log.keep_watermark(watermark)
+
+    def lower(self, to: int) -> None:
+        """Promise nothing from ``to`` on."""
+        self._process.log.keep_watermark(min(to, self._process.log.kept_watermark))

@@ -1,0 +1,1 @@
+"""Bugs that are planted in the product, each of which a profile has to catch."""

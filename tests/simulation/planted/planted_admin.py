@@ -1,0 +1,157 @@
+"""Bugs on purpose in the deletion of records and in the resignation of leaders whose disk fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from raylog.core.controller.events import LeaderResigned
+from raylog.core.controller.isr_changes import IsrChanges
+from raylog.core.ids import BrokerId, Offset, PartitionEpoch
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import AdvanceLogStart, DeleteRecordsReceived, Effect
+from raylog.core.replication.leader import Leader
+from tests.simulation.planted.bugs import STORY, Planted
+
+
+def wait_for_nobody(self: Leader) -> tuple[Offset, list[BrokerId]]:
+    """The leader's own log start is the low watermark."""
+    return self._log.start, []
+
+
+def wait_for_the_isr_alone(self: Leader) -> tuple[Offset, list[BrokerId]]:
+    """Eligible replicas do not count for the low watermark."""
+    counted = [progress.log_start for broker, progress in self.followers.items() if broker in self.isr.maximal]
+    return min([self._log.start, *counted]), []
+
+
+def join_with_any_start(original: Callable[..., bool]) -> Callable[..., bool]:
+    """A follower may join the ISR before it has taken the leader's log start over."""
+
+    def may_join(self: Leader, broker: BrokerId, progress: Any, now_ms: int) -> bool:
+        return original(self, broker, replace(progress, log_start=self._log.start), now_ms)
+
+    return may_join
+
+
+def delete_what_is_durable(original: Callable[..., None]) -> Callable[..., None]:
+    """The log start moves to the leader's durable end, whatever is committed."""
+
+    def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
+        original(self, event, out)
+        out.now[:] = [
+            replace(effect, to=self._log.durable_end) if isinstance(effect, AdvanceLogStart) else effect
+            for effect in out.now
+        ]
+
+    return on_delete
+
+
+def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
+    """One record more than was asked for goes, where it is committed."""
+
+    def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
+        original(self, event, out)
+        out.now[:] = [
+            replace(effect, to=Offset(min(effect.to + 1, self._log.high_watermark)))
+            if isinstance(effect, AdvanceLogStart)
+            else effect
+            for effect in out.now
+        ]
+
+    return on_delete
+
+
+def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
+    """Another replica leads, and whoever resigned still counts as in sync."""
+
+    def resign(self: IsrChanges, event: LeaderResigned) -> None:
+        before = self._ledger.image.partition(event.partition)
+        original(self, event)
+        after = self._ledger.image.partition(event.partition)
+        if before is not None and after is not None and after is not before:
+            isr = tuple(broker for broker in after.replicas if broker in (*after.isr, event.broker))
+            epoch = PartitionEpoch(after.partition_epoch + 1)
+            self._liveness.commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch))
+
+    return resign
+
+
+def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
+    """A resignation counts though somebody leads in a later epoch already."""
+
+    def resign(self: IsrChanges, event: LeaderResigned) -> None:
+        state = self._ledger.image.partition(event.partition)
+        if state is not None and state.leader_epoch > event.leader_epoch and len(state.isr) > 1:
+            self._liveness.settle(event.partition, gone=event.broker)
+        original(self, event)
+
+    return resign
+
+
+ADMIN_BUGS = (
+    Planted(
+        "the low watermark does not wait for the ISR",
+        "eligible",
+        20,
+        ("I16",),
+        Leader,
+        "_low_watermark",
+        wait_for_nobody,
+    ),
+    Planted(
+        "the low watermark does not wait for eligible replicas",
+        "eligible",
+        40,
+        ("I16",),
+        Leader,
+        "_low_watermark",
+        wait_for_the_isr_alone,
+    ),
+    Planted(
+        "a follower joins the ISR with an older log start",
+        STORY,
+        1,
+        ("I16",),
+        Leader,
+        "_may_join",
+        join_with_any_start(Leader._may_join),
+    ),
+    Planted(
+        "the log start moves beyond the high watermark",
+        "retention",
+        20,
+        ("I16",),
+        Leader,
+        "on_delete_records",
+        delete_what_is_durable(Leader.on_delete_records),
+    ),
+    Planted(
+        "more records are deleted than was asked for",
+        "retention",
+        20,
+        ("I16",),
+        Leader,
+        "on_delete_records",
+        delete_a_little_more(Leader.on_delete_records),
+    ),
+    Planted(
+        "a leader that resigned stays in the ISR",
+        "disk",
+        20,
+        ("L4",),
+        IsrChanges,
+        "resign",
+        resign_within_the_isr(IsrChanges.resign),
+    ),
+    Planted(
+        "a resignation from an earlier epoch counts",
+        STORY,
+        1,
+        ("L4",),
+        IsrChanges,
+        "resign",
+        resign_from_any_epoch(IsrChanges.resign),
+    ),
+)

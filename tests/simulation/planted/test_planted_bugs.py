@@ -1,0 +1,29 @@
+"""The simulator must be able to fail: each planted bug is caught by its profile within the stated number of seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.planted.bugs import STORY, Planted
+from tests.simulation.planted.planted import EVERY_BUG
+from tests.simulation.stories.stories import catch
+
+pytestmark = pytest.mark.sim
+
+
+IN_PROFILES = [planted for planted in EVERY_BUG if planted.profile != STORY]
+
+
+@pytest.mark.parametrize("planted", IN_PROFILES, ids=[planted.name for planted in IN_PROFILES])
+def test_a_planted_bug_is_caught(planted: Planted) -> None:
+    _, violation = catch(planted)
+    assert violation is not None, f"{planted.seeds} seeds of {planted.profile} did not notice: {planted.name}"
+    assert violation.rule in planted.rules, violation
+
+
+def test_the_planted_bugs_are_gone_when_their_block_ends() -> None:
+    for planted in EVERY_BUG:
+        before = getattr(planted.target, planted.attribute)
+        with planted.applied():
+            pass
+        assert getattr(planted.target, planted.attribute) is before

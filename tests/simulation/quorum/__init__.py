@@ -1,0 +1,1 @@
+"""The world of the metadata log: voters and the controllers that write through them."""

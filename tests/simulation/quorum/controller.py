@@ -1,0 +1,181 @@
+"""One life of a simulated controller: the shipped quorum runner on a virtual network, and a stream of decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from raylog.actors.metadata.quorum_runner import Answered
+from raylog.actors.metadata.snapshot import MetadataSnapshot
+from raylog.actors.metadata.voter_runner import Answer
+from raylog.core.errors import DataDirectoryError, NotController
+from raylog.core.ids import ControllerEpoch
+from raylog.core.invariants import InvariantBroken
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import ClusterConfigured, ControllerStarted, MetadataRecord, VotersEntered
+from raylog.core.quorum import ProposerSettings
+from raylog.protocol.message import Message
+from tests.simulation.quorum.planted import election_of, proposer_of, runner_of
+from tests.simulation.quorum.voter import Call
+
+if TYPE_CHECKING:
+    from tests.simulation.quorum.simulation import World
+
+_CALL_MS = 150
+_BATCH_BYTES = 130
+"""About what a decision takes."""
+
+
+class SimController:
+    """One life of a controller: ports and listener of its runner."""
+
+    DECIDES = True
+    """Whether it decides something now and then, and has the voters that the world wants."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name, self.alive = world, name, True
+        self.proposer = proposer_of(world.planted)(
+            world.founders,
+            candidate=name,
+            settings=ProposerSettings(retry_ms=50, heartbeat_ms=200, hopeless_ms=1_500),
+            jitter_ms=world.random.randint(0, 200),
+        )
+        self.proposer._election = election_of(world.planted, world.founders)
+        self.runner = runner_of(world.planted)(
+            self.proposer,
+            self,
+            self,
+            snapshot_bytes=world.short * _BATCH_BYTES if world.short else 1 << 40,
+            send_bytes=world.chunk * _BATCH_BYTES,
+        )
+        self.image = MetadataImage()
+        self.wanted: frozenset[int] = frozenset()
+        self.began_ms = world.now_ms
+        self.looks: int | None = world.random.choice([0, 50, 500])
+        """When it finds out which brokers run."""
+        self.paused_until_ms = 0
+        self.told = 0
+        """How far its log is known to be committed."""
+        self.leads = False
+        self.end_reason = ""
+        self.tick()
+
+    def tick(self) -> None:
+        if not self.alive:
+            return
+        world, runner = self.world, self.runner
+        self.when_awake(self._turn)
+        if self.DECIDES and self.leads and not world.quiet and world.random.random() < 0.3:
+            self.decide(f"{self.name} at {world.now_ms}")
+        if self.leads:
+            runner.offer(self.image)
+        world.after(20, self.tick)
+
+    def _turn(self) -> None:
+        world, runner = self.world, self.runner
+        if self.looks is not None and world.now_ms >= self.began_ms + self.looks:
+            self.looks = None
+            runner.brokers_found(frozenset(world.numbers))
+        runner.tick()
+        if self.DECIDES and self.leads and self.wanted != world.wanted:
+            self.wanted = world.wanted
+            runner.want_voters(sorted(self.wanted))
+
+    def when_awake(self, work: Callable[[], None]) -> None:
+        """Do it now, or when the pause is over."""
+        if not self.alive:
+            return
+        if self.world.now_ms < self.paused_until_ms:
+            self.world.after(self.paused_until_ms - self.world.now_ms, lambda: self.when_awake(work))
+        else:
+            work()
+
+    def decide(self, text: str, *more: MetadataRecord) -> None:
+        """Append a batch: a configuration that nobody else has, and ``more``."""
+        records = [*more, ClusterConfigured(config={"decision": text})]
+        records += records[-1:] * self.world.random.randint(0, 2)
+        self._append(records)
+
+    def _append(self, records: Sequence[MetadataRecord]) -> None:
+        if self.proposer.phase == "leading":
+            for record in records:
+                self.image.apply(record)
+            self.runner.append(records, self.proposer.epoch)
+
+    def members(self) -> dict[int, str]:
+        return {int(number): identity for number, identity in self.image.voters.items()}
+
+    def die(self) -> None:
+        self.alive = False
+        self.runner.end()
+
+    def _maybe_die(self) -> None:
+        """Die soon, where the world is so; what was sent is on its way, what was not is gone."""
+        if self.world.random.random() < self.world.fragile:
+            self.world.after(self.world.random.randint(0, 60), self.die)
+
+    # ------------------------------------------------------------ listener
+
+    def on_won(self, image: MetadataImage, epoch: int, founding: Mapping[str, str]) -> None:
+        self.image = image
+        self.world.won(epoch, self, {int(number): identity for number, identity in founding.items()})
+        self.leads = True
+        started = ControllerStarted(controller_epoch=ControllerEpoch(epoch))
+        entered = [VotersEntered(voters=founding)] if founding else []
+        self.decide(f"{self.name} began epoch {epoch}", started, *entered)
+        self._maybe_die()
+
+    def on_voters(self, voters: Mapping[str, str]) -> None:
+        self.world.enters(self, {int(number): identity for number, identity in voters.items()})
+        self.decide("voters", VotersEntered(voters=voters))
+        self.world.changes += 1
+        self._maybe_die()
+
+    def on_committed(self, end: int) -> None:
+        self.world.is_on_a_majority(self, end)
+        self.world.is_committed([batch for batch in self.runner.batches if self.told < batch[0].end <= end])
+        self.told = end
+        self._maybe_die()
+
+    def on_failed(self, error: Exception) -> None:
+        if not isinstance(error, NotController | DataDirectoryError | InvariantBroken):
+            raise error  # an invariant that broke is raised by the runner itself
+        if isinstance(error, NotController):
+            self.world.is_fenced_by_a_voter(self, str(error))
+        self.alive, self.end_reason = False, str(error)
+
+    # ------------------------------------------------------------ ports
+
+    def now_ms(self) -> int:
+        return self.world.now_ms
+
+    def wall_ms(self) -> int:
+        return self.world.now_ms
+
+    def encode_snapshot(
+        self, records: Sequence[MetadataRecord], end: int, epoch: int, taken: Callable[[MetadataSnapshot], None]
+    ) -> None:
+        snapshot = MetadataSnapshot.of(records, end, epoch, self.wall_ms())
+        self.world.snapshots += 1
+        self.world.after(self.world.random.randint(0, 30), lambda: self.when_awake(lambda: taken(snapshot)))
+
+    def send_snapshot(self, voter: int, args: Message, snapshot: MetadataSnapshot, answered: Answered) -> None:
+        self.call(voter, "voter_snapshot", args, snapshot.to_bytes(), answered)
+
+    def call(self, voter: int, method: str, args: Message, payload: bytes, answered: Answered) -> None:
+        """Send a datagram; as on a connection, one answer at most is taken, and none after the deadline."""
+        world, open_calls = self.world, [True]
+        call = Call(method, args, memoryview(payload))
+
+        def finish(answer: Answer | None) -> None:
+            if open_calls:
+                open_calls.clear()
+                self.when_awake(lambda: answered(answer))
+
+        def deliver() -> None:
+            target = world.voters[voter]
+            if target is not None and voter not in world.cut:
+                target.receive(call, lambda answer: world.send(lambda: finish(answer)))
+
+        world.send(deliver)
+        world.after(_CALL_MS, lambda: finish(None))

@@ -1,0 +1,119 @@
+"""What a voter of the simulated metadata quorum has on disk, in the bytes that a real one has there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from raylog.actors.metadata.batches import Batch, split
+from raylog.actors.metadata.codec import decoded
+from raylog.actors.metadata.snapshot import MetadataSnapshot
+from raylog.core.metadata.records import MetadataRecord, VotersEntered
+from raylog.core.quorum import Found, LogHistory, put_together
+
+
+class Broken(AssertionError):
+    """A check failed."""
+
+
+@lru_cache(maxsize=4096)
+def records_of(payload: bytes) -> tuple[MetadataRecord, ...]:
+    """Return the records of a batch."""
+    return tuple(decoded(payload))
+
+
+@lru_cache(maxsize=1024)
+def batches_of(payload: bytes) -> tuple[Batch, ...]:
+    """Return the batches of a message."""
+    return tuple(split(payload))
+
+
+@lru_cache(maxsize=1024)
+def snapshot_of(data: bytes) -> MetadataSnapshot:
+    """Return a snapshot from its wire form."""
+    return MetadataSnapshot.from_bytes(data)
+
+
+def members_in(batch: Batch) -> dict[int, str]:
+    """Return the configuration that a batch enters; empty where it enters none."""
+    entered = [record for record in records_of(batch[1]) if isinstance(record, VotersEntered)]
+    return {int(number): identity for number, identity in entered[-1].voters.items()} if entered else {}
+
+
+def last_members(batches: Iterable[Batch], snapshot: MetadataSnapshot | None = None) -> dict[int, str]:
+    """Return the configuration in force behind these batches; empty where there is none."""
+    for batch in reversed(list(batches)):
+        members = members_in(batch)
+        if members:
+            return members
+    voters = {} if snapshot is None else snapshot.image().voters
+    return {int(number): identity for number, identity in voters.items()}
+
+
+@dataclass
+class Disk:
+    """What a voter has on disk; ``batches`` beyond ``synced`` may be lost in a crash, and so may ``unsaved``."""
+
+    identity: str
+    batches: list[Batch] = field(default_factory=list)
+    synced: int = 0
+    promised: int = 0
+    candidate: str = ""
+    trusted: bool = False
+    founder: bool = False
+    """Chosen by the start that creates the cluster. A directory that was lost is no founder's any more."""
+    start: int = 0
+    snapshot: MetadataSnapshot | None = None
+    unsaved: MetadataSnapshot | None = None
+    """A snapshot that was not brought to disk (a planted bug)."""
+
+    def log(self) -> LogHistory:
+        """What the log alone says."""
+        history = LogHistory(end=self.start, start=self.start)
+        history.append([span for span, _ in self.batches])
+        return history
+
+    def end(self) -> int:
+        return self.batches[-1][0].end if self.batches else self.start
+
+    def durable_end(self) -> int:
+        return self.batches[self.synced - 1][0].end if self.synced else self.start
+
+    def truncate(self, to: int) -> None:
+        self.batches = [batch for batch in self.batches if batch[0].end <= to]
+        self.synced = len(self.batches)
+
+    def start_at(self, at: int) -> None:
+        self.batches = [batch for batch in self.batches if batch[0].start >= at]
+        self.start, self.synced = at, len(self.batches)
+
+    def drop(self, to: int) -> None:
+        kept = [batch for batch in self.batches if batch[0].start >= to]
+        self.synced = max(0, self.synced - (len(self.batches) - len(kept)))
+        self.batches, self.start = kept, to
+
+    def sync(self, *, is_lying: bool) -> None:
+        """Make everything durable; ``is_lying``: the log is not, though it seems to be."""
+        if not is_lying:
+            self.synced = len(self.batches)
+
+    def save(self) -> None:
+        """Have the snapshot that was not brought to disk yet."""
+        if self.unsaved is not None:
+            self.snapshot, self.unsaved = self.unsaved, None
+
+    def present_snapshot(self) -> MetadataSnapshot | None:
+        """Return what the voter takes for its snapshot."""
+        return self.unsaved or self.snapshot
+
+    def found(self) -> Found:
+        snapshot = self.present_snapshot()
+        return put_together(self.log(), None if snapshot is None else (snapshot.end, snapshot.epoch))
+
+    def has_log(self) -> bool:
+        return bool(self.batches) or self.present_snapshot() is not None
+
+    def members(self) -> dict[int, str]:
+        """Return the last configuration that this copy knows."""
+        return last_members(self.batches, self.present_snapshot())

@@ -1,0 +1,197 @@
+"""Plays of the metadata quorum: random faults from a seed, and the scripted story behind rule R6."""
+
+from __future__ import annotations
+
+import random
+
+from raylog.core.invariants import InvariantBroken
+from raylog.core.quorum import majority
+from tests.simulation.quorum.controller import SimController
+from tests.simulation.quorum.disk import Broken
+from tests.simulation.quorum.planted import Planted
+from tests.simulation.quorum.simulation import World
+
+
+def play(
+    seed: int,
+    *,
+    planted: Planted | None = None,
+    steps: int = 40,
+    voters: int | None = None,
+    hasty: bool = False,
+    snappy: bool = False,
+) -> World:
+    """Play one seed: faults for a while, then heal, and a controller has to get going. Raises :class:`Broken`.
+
+    ``hasty``: faults follow so closely that controllers are gone before they have done much. ``snappy``: snapshots are
+    taken all the time, and crashes come between their steps.
+    """
+    draw = random.Random(seed * 7919 + 1)
+    founders = voters or draw.choice([1, 1, 3, 3, 5])
+    world = World(seed, founders, planted, spares=draw.choice([0, 2, 3]) if founders < 5 else 1)
+    if hasty:
+        world.fragile = 0.6
+    if snappy:
+        world.short, world.torn = 2, 0.3
+    storms = draw.random()
+    try:
+        world.start_controller()
+        for _ in range(steps):
+            world.run(draw.choice([5, 20, 50, 100, 200] if hasty else [5, 30, 100, 400, 1_000]))
+            _fault(world, draw, storms)
+        _heal(world)
+    except InvariantBroken as broken:
+        raise Broken(str(broken)) from broken
+    return world
+
+
+def play_figure_8(planted: Planted | None = None) -> World:
+    """The story behind rule R6: an old record on a majority, counted as committed, and then overwritten all the same.
+
+    X lies on voter 1 alone, then Y of a higher epoch on voter 2 alone. A third leader brings X to voter 3 and dies
+    before a record of its own gets there. A fourth one finds Y on voter 2 to be the best log of voters 2 and 3.
+    """
+    world = World(1, 3, planted)
+    world.loss = world.copies = world.late = world.fragile = 0.0
+    world.chunk, world.quiet, world.short = 1, True, 0
+
+    def begin() -> SimController:
+        controller = world.start_controller()
+        world.run_until(lambda: controller.leads)
+        return controller
+
+    def ends() -> list[int]:
+        return [disk.log().end for disk in world.disks.values()]
+
+    first = begin()
+    world.run_until(lambda: {*ends(), first.proposer.committed} == {first.proposer.history.end})
+    world.run(300)
+    common = first.proposer.committed
+    world.cut = {2, 3}
+    first.decide("X")
+    world.run_until(lambda: ends()[0] > common)
+    first.die()
+    world.run(50)  # what is on its way meets the cut
+    world.cut = {1}
+    second = begin()
+    world.cut = {1, 3}
+    world.run_until(lambda: ends()[1] > common)
+    second.die()
+    world.run(50)
+    world.cut = {2}
+    third = begin()
+    world.run_until(lambda: ends()[2] > common)
+    world.cut = {2, 3}
+    world.run_until(lambda: third.proposer._voters[1].matched > common)
+    world.cut = {1, 2, 3}
+    world.run(100)
+    third.die()
+    world.cut = {1}
+    fourth = begin()
+    world.run_until(lambda: fourth.proposer.committed > common)
+    return world
+
+
+def play_torn(torn_at: type, planted: Planted | None = None) -> World:
+    """A voter dies in the middle of taking a snapshot that its own log, longer and never committed, does not fit.
+
+    What is left of that log must not be taken for what follows the snapshot.
+    """
+    world = World(1, 3, planted)
+    world.loss = world.copies = world.late = world.fragile = world.torn = 0.0
+    world.chunk, world.quiet, world.short, world.torn_at = 8, True, 0, (torn_at,)
+
+    def begin() -> SimController:
+        controller = world.start_controller()
+        world.run_until(lambda: controller.leads)
+        return controller
+
+    def decide(controller: SimController, count: int, voter: int) -> None:
+        for number in range(count):
+            controller.decide(f"{controller.name} says {number}")
+        world.run_until(lambda: world.disks[voter].log().end == controller.proposer.history.end)
+
+    first = begin()
+    world.run_until(lambda: {disk.log().end for disk in world.disks.values()} == {first.proposer.history.end})
+    world.run(300)
+    world.cut = {2, 3}
+    decide(first, 20, 1)
+    first.die()
+    world.run(50)
+    world.cut = {1}
+    second = begin()
+    decide(second, 2, 2)
+    world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
+    second.runner.snapshot_bytes = 0
+    world.run_until(lambda: world.disks[2].start == world.disks[3].start == second.proposer.history.start > 0)
+    second.runner.snapshot_bytes = 1 << 40
+    decide(second, 2, 2)
+    world.run_until(lambda: second.proposer.committed == second.proposer.history.end)
+    world.torn, world.cut = 1.0, set()
+    world.run_until(lambda: world.voters[1] is None)
+    second.die()
+    world.torn, world.cut = 0.0, {3}
+    third = begin()
+    world.run_until(lambda: third.proposer.committed == third.proposer.history.end)
+    return world
+
+
+def _fault(world: World, draw: random.Random, storms: float) -> None:
+    alive = [controller for controller in world.controllers if controller.alive]
+    kind = draw.random()
+    number = draw.choice(world.numbers)
+    if kind < 0.35 * storms + 0.1:
+        world.crash_voter(number, draw.choice([10, 200, 2_000]))
+    elif kind < 0.5 and len(world.numbers) > 1:
+        world.lose_directory(number)
+    elif kind < 0.6 and alive:
+        draw.choice(alive).paused_until_ms = world.now_ms + draw.choice([100, 1_000, 4_000])
+    elif kind < 0.72 and alive:
+        draw.choice(alive).die()
+    elif kind < 0.9:
+        count = draw.choice([1, 2, 3, 3, 3, 4, 5])
+        world.wanted = frozenset(draw.sample(world.numbers, min(count, len(world.numbers))))
+    elif kind < 0.95:
+        world.cut = {number} if not world.cut else set()
+    if sum(controller.alive for controller in world.controllers) < (2 if draw.random() < 0.2 else 1):
+        world.start_controller()
+
+
+def _heal(world: World) -> None:
+    world.loss = world.late = world.copies = world.fragile = world.torn = 0.0
+    world.chunk, world.cut = 8, set()
+    for number in world.numbers:
+        world.start_voter(number)
+    for controller in world.controllers:
+        controller.die()
+    world.run(4_000)  # what is late arrives, and may fence only the dead
+    if _is_lost(world):
+        world.excused = True
+        return
+    size = min(3, len(world.numbers)) if len(world.numbers) != 2 else 1
+    world.wanted = frozenset(world.numbers[-size:])
+    before = world.decided
+    last = world.start_controller()
+    world.run(10_000)
+    for _ in range(4):  # one that meets a promise to a dead candidate ends, or cannot add that broker, and Ray goes on
+        if not last.alive or set(last.proposer.members) != world.wanted:
+            last.die()
+            last = world.start_controller()
+            world.run(10_000)
+    if not last.leads or not last.alive or world.decided <= before:
+        raise Broken(f"{last.name} did not get going after all was healed: {last.proposer.phase} {last.end_reason}")
+    if set(last.proposer.members) != world.wanted:
+        raise Broken(f"{last.name} stays with the voters {last.proposer.members}, and {set(world.wanted)} are wanted")
+    world.quiet = True
+    world.run(2_000)
+    voting = [world.disks[number] for number in world.wanted]
+    if len({(disk.start, disk.end(), tuple(disk.batches)) for disk in voting}) > 1:
+        raise Broken("the voters' logs are not equal after all was healed and nothing is decided any more")
+
+
+def _is_lost(world: World) -> bool:
+    """Tell whether the best log names voters of which a majority has lost its copies: nothing may go on then."""
+    best = max(world.disks.values(), key=lambda disk: disk.found().history.rank)
+    members = best.members()
+    intact = [number for number, identity in members.items() if world.disks[number].identity == identity]
+    return bool(members) and len(intact) < majority(len(members))

@@ -1,0 +1,264 @@
+"""A world of metadata voters and controllers, with lost, repeated and late messages, crashes and lost directories.
+
+Controllers take snapshots; what one says is modelled by the batches that it stands for. They change the set of voters
+while all that goes on. One run is one seed. The checks are I5 (an epoch has one controller), I10 (what is committed
+never changes, committed logs are prefixes of one another, and snapshots have nothing else), that committed is what a
+majority of the configuration in force has on disk, and the rules of a change: one at a time, after a record of the own
+epoch, between configurations whose majorities meet, to voters that are up to date. ``planted`` swaps a part for one
+that is wrong on purpose.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+
+from raylog.actors.metadata.batches import Batch
+from raylog.actors.metadata.snapshot import MetadataSnapshot
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord
+from raylog.core.quorum import events as ev
+from raylog.core.quorum import majority
+from tests.simulation.quorum.controller import SimController
+from tests.simulation.quorum.disk import Broken, Disk, last_members, members_in, records_of
+from tests.simulation.quorum.planted import Planted
+from tests.simulation.quorum.voter import SimVoter
+
+
+class World:
+    """Voters, controllers and the network between them."""
+
+    def __init__(self, seed: int, voters: int = 3, planted: Planted | None = None, spares: int = 0) -> None:
+        """``voters`` brokers found the cluster; ``spares`` more may vote later."""
+        self.random = random.Random(seed)
+        self.planted = planted or Planted()
+        self.now_ms = 0
+        self.queue: list[tuple[int, int, Callable[[], None]]] = []
+        self.count = 0
+        self.founders = tuple(range(1, voters + 1))
+        self.numbers = tuple(range(1, voters + spares + 1))
+        self.wanted = frozenset(self.founders)
+        """The brokers that shall vote, as controllers see it at their next tick."""
+        self.loss = self.random.choice([0.0, 0.05, 0.2])
+        self.copies = self.random.choice([0.0, 0.1, 0.3])
+        self.late = self.random.choice([0.0, 0.02, 0.1])
+        self.fragile = self.random.choice([0.0, 0.0, 0.5])
+        """Share of elections and commits that the controller does not survive for long."""
+        self.chunk = self.random.choice([1, 2, 8])
+        self.short = self.random.choice([0, 0, 2, 5, 15])
+        """After how many batches a controller takes a snapshot; 0 = never."""
+        self.torn = self.random.choice([0.0, 0.0, 0.3])
+        """Share of steps with a snapshot after which the voter's process dies at once."""
+        self.torn_at: tuple[type, ...] = (ev.SaveSnapshot, ev.RestartLog)
+        self.snapshots = 0
+        self.restarts = 0
+        self.changes = 0
+        """Configurations that were written."""
+        self.held: dict[tuple[str, int], int] = {}
+        """How far each copy has confirmed to have the log of an epoch on disk."""
+        self.promised: dict[tuple[str, int], str] = {}
+        """To which candidate each copy has promised an epoch first."""
+        self.highest: dict[str, int] = {}
+        """The highest epoch that each copy has promised."""
+        self.disks = {number: Disk(f"{number}.1", founder=number in self.founders) for number in self.numbers}
+        self.voters: dict[int, SimVoter | None] = {number: SimVoter(self, number) for number in self.numbers}
+        self.controllers: list[SimController] = []
+        self.committed: dict[int, Batch] = {}
+        """What was ever committed, by its first offset."""
+        self.image = MetadataImage()
+        """What all that is committed adds up to."""
+        self._verified: set[tuple[int, bytes]] = set()
+        """Snapshots that were compared with what is committed."""
+        self.winners: dict[int, SimController] = {}
+        self.losses = 0
+        self.wins = 0
+        self.quiet = False
+        """Controllers decide nothing by themselves any more."""
+        self.cut: set[int] = set()
+        """Voters that no request reaches."""
+        self.excused = False
+        """More copies were lost than any majority can make up for."""
+
+    def after(self, delay_ms: int, work: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.queue, (self.now_ms + delay_ms, self.count, work))
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        """Carry a message: it may be lost, repeated, or very late."""
+        if self.random.random() < self.loss:
+            return
+        for _ in range(2 if self.random.random() < self.copies else 1):
+            delay_ms = self.random.randint(1, 20)
+            if self.random.random() < self.late:
+                delay_ms += self.random.randint(100, 3_000)
+            self.after(delay_ms, deliver)
+
+    def run(self, duration_ms: int) -> None:
+        end = self.now_ms + duration_ms
+        while self.queue and self.queue[0][0] <= end:
+            self.now_ms, _, work = heapq.heappop(self.queue)
+            work()
+        self.now_ms = end
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Run until the condition holds, for at most 20 virtual seconds."""
+        end = self.now_ms + 20_000
+        while not condition():
+            assert self.now_ms < end, "the story went another way"
+            self.run(1)
+
+    # ------------------------------------------------------------ checks
+
+    def won(self, epoch: int, controller: SimController, founding: dict[int, str]) -> None:
+        """I5: a majority has promised this epoch to this controller."""
+        if self.winners.setdefault(epoch, controller) is not controller:
+            raise Broken(f"epoch {epoch} has two controllers: {self.winners[epoch].name} and {controller.name}")
+        members = controller.members() or founding
+        promised = [one for one in members.values() if self.promised.get((one, epoch)) == controller.name]
+        if len(promised) < majority(len(members)):
+            raise Broken(f"{controller.name} leads epoch {epoch}, promised by {promised} of {members} alone")
+        self.wins += 1
+
+    def promises(self, identity: str, promise: ev.SavePromise) -> None:
+        """A copy never goes back to a lower epoch. What the winner of an epoch appends counts as promised to it."""
+        if promise.epoch < self.highest.get(identity, 0):
+            raise Broken(f"{identity} makes {promise} after one for epoch {self.highest[identity]}")
+        self.highest[identity] = promise.epoch
+        self.promised.setdefault((identity, promise.epoch), promise.candidate)
+
+    def confirms(self, voter: SimVoter, request: ev.AppendRequested | ev.SnapshotOffered, matched: int) -> None:
+        """What a voter confirms is the sender's log, and it has promised the sender's epoch before."""
+        disk, sender = voter.disk, self.winners[request.epoch]
+        if disk.promised < request.epoch:
+            raise Broken(f"{disk.identity} takes batches of epoch {request.epoch} and has promised {disk.promised}")
+        log = sender.runner
+        start = 0 if log.snapshot is None else log.snapshot.end
+        start = max(start, disk.start)
+        if disk.promised != request.epoch or matched <= start:
+            return
+        mine, theirs = (
+            [batch for batch in batches if start <= batch[0].start and batch[0].end <= matched]
+            for batches in (disk.batches, log.batches)
+        )
+        if mine != theirs or mine[-1][0].end != matched:
+            raise Broken(f"{disk.identity} confirms {matched} to {sender.name}, and has {mine} for {theirs}")
+
+    @property
+    def decided(self) -> int:
+        """How many batches are committed."""
+        return len(self.committed)
+
+    def is_committed(self, batches: list[Batch]) -> None:
+        """I10."""
+        for batch in batches:
+            known = self.committed.setdefault(batch[0].start, batch)
+            if known != batch:
+                raise Broken(f"committed {known}, and then {batch} in its place")
+            if known is batch and batch[0].end > self.image.version:
+                if batch[0].start != self.image.version:
+                    raise Broken(f"{batch[0]} is committed behind {self.image.version}")
+                for record in records_of(batch[1]):
+                    self.apply(record)
+
+    def apply(self, record: MetadataRecord) -> None:
+        """A record is committed."""
+        self.image.apply(record)
+
+    def is_snapshot(self, snapshot: MetadataSnapshot) -> None:
+        """I10: a voter lets go of what a snapshot replaces, so it has to be what is committed."""
+        if (snapshot.end, snapshot.batches) in self._verified:
+            return
+        image = MetadataImage()
+        for batch in self.committed.values():
+            if batch[0].end <= snapshot.end:
+                for record in records_of(batch[1]):
+                    image.apply(record)
+        if image.version != snapshot.end or image.to_records() != snapshot.image().to_records():
+            raise Broken(f"a snapshot ends at {snapshot.end}, and is not what is committed there")
+        self._verified.add((snapshot.end, snapshot.batches))
+
+    def holds(self, identity: str, epoch: int, end: int) -> None:
+        """Note what a copy confirms to the proposer of an epoch."""
+        self.held[identity, epoch] = max(end, self.held.get((identity, epoch), 0))
+
+    def is_on_a_majority(self, controller: SimController, end: int) -> None:
+        """I4 of the metadata: committed is what a majority of the configuration in force has on disk."""
+        members = controller.members()
+        have = [one for one in members.values() if self.held.get((one, controller.proposer.epoch), 0) >= end]
+        if len(have) < majority(len(members)):
+            raise Broken(f"{controller.name} takes {end} for committed, which only {have} of {members} have")
+
+    def enters(self, controller: SimController, members: dict[int, str]) -> None:
+        """A configuration follows one that is committed, shares a voter with it in all majorities, and can commit."""
+        before, proposer = controller.members(), controller.proposer
+        if not before:
+            return
+        if len(set(before.items()) ^ set(members.items())) != 1:
+            raise Broken(f"{before} is followed by {members}: some majorities have no voter in common")
+        if self.image.controller_epoch < proposer.epoch:
+            raise Broken(f"{controller.name} changes the voters before anything of its epoch is committed")
+        pending = (batch for batch in controller.runner.batches if batch[0].end > proposer.committed)
+        if any(members_in(batch) for batch in pending):
+            raise Broken(f"{controller.name} enters {members} while another change is pending")
+        ready = [one for one in members.values() if self.held.get((one, proposer.epoch), 0) >= proposer.committed]
+        if len(ready) < majority(len(members)):
+            raise Broken(f"{controller.name} enters {members}, of which only {ready} have what is committed")
+
+    def is_fenced_by_a_voter(self, controller: SimController, reason: str) -> None:
+        """A broker that does not count cannot unseat a controller."""
+        by = int(reason.split()[1])
+        if controller.members().get(by) != controller.proposer._voters[by].identity:
+            raise Broken(f"{controller.name} ends because of broker {by}, which does not vote")
+
+    # ------------------------------------------------------------ faults
+
+    def crash_voter(self, number: int, down_ms: int) -> None:
+        voter, disk = self.voters[number], self.disks[number]
+        if voter is None:
+            return
+        voter.crash()
+        self.voters[number] = None
+        disk.unsaved = None
+        kept = self.random.randint(disk.synced, len(disk.batches))
+        del disk.batches[kept:]
+        disk.synced = len(disk.batches)
+        if self.planted.promise_forgotten:
+            disk.promised, disk.candidate = max((span.epoch for span, _ in disk.batches), default=0), ""
+        self.after(down_ms, lambda: self.start_voter(number))
+
+    def start_voter(self, number: int) -> None:
+        if self.voters[number] is None:
+            if self.disks[number].found().lost and not self.planted.open_without_epoch:
+                self.losses += 1
+                self.disks[number] = Disk(f"{number}.{self.losses + 1}")
+            self.voters[number] = SimVoter(self, number)
+
+    def lose_directory(self, number: int) -> bool:
+        """Lose a broker's directory, if a majority of every configuration that may be in force stays intact."""
+        written = [batch for disk in self.disks.values() for batch in disk.batches]
+        written += [batch for one in self.controllers if one.alive for batch in one.runner.batches]
+        end = self.image.version
+        configurations = [members_in(batch) for batch in written if batch[0].end > end and members_in(batch)]
+        current = last_members(self.committed.values())
+        if not current:
+            return False
+        for members in (current, *configurations):
+            intact = [
+                one for one, identity in members.items() if one != number and self.disks[one].identity == identity
+            ]
+            if len(intact) < majority(len(members)):
+                return False
+        self.crash_voter(number, self.random.randint(10, 500))
+        self.losses += 1
+        entered = current.get(number)
+        self.disks[number] = Disk(f"{number}.{self.losses + 1}")
+        if self.planted.lost_voter_counts and entered is not None:
+            self.disks[number].identity = entered
+        self.disks[number].founder = self.planted.founder_for_ever and number in self.founders
+        return True
+
+    def start_controller(self) -> SimController:
+        controller = SimController(self, f"c{len(self.controllers) + 1}")
+        self.controllers.append(controller)
+        return controller

@@ -1,0 +1,1 @@
+"""Scripted schedules for bugs that are too rare for a profile."""

@@ -1,0 +1,1 @@
+"""One process that runs many: virtual time, simulated processes, threads and network."""

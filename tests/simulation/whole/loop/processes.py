@@ -1,0 +1,239 @@
+"""A simulated process: an event loop of its own, on the world's clock, that can be killed and paused.
+
+Shipped code finds it with ``asyncio.get_running_loop()``, as it would find its process's loop in production; what is
+kept for each loop there (tasks, :class:`raylog.rpc.sending.Together`) is kept for each simulated process here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from raylog.storage import filesystem
+from tests.simulation.whole.loop.scheduler import ProcessEnded, Scheduler
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.loop.network import Network, SimTransport
+
+_numbers = count(1)
+_hashes = count(1)
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future whose place in a set does not depend on its address."""
+
+    def __hash__(self) -> int:
+        try:
+            return self.number
+        except AttributeError:
+            self.number: int = next(_hashes)
+            return self.number
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address."""
+
+    __hash__ = SimFuture.__hash__
+
+
+class SimProcess(asyncio.BaseEventLoop):
+    """One process on one host.
+
+    A killed process runs nothing more, not even its ``finally`` blocks: what it held is kept until the run ends.
+    A paused one (SIGSTOP) keeps its ready callbacks; its sockets go on to receive.
+    """
+
+    def __init__(self, scheduler: Scheduler, network: Network, name: str, host: str) -> None:
+        """Nothing runs before the first callback. The base class's own queues are not made: nothing here uses them."""
+        self.is_alive = True
+        self.scheduler = scheduler
+        self.network = network
+        self.name = name
+        self.host = host
+        self.number = next(_numbers)
+        self.ready: deque[asyncio.Handle] = deque()
+        self.is_paused = False
+        self.is_queued = False
+        self.transports: dict[SimTransport, None] = {}
+        self.descriptors: dict[int, None] = {}
+        """Open files, which the kernel closes with the process; with them go its locks."""
+        self.on_end: Callable[[SimProcess], None] | None = None
+        self._held: list[Callable[[], None]] = []
+        self._graves: list[object] = []
+
+    @property
+    def may_run(self) -> bool:
+        """Whether callbacks are carried out now."""
+        return self.is_alive and not self.is_paused
+
+    # ------------------------------------------------------------ the event loop
+
+    def time(self) -> float:
+        """Return virtual seconds."""
+        return self.scheduler.now_s
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Carry a callback out in the next turn."""
+        handle = events.Handle(callback, args, self, context)
+        if self.is_alive:
+            self.ready.append(handle)
+            if not self.is_queued and not self.is_paused:
+                self.scheduler.runnable(self)
+        else:
+            self._graves.append(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As :meth:`call_soon`: only one thread of the world runs at a time."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Carry a callback out at a time."""
+        timer = events.TimerHandle(when, callback, args, self, context)
+        if self.is_alive:
+            self.scheduler.timer(self, timer)
+        else:
+            self._graves.append(timer)
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Carry a callback out after a delay."""
+        return self.call_at(self.scheduler.now_s + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """The agenda drops cancelled timers when they are due."""
+
+    def take(self, handle: asyncio.Handle) -> None:
+        """A timer is due."""
+        if self.is_alive:
+            self.ready.append(handle)
+            if not self.is_queued and not self.is_paused:
+                self.scheduler.runnable(self)
+        else:
+            self._graves.append(handle)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return SimFuture(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
+        """Return a task of this loop."""
+        return SimTask(coro, loop=self, name=None if name is None else str(name), context=context)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run a function in a virtual thread of this process."""
+        future = self.create_future()
+
+        def set_result(result: object, error: BaseException | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:
+                self.call_soon_threadsafe(set_result, None, error)
+            else:
+                self.call_soon_threadsafe(set_result, result, None)
+
+        self.network.threads.spawn(self, work)
+        return future
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        """Return a server on this process's host; it serves after ``start_serving``."""
+        return self.network.server(self, protocol_factory, str(host), int(port or 0))
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        """Connect over the virtual network."""
+        return await self.network.connect(self, protocol_factory, str(host), int(port))
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Note what no code handled; a task that ended unobserved is a line of the story."""
+        if not self.is_alive:
+            return
+        text, error = str(context.get("message")), context.get("exception")
+        if "never retrieved" in text:
+            self.scheduler.tell(self.name, f"{text}: {error!r}")
+        else:
+            self.scheduler.fail(self, text, error)
+
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self.is_alive
+
+    def is_closed(self) -> bool:
+        """Whether the process has ended."""
+        return not self.is_alive
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def __del__(self) -> None:
+        """Nothing of the base class was opened."""
+
+    # ------------------------------------------------------------ faults
+
+    def kill(self, why: str = "killed") -> None:
+        """End the process at once, as SIGKILL does: the kernel closes its files and sockets."""
+        if not self.is_alive:
+            return
+        self.scheduler.tell(self.name, f"ends: {why}")
+        self._graves.extend(asyncio.all_tasks(self))
+        self._graves.append(list(self.ready))
+        self.is_alive = False
+        self.ready.clear()
+        self.network.process_ended(self)
+        for descriptor in list(self.descriptors):
+            filesystem.close(descriptor)
+        self.descriptors.clear()
+        if self.on_end is not None:
+            self.on_end(self)
+
+    def exit(self, why: str) -> None:
+        """End the process from inside, as ``os._exit`` does: does not return."""
+        self.kill(why)
+        raise ProcessEnded
+
+    def pause(self) -> None:
+        """Hold all callbacks, as SIGSTOP does."""
+        if self.is_alive and not self.is_paused:
+            self.is_paused = True
+            self.scheduler.tell(self.name, "is paused")
+
+    def resume(self) -> None:
+        """Go on, as SIGCONT does."""
+        if self.is_paused:
+            self.is_paused = False
+            self.scheduler.tell(self.name, "goes on")
+            held, self._held = self._held, []
+            for call in held:
+                call()
+            if self.ready:
+                self.scheduler.runnable(self)
+
+    def when_running(self, call: Callable[[], None]) -> bool:
+        """Return whether the process runs; if it is paused, ``call`` is called when it goes on."""
+        if self.is_paused:
+            self._held.append(call)
+        return self.may_run

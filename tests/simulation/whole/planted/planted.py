@@ -1,0 +1,12 @@
+"""Every bug that is planted in shipped code: the tables of clients, of servers and of disks as one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.whole.planted.bugs import Bug
+from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
+from tests.simulation.whole.planted.planted_disks import DISK_BUGS
+from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
+
+BUGS: Final[dict[str, Bug]] = {bug.name: bug for bug in (*CLIENT_BUGS, *SERVER_BUGS, *DISK_BUGS)}

@@ -1,0 +1,140 @@
+"""Bugs planted in producers, consumers and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.metadata import MetadataCache
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.committed_offsets import CommittedOffsets
+from raylog.client.consumer.engine import Engine
+from raylog.client.consumer.partition import PartitionState
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.delivery import Delivery
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from tests.simulation.whole.plan import MINORITY
+from tests.simulation.whole.planted.bugs import Bug
+
+
+def _without_sequence(original: Callable[..., None]) -> Callable[..., None]:
+    def encode(self: Batch, compression: Any, producer_id: int, producer_epoch: int, sequence: int) -> None:
+        original(self, compression, -1, -1, -1)
+
+    return encode
+
+
+def _lost_answers_are_good(original: Callable[..., None]) -> Callable[..., None]:
+    def refused(self: Delivery, batch: Batch, error: RaylogError) -> None:
+        if error.retriable:
+            self._stored(batch, 0)
+        else:
+            original(self, batch, error)
+
+    return refused
+
+
+def _one_further(original: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, batch, base_offset: original(self, batch, base_offset + 1 if base_offset >= 0 else -1)
+
+
+def _never(_: object) -> Callable[..., None]:
+    return lambda *_: None
+
+
+def _fresh_sequence(original: Callable[..., None]) -> Callable[..., None]:
+    """A batch that is sent again has another sequence than the first time."""
+
+    def refused(self: Delivery, batch: Batch, error: RaylogError) -> None:
+        original(self, batch, error)
+        if self._sender.config.enable_idempotence and not batch.is_done and batch in self._line:
+            batch.encode_again(self._producer_id, self._producer_epoch, self._next_sequence)
+            self._next_sequence += batch.record_count
+
+    return refused
+
+
+def _last_record_is_skipped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def take(self: PartitionState, limit: int) -> Any:
+        records = original(self, limit)
+        return records[:-1] if len(records) > 20 else records
+
+    return take
+
+
+def _commit_what_was_fetched(original: Callable[..., Any]) -> Callable[..., Any]:
+    def positions(self: Engine) -> Any:
+        found = original(self)
+        for partition, committed in found.items():
+            ahead = self.assignment.states[partition].fetch_offset
+            found[partition] = type(committed)(max(ahead, committed.offset), "", committed.leader_epoch)
+        return found
+
+    return positions
+
+
+def _commits_half_known(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A committed offset is forgotten now and then, as when an answer were cut off."""
+
+    async def fetch(self: CommittedOffsets, partitions: Any, *, timeout_s: float) -> Any:
+        found = await original(self, partitions, timeout_s=timeout_s)
+        return {TopicPartition(*at): None for at in found}
+
+    return fetch
+
+
+def _no_deadline(_: object) -> Callable[..., Any]:
+    async def pause(self: ClusterClient, backoff: Any, deadline_s: float, error: RaylogError) -> None:
+        await asyncio.sleep(backoff.next_s())
+
+    return pause
+
+
+def _keeps_what_was_revoked(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A member that comes back into the group goes on with all that it ever had."""
+
+    def set_partitions(self: Assignment, partitions: Any, start: Any) -> Any:
+        return original(self, [*dict.fromkeys([*self.states, *partitions])], start)
+
+    return set_partitions
+
+
+def _old_metadata(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Metadata of an unchanged leader list only: what a client learned first stays."""
+
+    def update(self: MetadataCache, answer: Any, *, is_whole: bool = False) -> Any:
+        return set() if self.topics else original(self, answer, is_whole=is_whole)
+
+    return update
+
+
+CLIENT_BUGS: Final = (
+    Bug("a producer sends without sequences", Batch, "encode", _without_sequence, ("W14",)),
+    Bug("a lost answer counts as stored", Delivery, "_refused", _lost_answers_are_good, ("W4", "W15")),
+    Bug("an answer's offset is one too high", Delivery, "_stored", _one_further, ("W4", "W15")),
+    Bug("late records are never given up", Delivery, "expire", _never, ("W1",)),
+    Bug("a repeated batch gets a fresh sequence", Delivery, "_refused", _fresh_sequence, ("W8", "W14", "W10")),
+    Bug(
+        "the search for a leader is never begun",
+        Delivery,
+        "_begin_recovery_when_answered",
+        _never,
+        ("W16",),
+        profile=MINORITY,
+    ),
+    Bug("the last record of a poll is skipped", PartitionState, "take", _last_record_is_skipped, ("W5", "W9")),
+    Bug("a consumer commits what it has fetched", Engine, "positions", _commit_what_was_fetched, ("W9",)),
+    Bug("a member forgets committed offsets", CommittedOffsets, "fetch", _commits_half_known, ("W7",)),
+    Bug("a call goes on behind its deadline", ClusterClient, "_pause", _no_deadline, ("W1",)),
+    Bug(
+        "a member reads what was taken from it",
+        Assignment,
+        "set_partitions",
+        _keeps_what_was_revoked,
+        ("W6", "W5", "W7"),
+    ),
+    Bug("a client keeps its first metadata", MetadataCache, "update", _old_metadata, ("W1", "W8", "W9")),
+)

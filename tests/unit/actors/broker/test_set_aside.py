@@ -1,0 +1,86 @@
+"""Folders of deleted, replaced and damaged partitions."""
+
+from pathlib import Path
+
+import pytest
+
+from raylog.actors.broker.set_aside import (
+    clear_half_deleted,
+    clear_replaced,
+    half_deleted,
+    remove_partition_folder,
+    replaced,
+    set_aside,
+    topic_id_of,
+)
+from raylog.storage.folder_lock import FolderLock
+
+
+def partition(root: Path, topic_id: str, name: str = "t-0") -> Path:
+    folder = root / name
+    folder.mkdir()
+    (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\ntopic: t\npartition: 0\n")
+    return folder
+
+
+def test_the_folder_of_a_deleted_topic_is_removed_with_its_lock(tmp_path: Path) -> None:
+    folder = partition(tmp_path, "a" * 32)
+    FolderLock(folder).release()
+    remove_partition_folder(folder, "a" * 32)
+    assert [path.name for path in tmp_path.rglob("*")] == [".deleted"]
+    remove_partition_folder(folder, "a" * 32)
+
+
+def test_the_folder_of_another_topic_of_that_name_stays(tmp_path: Path) -> None:
+    folder = partition(tmp_path, "b" * 32)
+    remove_partition_folder(folder, "a" * 32)
+    assert topic_id_of(folder) == "b" * 32
+
+
+def test_a_removal_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+    doomed = set_aside(partition(tmp_path, "a" * 32), ".deleted", "a" * 32, 0)
+    (doomed / "partition.metadata").unlink()
+    partition(tmp_path, "a" * 32)
+    assert half_deleted(tmp_path) == [doomed]
+    clear_half_deleted(tmp_path)
+    assert (half_deleted(tmp_path), topic_id_of(tmp_path / "t-0")) == ([], "a" * 32)
+    assert list((tmp_path / ".deleted").iterdir()) == []
+    assert topic_id_of(tmp_path / "none") == ""
+
+
+def test_two_that_are_set_aside_in_one_millisecond_both_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raylog.actors.broker.set_aside.wall_ms", lambda: 1_700_000_000_000)
+    first = set_aside(partition(tmp_path, "a" * 32), ".damaged", "a" * 32, 0)
+    second = set_aside(partition(tmp_path, "a" * 32), ".damaged", "a" * 32, 0)
+    assert first != second
+    assert first.is_dir()
+    assert second.is_dir()
+
+
+def test_what_is_set_aside_and_locked_stays(tmp_path: Path) -> None:
+    doomed = set_aside(partition(tmp_path, "a" * 32), ".deleted", "a" * 32, 0)
+    lock = FolderLock(doomed)
+    clear_half_deleted(tmp_path)
+    assert doomed.is_dir()
+    lock.release()
+    clear_half_deleted(tmp_path)
+    assert not doomed.exists()
+
+
+def test_leftovers_of_version_0_1_are_cleaned_where_they_are_certain(tmp_path: Path) -> None:
+    doomed = partition(tmp_path, "a" * 32, "t-0.deleted-1700000000000")
+    emptied = tmp_path / "t-0.deleted-1700000000001"
+    emptied.mkdir()
+    partition(tmp_path, "a" * 32, "u-0.deleted-1700000000000")
+    partition(tmp_path, "a" * 32, "t-0.deleted-170000000")
+    partition(tmp_path, "a" * 32, "t-0.damaged-1700000000000")
+    partition(tmp_path, "a" * 32)
+    former = partition(tmp_path, "b" * 32, "t-0.replaced-1700000000000")
+    assert half_deleted(tmp_path) == [doomed, emptied]
+    assert replaced(tmp_path) == [former]
+    clear_half_deleted(tmp_path)
+    clear_replaced(tmp_path, {"a" * 32})
+    assert former.exists()
+    clear_replaced(tmp_path, {"b" * 32})
+    left = ["t-0", "t-0.damaged-1700000000000", "t-0.deleted-170000000", "u-0.deleted-1700000000000"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left

@@ -1,0 +1,201 @@
+"""The supervisor brings replicas in line with the metadata, whatever fails on the way."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
+from raylog.actors.broker.supervisor import ReplicaSupervisor
+from raylog.core.ids import BrokerId, Incarnation
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import (
+    BrokerRegistered,
+    BrokerResumed,
+    BrokerStopped,
+    ReplicaPlaced,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
+from tests.waiting import eventually
+
+TOPIC_ID = "a" * 32
+
+
+class Workshop:
+    """Keeps books instead of actors; fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, ReplicaSpec] = {}
+        self.told: list[dict[str, str]] = []
+        self.failures = 0
+        self.asked = 0
+        self.stuck: set[int] = set()
+        self.newest: MetadataImage | None = None
+
+    def _maybe_fail(self) -> None:
+        self.asked += 1
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("Ray did not answer")
+
+    async def ensure(self, spec: ReplicaSpec) -> None:
+        if spec.partition in self.stuck:
+            await asyncio.Event().wait()
+        self._maybe_fail()
+        self.running[spec.topic + str(spec.partition)] = spec
+
+    async def reconfigure(self, spec: ReplicaSpec) -> None:
+        self._maybe_fail()
+        self.told.append(dict(spec.topic_config))
+
+    async def end(self, name: str) -> None:
+        self._maybe_fail()
+        for key, spec in list(self.running.items()):
+            if f"{spec.topic}-{spec.partition}:" in name:
+                del self.running[key]
+
+
+Story = Callable[[Workshop, ReplicaSupervisor, MetadataImage], Coroutine[Any, Any, None]]
+
+
+def told(
+    root: Path, story: Story, partitions: int = 1, assignment: tuple[tuple[BrokerId, ...], ...] | None = None
+) -> None:
+    """Run a story with a supervisor of broker 1, and a topic of which it holds every partition."""
+
+    async def whole() -> None:
+        workshop, image = Workshop(), MetadataImage()
+        spec = BrokerSpec(broker=1, folder=root, secret=b"s" * 16, cluster_id="c", node_id="n")
+
+        async def newest() -> MetadataImage:
+            return workshop.newest or image
+
+        supervisor = ReplicaSupervisor(spec, 1, workshop, newest)
+        placed_on = assignment or ((BrokerId(1),),) * partitions
+        image.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=placed_on))
+        supervisor.start()
+        try:
+            async with asyncio.timeout(20):
+                await story(workshop, supervisor, image)
+        finally:
+            async with asyncio.timeout(5):
+                await supervisor.stop()
+
+    asyncio.run(whole())
+
+
+def placed(incarnation: int, port: int = 1) -> ReplicaPlaced:
+    return ReplicaPlaced(
+        topic="t", partition=0, broker=BrokerId(1), incarnation=Incarnation(incarnation), host="h", port=port
+    )
+
+
+def test_what_fails_is_tried_again(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        workshop.failures = 1
+        supervisor.reconcile(image)
+        await eventually(lambda: bool(workshop.running))
+        assert workshop.asked == 2
+        workshop.failures = 1
+        image.apply(TopicDeleted(topic_id=TOPIC_ID, topic="t"))
+        supervisor.reconcile(image)
+        await eventually(lambda: not workshop.running)
+
+    told(tmp_path, story)
+
+
+def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        workshop.stuck = {0}
+        supervisor.reconcile(image)
+        await eventually(lambda: set(workshop.running) == {"t1", "t2"})
+
+    told(tmp_path, story, partitions=3)
+
+
+def test_leaders_are_started_first_and_then_the_first_followers(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await eventually(lambda: len(workshop.running) == 4)
+        assert list(workshop.running) == ["t1", "t2", "t0", "t3"]
+
+    one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
+    told(tmp_path, story, assignment=((two, three, one), (one, two, three), (three, one, two), (three, two, one)))
+
+
+def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile(tmp_path: Path) -> None:
+    """The broker's metadata is late: it sees the removal, and not yet that the replica was added again."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}\n")
+    here_and_elsewhere = ((BrokerId(1), BrokerId(2)),)
+
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await eventually(lambda: bool(workshop.running))
+        workshop.newest = image.copy()
+        late = MetadataImage()
+        late.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=((BrokerId(2),),)))
+        supervisor.reconcile(late)
+        await eventually(lambda: not workshop.running)
+        supervisor.reconcile(workshop.newest)
+        await eventually(lambda: bool(workshop.running))
+        assert folder.exists()
+        workshop.newest = late
+        supervisor.reconcile(late)
+        await eventually(lambda: not folder.exists())
+
+    told(tmp_path, story, assignment=here_and_elsewhere)
+
+
+def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        def look(*records: ReplicaPlaced | TopicConfigured) -> None:
+            for record in records:
+                image.apply(record)
+            supervisor.reconcile(image)
+
+        look(placed(5))
+        await eventually(lambda: workshop.told == [{}])
+        look(TopicConfigured(topic_id=TOPIC_ID, topic="t", config={"retention.ms": "5"}))
+        await eventually(lambda: workshop.told == [{}, {"retention.ms": "5"}])
+        look(placed(5, port=0), placed(9))
+        await eventually(lambda: len(workshop.told) == 3)
+        look()
+        asked = workshop.asked
+        await asyncio.sleep(0)
+        assert workshop.asked == asked
+
+    told(tmp_path, story)
+
+
+def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await eventually(lambda: bool(workshop.running))
+
+    told(tmp_path / "missing", story)
+
+
+def test_the_replicas_of_a_stopped_broker_end_and_come_back_when_it_is_resumed(tmp_path: Path) -> None:
+    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        me = BrokerId(1)
+        image.apply(
+            BrokerRegistered(broker=me, incarnation=Incarnation(1), node_id="n", host="h", port=1, directory_id="d")
+        )
+        supervisor.reconcile(image)
+        await eventually(lambda: set(workshop.running) == {"t0", "t1"})
+        image.apply(BrokerStopped(broker=me))
+        supervisor.reconcile(image)
+        await eventually(lambda: not workshop.running)
+        asked = workshop.asked
+        supervisor.reconcile(image)
+        await asyncio.sleep(0)
+        assert workshop.asked == asked, "nothing is made again"
+        image.apply(BrokerResumed(broker=me))
+        supervisor.reconcile(image)
+        await eventually(lambda: set(workshop.running) == {"t0", "t1"})
+
+    told(tmp_path, story, partitions=2)

@@ -1,0 +1,55 @@
+"""Knocking at addresses: who refuses is gone, who listens or only stays silent is not."""
+
+import asyncio
+
+from raylog.actors.controller.liveness_probe import Endpoint, GraceProbe
+from tests.waiting import free_port
+
+LOCAL = "127.0.0.1"
+
+
+async def told_gone(awaited: dict[Endpoint, str], alive: set[str] | None = None) -> frozenset[Endpoint]:
+    """Return the first that the probe says."""
+    told: asyncio.Future[frozenset[Endpoint]] = asyncio.get_running_loop().create_future()
+
+    def on_gone(endpoints: frozenset[Endpoint]) -> None:
+        if not told.done():
+            told.set_result(endpoints)
+
+    async def nodes_alive() -> set[str]:
+        if alive is None:
+            raise RuntimeError("Ray does not answer")
+        return alive
+
+    probe = GraceProbe(lambda: None if told.done() else awaited, on_gone, nodes_alive=nodes_alive)
+    probe.start()
+    try:
+        async with asyncio.timeout(10):
+            return await told
+    finally:
+        await probe.stop()
+
+
+async def test_an_address_that_refuses_is_given_up_and_one_that_answers_is_not() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
+    async with server:
+        there: Endpoint = (LOCAL, server.sockets[0].getsockname()[1])
+        nobody: Endpoint = (LOCAL, free_port())
+        assert await told_gone({there: "n1", nobody: "n1"}, {"n1"}) == {nobody}
+        assert await told_gone({there: "n1", nobody: "n1"}) == {nobody}
+
+
+async def test_whoever_was_on_a_dead_node_is_given_up_without_knocking() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOCAL, 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await told_gone({(LOCAL, port): "dead", ("localhost", port): "n1"}, {"n1"}) == {(LOCAL, port)}
+
+
+async def test_the_probe_ends_when_nobody_is_awaited_any_more() -> None:
+    probe = GraceProbe(lambda: None, lambda _: None)
+    probe.start()
+    async with asyncio.timeout(5):
+        assert probe._task is not None
+        await probe._task
+    await probe.stop()

@@ -1,0 +1,181 @@
+"""A coordinator's runner: no answer before its rows are stored, no request without an answer, nothing after the end."""
+
+from typing import Any
+
+import pytest
+
+from raylog.actors.groups.runner import GroupCoordinatorRunner, fence_row
+from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
+from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.events import LogExtent
+
+Row = tuple[list[object], list[object] | None]
+BATCH_BYTES = 300
+"""Room for two offsets."""
+
+
+class Asked:
+    """A request, and what it was answered."""
+
+    def __init__(self, method: str, *args: object) -> None:
+        self.method = method
+        self.args: Any = list(args)
+        self.answers: list[object] = []
+        self.is_deserted = False
+
+    def reply(self, args: object = None, payload: object = b"") -> None:
+        self.answers.append(args)
+
+    def fail(self, error: BaseException) -> None:
+        self.answers.append(error)
+
+
+class Ports:
+    """A clock that stands, and a log in memory that stores when it is let."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.log: list[Row] = []
+        self.trims: list[int] = []
+        self.reasons: list[str] = []
+        settings = GroupSettings(
+            initial_rebalance_delay_ms=0, rewrite_floor_bytes=1, rewrite_factor=0, rewrite_chunk_bytes=1
+        )
+        self.machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: f"{client}-1")
+        self.runner: GroupCoordinatorRunner[Asked, Row] = GroupCoordinatorRunner(self.machine, self)
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def wall_ms(self) -> int:
+        return self.time_ms
+
+    def log_extent(self) -> LogExtent:
+        return LogExtent(end_offset=len(self.log), size_bytes=100 * len(self.log))
+
+    def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
+        return (key, value), 100
+
+    def wake_writer(self) -> None:
+        pass
+
+    def trim(self, before_offset: int) -> None:
+        self.trims.append(before_offset)
+
+    def fatal(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def ask(self, method: str, *args: object) -> Asked:
+        asked = Asked(method, *args)
+        self.runner.receive(asked)
+        return asked
+
+    def store(self) -> int:
+        """Store one batch; return how many rows it had."""
+        rows = self.runner.take_batch(BATCH_BYTES)
+        self.log += rows
+        if rows:
+            self.runner.stored()
+        return len(rows)
+
+
+def commit_args(*partitions: int) -> tuple[object, ...]:
+    return ("g", -1, "", [["t" * 32, "orders", number, 7, -1, ""] for number in partitions], None)
+
+
+@pytest.fixture
+def ports() -> Ports:
+    ports = Ports()
+    ports.runner.serve()
+    return ports
+
+
+def test_a_commit_is_answered_when_its_last_row_is_stored(ports: Ports) -> None:
+    asked = ports.ask("offset_commit", *commit_args(0, 1, 2, 3))
+    assert asked.answers == []
+    assert ports.store() == 3
+    assert asked.answers == [], "the fourth row is not stored yet"
+    assert ports.store() == 1
+    assert asked.answers == [[["orders", number, 0] for number in range(4)]]
+
+
+def test_a_read_waits_for_what_it_tells_and_an_error_waits_for_nothing(ports: Ports) -> None:
+    first = ports.ask("offset_fetch", "g", None)
+    assert first.answers == [[]]
+    ports.ask("offset_commit", *commit_args(0))
+    read = ports.ask("offset_fetch", "g", None)
+    refused = ports.ask("heartbeat", "g", 1, "m", None)
+    assert read.answers == []
+    assert len(refused.answers) == 1
+    ports.store()
+    assert read.answers == [[["t" * 32, "orders", 0, 7, -1, ""]]]
+
+
+def test_a_malformed_request_is_refused_and_leaves_nothing(ports: Ports) -> None:
+    (error,) = ports.ask("heartbeat", "g").answers
+    assert isinstance(error, InvalidRequest)
+    (error,) = ports.ask("make_coffee").answers
+    assert isinstance(error, InvalidRequest)
+    ports.runner.end()
+
+
+def test_at_its_end_every_open_request_is_sent_to_the_next_coordinator(ports: Ports) -> None:
+    written = ports.ask("offset_commit", *commit_args(0))
+    parked = ports.ask("join_group", "g", "", "i", "client", 10_000, 10_000, "consumer", [["range", b""]])
+    ports.runner.end()
+    for asked in (written, parked, ports.ask("list_groups")):
+        (error,) = asked.answers
+        assert isinstance(error, NotCoordinator)
+
+
+def test_a_request_whose_sender_has_gone_is_dropped(ports: Ports) -> None:
+    join = ("join_group", "g", "", "i", "client", 10_000, 10_000, "consumer", [["range", b""]])
+    parked = ports.ask(*join)
+    ports.store()
+    second = ports.ask("join_group", "g", "", "j", "other", 10_000, 10_000, "consumer", [["range", b""]])
+    assert second.answers == [], "the round waits for the first member"
+    second.is_deserted = True
+    ports.runner.tick()
+    assert ports.machine.parked_requests() == []
+    assert second.answers == []
+    assert len(parked.answers) == 1
+
+
+def test_a_log_is_written_again_chunk_by_chunk_and_cut_once(ports: Ports) -> None:
+    ports.ask("offset_commit", *commit_args(0, 1))
+    ports.store()
+    for _ in range(8):
+        ports.runner.tick()
+        ports.store()
+    assert ports.trims == [2]
+    ports.runner.trimmed(2)
+    assert [row[0][4] for row in ports.log] == [0, 1, 0, 1]
+
+
+def test_a_defect_ends_the_process_and_nothing_is_carried_out_any_more(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = ports.ask("offset_commit", *commit_args(0))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(ports.machine, "_handle", broken)
+    with pytest.raises(RuntimeError):
+        ports.ask("list_groups")
+    assert "a defect" in ports.reasons[0]
+    ports.store()
+    assert waiting.answers == []
+
+
+def test_what_was_stored_is_there_after_a_replay_and_fences_are_passed_over(ports: Ports) -> None:
+    ports.ask("offset_commit", *commit_args(0, 1))
+    ports.store()
+    later = Ports()
+    for key, value in [(fence_row(1), None), *ports.log, (fence_row(2), None)]:
+        later.runner.replay(key, value)
+    (error,) = later.ask("offset_fetch", "g", None).answers
+    assert isinstance(error, CoordinatorLoadInProgress)
+    later.runner.serve()
+    assert later.runner.rows_replayed == 2
+    assert later.ask("offset_fetch", "g", None).answers == ports.ask("offset_fetch", "g", None).answers

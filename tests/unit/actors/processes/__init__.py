@@ -1,0 +1,1 @@
+"""Tests of how actors' processes are made and restarted."""

@@ -1,0 +1,28 @@
+"""What a replica's process loads: there are many, and each has to start while somebody waits for a topic."""
+
+from tests.unit.packaging.test_public_face import modules_after
+
+NOT_OF_A_REPLICA = (
+    "raylog.core.controller",
+    "raylog.core.metadata",
+    "raylog.core.reassignment",
+    "raylog.core.groups",
+    "raylog.core.quorum",
+    "raylog.client",
+    "raylog.actors.broker.server",
+    "raylog.actors.controller.server",
+    "raylog.actors.groups.server",
+    "raylog.actors.broker.supervisor",
+)
+
+
+def test_a_replica_loads_nothing_of_the_controller_the_groups_or_the_clients() -> None:
+    loaded = modules_after("import raylog.actors.processes.ray_replica")
+    assert "raylog.actors.replica.server" in loaded
+    assert not [name for name in loaded if name.startswith(NOT_OF_A_REPLICA)]
+
+
+def test_finding_the_controller_does_not_load_what_it_is_made_of() -> None:
+    """Ray loads the class of an actor, with its module, into each process that asks for its handle."""
+    loaded = modules_after("import raylog.actors.processes.ray_actors")
+    assert not [name for name in loaded if name.startswith(NOT_OF_A_REPLICA)]

@@ -1,0 +1,110 @@
+"""Which spare becomes which replica, when spares are made and ended, and the notes about what they have become."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
+from raylog.actors.naming import replica_name, spare_prefix
+from raylog.actors.processes.spare_plan import QUIET_MS, Plan, Sight, choose, plan
+from raylog.actors.processes.spare_roles import name_of, noted_roles, read_role, role_file, write_role
+from raylog.core.errors import DataDirectoryError
+
+ACTOR = f"{spare_prefix(1)}0a1b2c3d"
+
+
+def quiet(*idle: str, wanted: int, unknown: tuple[str, ...] = (), stray: tuple[str, ...] = ()) -> Sight:
+    return Sight(idle=idle, unknown=unknown, stray=stray, wanted=wanted, quiet_ms=QUIET_MS)
+
+
+def test_a_spare_is_made_while_there_are_fewer_than_wanted() -> None:
+    assert plan(quiet("a", wanted=2)) == Plan(make=True, end=())
+    assert plan(quiet("a", "b", wanted=2)) == Plan(make=False, end=())
+
+
+def test_no_spare_is_made_while_replicas_start_or_just_after() -> None:
+    calm = quiet(wanted=2)
+    assert not plan(replace(calm, starting=1)).make
+    assert not plan(replace(calm, quiet_ms=QUIET_MS - 1)).make
+
+
+def test_one_that_does_not_answer_yet_counts() -> None:
+    assert plan(quiet("a", unknown=("b",), wanted=2)) == Plan(make=False, end=())
+
+
+def test_the_newest_go_when_there_are_too_many() -> None:
+    assert plan(quiet("a", "b", "c", wanted=1)) == Plan(make=False, end=("b", "c"))
+    assert plan(quiet("a", wanted=0)).end == ("a",)
+
+
+def test_one_that_does_not_answer_goes_when_it_is_not_wanted() -> None:
+    assert plan(quiet(unknown=("x",), wanted=0)) == Plan(make=False, end=("x",))
+    assert plan(quiet("a", unknown=("x",), wanted=1)).end == ("x",)
+
+
+def test_an_actor_whose_role_nobody_noted_is_ended() -> None:
+    assert plan(quiet("a", stray=("x",), wanted=1)).end == ("x",)
+
+
+def test_the_oldest_spare_that_is_free_is_taken() -> None:
+    assert choose(["a", "b"], {}, (), "r") == "a"
+    assert choose(["a", "b"], {"other": "a"}, (), "r") == "b"
+    assert choose(["a"], {"other": "a"}, (), "r") is None
+
+
+def test_a_replica_gets_no_second_spare_and_none_after_it_could_not_start_in_one() -> None:
+    assert choose(["b"], {"r": "a"}, (), "r") is None
+    assert choose(["b"], {}, {"r"}, "r") is None
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ReplicaSpec:
+    return ReplicaSpec(
+        topic_id="0123456789abcdef",
+        topic="spare",
+        partition=0,
+        broker=1,
+        data_directory=tmp_path,
+        secret=b"s" * 32,
+        replication_factor=3,
+        topic_config={"retention.ms": "1"},
+        cluster_config={},
+        host="10.0.0.1",
+        catch_up_bytes_per_s=5,
+    )
+
+
+def spare_of(spec: ReplicaSpec) -> SpareSpec:
+    directory = spec.data_directory
+    return SpareSpec(role_file=role_file(directory, ACTOR), data_directory=directory, secret=spec.secret)
+
+
+def test_a_spare_without_a_note_stays_one(spec: ReplicaSpec) -> None:
+    assert read_role(spare_of(spec)) is None
+
+
+def test_a_note_says_all_but_the_secret(spec: ReplicaSpec) -> None:
+    spare = spare_of(spec)
+    write_role(spare.role_file, spec)
+    assert read_role(spare) == spec
+    assert noted_roles(spec.data_directory, spec.secret) == [(spare.role_file, spec)]
+    note = json.loads(spare.role_file.read_text())
+    assert not {"secret", "data_directory"} & note.keys()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"topic": "t"'])
+def test_a_damaged_note_is_named_with_what_to_do(spec: ReplicaSpec, content: str) -> None:
+    spare = spare_of(spec)
+    write_role(spare.role_file, spec)
+    spare.role_file.write_text(content)
+    with pytest.raises(DataDirectoryError, match="remove the file and restart the broker"):
+        read_role(spare)
+    assert noted_roles(spec.data_directory, spec.secret) == [(spare.role_file, None)]
+
+
+def test_no_replica_is_named_like_a_spare(spec: ReplicaSpec) -> None:
+    assert not name_of(spec).startswith(spare_prefix(1))
+    for name in (ACTOR, replica_name("t", 0, 1, "0123456789abcdef")):
+        assert ":broker-1:" in name, "a broker that is stopped on purpose finds all that is its own"

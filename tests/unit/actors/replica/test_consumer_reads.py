@@ -1,0 +1,118 @@
+"""Consumers' fetches at a leader that is alone, on a real log and real connections: what bytes have to do with them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raylog.actors import clock
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.ports import Keeper, ReplicaPorts, ReplicaRequest, Sync
+from raylog.actors.replica.runner import ReplicaRunner
+from raylog.actors.settings import FlushPolicy
+from raylog.core.ids import Incarnation, TopicPartition
+from raylog.core.replication.replica import ReplicationSettings
+from raylog.protocol.replica import FetchReply
+from raylog.rpc import Request
+from raylog.rpc.framing import REQUEST, encode_header
+from tests.unit.core.replication.context import ME, partition_state
+from tests.unit.rpc.support import raw_member, serving, until
+from tests.unit.storage.logs import batch, open_log
+
+MARK = 4_194_304
+VALUE = bytes(1_000_000)
+
+
+class Answered:
+    """A request whose answers are kept."""
+
+    is_deserted = False
+
+    def __init__(self, payload: bytes = b"", *, is_behind: bool = False) -> None:
+        self.payload = payload
+        self.is_behind = is_behind
+        self.began_ns = 0
+        self.answers: list[tuple[Any, int]] = []
+
+    def reply(self, args: object = None, payload: Any = b"") -> None:
+        self.answers.append((args, len(payload)))
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+@contextmanager
+def leading(folder: Path) -> Iterator[ReplicaRunner]:
+    """A leader without followers, for which everything written counts as durable."""
+
+    def nothing(_: Any) -> None:
+        pass
+
+    log = open_log(folder / "t-0")
+    sync = SimpleNamespace(kick=lambda: None, busy_since_ms=None, exclusive=nullcontext())
+    keeper = SimpleNamespace(offset=0, tick=lambda *_: None, lower=nothing)
+    runner = ReplicaRunner(
+        TopicPartition("t", 0),
+        log,
+        clock=clock,
+        sync=cast(Sync, sync),
+        keeper=cast(Keeper, keeper),
+        ports=ReplicaPorts(
+            send_fetch=nothing, propose_isr=nothing, resign=nothing, role_changed=nothing, fatal=nothing
+        ),
+        flush=FlushPolicy(messages=1 << 60, ms=1_000),
+        counters=ReplicaCounters(),
+    )
+    runner.begin_life(ME, Incarnation(10), ReplicationSettings(min_insync_replicas=1))
+    runner.state_received(10, partition_state(isr=(ME,), replicas=(ME,), leader_epoch=3))
+    yield runner
+    log.close()
+
+
+def parked(runner: ReplicaRunner) -> int:
+    return 0 if runner.machine is None else runner.machine.parked_consumer_fetches
+
+
+def produce(runner: ReplicaRunner, *values: bytes) -> None:
+    runner.produce(cast(ReplicaRequest, Answered(batch(*values))), -1, 1, 1_000)
+
+
+async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tmp_path: Path) -> None:
+    """A hundred parked fetches of one connection, and one append of a megabyte, made 96 MiB of unsent answers."""
+    with leading(tmp_path) as runner:
+
+        def handle(request: Request) -> None:
+            runner.fetch(request, 3, 0, 1 << 20, 1, 60_000, is_near=False)
+
+        async with serving(handle) as place, raw_member(place) as (reader, writer):
+            writer.write(b"".join(encode_header(REQUEST, n, "fetch", [], 0) for n in range(1, 101)))
+            await until(lambda: parked(runner) == 100, "all fetches are parked")
+            (accepted,) = place.server.connections
+            produce(runner, VALUE)
+            assert accepted.statistics()["unsent_bytes"] <= MARK + len(VALUE) + 1000
+            assert 0 < parked(runner) < 100
+            taken = 0
+            while taken < 100 * len(VALUE):
+                runner.tick()
+                assert accepted.statistics()["unsent_bytes"] <= MARK + len(VALUE) + 1000
+                taken += len(await reader.read(1 << 20))
+            assert parked(runner) == 0
+
+
+def test_an_overdue_fetch_is_answered_empty_while_the_peer_is_behind(tmp_path: Path) -> None:
+    with leading(tmp_path) as runner:
+        produce(runner, VALUE)
+        request = Answered(is_behind=True)
+        runner.fetch(request, 3, 0, 1 << 20, 1, 0, is_near=False)
+        assert request.answers == [(FetchReply(1, 1, 0), 0)]
+
+
+def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_asks_for(tmp_path: Path) -> None:
+    with leading(tmp_path) as runner:
+        produce(runner, b"x")
+        request = Answered()
+        runner.fetch(request, 3, 0, 1 << 20, 1_000, 60_000, is_near=False)
+        assert not request.answers
+        produce(runner, bytes(2_000))
+        assert [args for args, _ in request.answers] == [FetchReply(2, 2, 0)]

@@ -1,0 +1,101 @@
+"""What a replica's folder tells of the life before: a new log, and a machine that went down under an unsynced one."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.replica import opening as replica_log
+from raylog.actors.replica.opening import OpenedLog, note_boot, open_replica_log
+from raylog.storage.directory import partition_folder
+from raylog.storage.log.partition_log import LogConfig
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ReplicaSpec:
+    return ReplicaSpec(
+        topic_id="a" * 32,
+        topic="t",
+        partition=0,
+        broker=1,
+        data_directory=tmp_path,
+        secret=b"s" * 16,
+        replication_factor=3,
+        topic_config={},
+        cluster_config={},
+    )
+
+
+def opened(spec: ReplicaSpec, *, syncs_first: bool = False) -> OpenedLog:
+    return open_replica_log(spec, LogConfig(), syncs_first)
+
+
+def end(found: OpenedLog, spec: ReplicaSpec, *, cleanly: bool = False) -> None:
+    """End a life; not cleanly: the folder stays as it is while the log is open."""
+    folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
+    aside = folder.with_name("aside")
+    if not cleanly:
+        shutil.copytree(folder, aside)
+    found.log.close()
+    found.lock.release()
+    if not cleanly:
+        shutil.rmtree(folder)
+        aside.rename(folder)
+
+
+def reboot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "boot_id"
+    other.write_text("another-boot\n", encoding="ascii")
+    monkeypatch.setattr(replica_log, "BOOT_ID", other)
+
+
+def test_a_new_log_is_lost_and_nothing_else(spec: ReplicaSpec) -> None:
+    found = opened(spec)
+    assert (found.log_lost, found.unsynced_lost) == (True, False)
+    end(found, spec, cleanly=True)
+
+
+def test_a_killed_process_leaves_its_records_with_the_operating_system(spec: ReplicaSpec) -> None:
+    end(opened(spec), spec)
+    found = opened(spec)
+    assert (found.log_lost, found.unsynced_lost) == (False, False)
+    end(found, spec, cleanly=True)
+
+
+@pytest.mark.parametrize("relaxed", ["before", "now"])
+def test_a_machine_that_went_down_may_have_lost_what_was_acknowledged_before_it_was_synced(
+    spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, relaxed: str
+) -> None:
+    end(opened(spec, syncs_first=relaxed != "before"), spec)
+    reboot(monkeypatch, tmp_path)
+    found = opened(spec, syncs_first=relaxed != "now")
+    assert found.unsynced_lost
+    end(found, spec)
+    found = opened(spec)
+    assert found.unsynced_lost, "nobody has been told yet"
+    note_boot(spec, syncs_first=False)
+    end(found, spec)
+    again = opened(spec)
+    assert not again.unsynced_lost, "the same boot: what is there now stays there"
+    end(again, spec, cleanly=True)
+
+
+def test_what_is_synced_before_it_is_acknowledged_survives_the_machine(
+    spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    end(opened(spec, syncs_first=True), spec)
+    reboot(monkeypatch, tmp_path)
+    found = opened(spec, syncs_first=True)
+    assert not found.unsynced_lost
+    end(found, spec, cleanly=True)
+
+
+def test_a_log_that_was_closed_cleanly_survives_the_machine(
+    spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    end(opened(spec), spec, cleanly=True)
+    reboot(monkeypatch, tmp_path)
+    found = opened(spec)
+    assert not found.unsynced_lost
+    end(found, spec, cleanly=True)

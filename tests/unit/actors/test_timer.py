@@ -1,0 +1,83 @@
+"""How often a replica looks at the clock."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from raylog.actors import timer as ticks
+from raylog.actors.clock import monotonic_ms
+
+LONG_MS = 60_000
+PATIENCE_S = 20.0
+
+
+class Told:
+    """What is to tick: notes when it did, and says when it wants to again."""
+
+    def __init__(self, next_ms: Callable[[int], int]) -> None:
+        self.at_ms: list[int] = []
+        self.ticked = asyncio.Event()
+        self._next_ms = next_ms
+
+    def tick(self, latest_ms: int) -> int:
+        self.at_ms.append(monotonic_ms())
+        self.ticked.set()
+        return self._next_ms(latest_ms)
+
+    async def again(self) -> None:
+        """Wait for the next tick."""
+        self.ticked.clear()
+        await asyncio.wait_for(self.ticked.wait(), PATIENCE_S)
+
+
+@pytest.fixture(autouse=True)
+def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticks, "LONGEST_MS", LONG_MS)
+
+
+def play(next_ms: Callable[[int], int], story: Callable[[Told, ticks.Ticks], object]) -> list[int]:
+    """Let a story happen while something ticks; when it did."""
+
+    async def played() -> list[int]:
+        told = Told(next_ms)
+        clock = ticks.Ticks(told.tick)
+        running = asyncio.create_task(clock.run())
+        try:
+            await asyncio.wait_for(told.ticked.wait(), PATIENCE_S)
+            await story(told, clock)  # type: ignore[misc]  # a coroutine function
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        return told.at_ms
+
+    return asyncio.run(played())
+
+
+def test_something_due_is_ticked_for_and_never_more_often_than_the_shortest_pause() -> None:
+    async def story(told: Told, _: ticks.Ticks) -> None:
+        await told.again()
+        await told.again()
+
+    first, second, third = play(lambda _: 0, story)
+    assert min(second - first, third - second) >= ticks.SHORTEST_MS - 1
+
+
+def test_at_rest_nothing_happens_until_it_is_hastened() -> None:
+    async def story(told: Told, clock: ticks.Ticks) -> None:
+        assert len(told.at_ms) == 1
+        clock.hasten()
+        await told.again()
+
+    assert len(play(lambda latest: latest, story)) == 2
+
+
+def test_what_is_due_later_than_the_next_tick_does_not_delay_it() -> None:
+    async def story(told: Told, clock: ticks.Ticks) -> None:
+        clock.hasten(10)
+        clock.hasten(LONG_MS - 1)
+        await told.again()
+
+    assert len(play(lambda latest: latest, story)) == 2

@@ -1,0 +1,164 @@
+"""Admin and AsyncAdmin."""
+
+import zlib
+
+import pytest
+
+from raylog.client.admin.admin import Admin, AsyncAdmin
+from raylog.client.admin.groups import keys_of_each_coordinator
+from raylog.core.errors import (
+    ClientClosed,
+    ElectionNotNeeded,
+    InvalidRequest,
+    StopRefused,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import DELETE_GROUP, DescribedMember, DescribeGroupReply, ListedGroup, OffsetFetchResult
+from raylog.protocol.message import Empty
+from raylog.rpc import Request
+from tests.unit.client.toy_server import ToyCluster
+
+
+def test_a_topic_is_created_described_and_deleted(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        made = admin.create_topic("flights", partitions=3, replication_factor=2, config={"retention.ms": 5})
+        assert (made.name, len(made.partitions), made.replication_factor) == ("flights", 3, 2)
+        assert all(one.endpoint is not None for one in made.partitions)
+        assert admin.list_topics() == ["flights"]
+        admin.alter_topic_config("flights", set={"retention.ms": 7, "segment.bytes": 9}, delete=["segment.bytes"])
+        assert admin.describe_topic("flights").config == {"retention.ms": 7}
+        admin.delete_topic("flights")
+        assert admin.list_topics() == []
+
+
+def test_a_topic_that_exists_is_not_created_again(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        admin.create_topic("t")
+        with pytest.raises(TopicAlreadyExists):
+            admin.create_topic("t")
+
+
+def test_a_topic_whose_creation_was_not_answered_counts_as_created(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(**cluster.options) as admin:
+        create = type(cluster)._create_topic
+        cut: list[bool] = []
+
+        async def create_and_cut(*args: object) -> str:
+            found = await create(cluster, *args)  # type: ignore[arg-type]
+            if not cut:
+                cut.append(True)
+                for broker in cluster.brokers.values():
+                    for connection in list(broker.server.connections):
+                        connection.abort("cut by the test")
+            return found
+
+        monkeypatch.setattr(cluster, "_create_topic", create_and_cut)
+        assert admin.create_topic("t", partitions=2).name == "t"
+
+
+def test_unknown_topics_name_the_nearest(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        admin.create_topic("flights")
+        with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+            admin.delete_topic("flihgts")
+        with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+            admin.describe_topic("flight", timeout_s=1)
+
+
+def test_the_cluster_is_described(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        found = admin.describe_cluster()
+    assert found.cluster_id == "toy"
+    assert [one.broker for one in found.brokers] == [0, 1]
+
+
+def test_without_groups_the_list_is_empty(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        assert admin.list_groups() == []
+
+
+def test_every_coordinator_gets_a_key_of_its_own() -> None:
+    keys = keys_of_each_coordinator(16)
+    assert [zlib.crc32(key.encode()) % 16 for key in keys] == list(range(16))
+
+
+def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
+    cluster.create_topic("__consumer_offsets", partitions=4)
+    deleted: list[str] = []
+
+    def delete(request: Request) -> None:
+        deleted.append(DELETE_GROUP.read_request(request.args).group_id)
+        request.reply(Empty())
+
+    cluster.extra_methods["list_groups"] = lambda request: request.reply([ListedGroup("g", "consumer", "Stable")])
+    cluster.extra_methods["delete_group"] = delete
+    member = DescribedMember(
+        member_id="m",
+        instance_id=None,
+        client_id="c",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+        metadata=b"",
+        assignment=b"\x93\x01\x90\xc4\x00",
+    )
+    described = DescribeGroupReply(
+        group="g",
+        state="Stable",
+        protocol_type="consumer",
+        protocol="range",
+        generation=2,
+        leader="m",
+        members=[member],
+        offsets=[OffsetFetchResult("id", "t", 0, 5, 1, ""), OffsetFetchResult("id", "t", 1, -1, -1, "")],
+    )
+    cluster.extra_methods["describe_group"] = lambda request: request.reply(described)
+    with Admin(**cluster.options) as admin:
+        assert [one.group_id for one in admin.list_groups()] == ["g"]
+        found = admin.describe_group("g")
+        assert found.members[0].assignment == ()
+        assert found.offsets == {("t", 0): 5}
+        admin.delete_group("g")
+    assert deleted == ["g"]
+
+
+def test_a_closed_admin_refuses(cluster: ToyCluster) -> None:
+    admin = Admin(**cluster.options)
+    admin.close()
+    admin.close()
+    with pytest.raises(ClientClosed):
+        admin.list_topics()
+
+
+async def test_the_asyncio_twin_does_the_same(cluster: ToyCluster) -> None:
+    async with AsyncAdmin(**cluster.options) as admin:
+        await admin.create_topic("t")
+        assert await admin.list_topics() == ["t"]
+
+
+def test_elections_are_answered_for_each_partition(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        admin.create_topic("t")
+        admin.create_topic("strayed")
+        assert admin.elect_leaders() == {TopicPartition("strayed", 0): None}
+        [(partition, error)] = admin.elect_leaders([("t", 0)]).items()
+        assert partition == TopicPartition("t", 0)
+        assert isinstance(error, ElectionNotNeeded)
+        with pytest.raises(InvalidRequest):
+            admin.elect_leaders(unclean=True)
+
+
+def test_a_broker_is_stopped_and_resumed_and_shown_as_stopped_meanwhile(cluster: ToyCluster) -> None:
+    broker = min(cluster.brokers)
+    with Admin(**cluster.options) as admin:
+        with pytest.raises(StopRefused) as refused:
+            admin.stop_broker(broker)
+        assert refused.value.details == {"leaderless": ["flights-0"]}
+        stopped = admin.stop_broker(broker, force=True)
+        assert (stopped.broker, stopped.leaders_moved, stopped.leaderless) == (broker, 1, ("flights-0",))
+        assert [one.broker for one in admin.describe_cluster().stopped_brokers] == [broker]
+        admin.resume_broker(broker)
+        assert admin.describe_cluster().stopped_brokers == ()

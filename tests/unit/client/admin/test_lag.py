@@ -1,0 +1,120 @@
+"""How far a group is behind, in records and in seconds; and a consumer's own numbers."""
+
+import time
+from typing import Any
+
+import pytest
+
+from raylog.client.admin.admin import Admin
+from raylog.client.admin.lag import timestamp_at
+from raylog.client.consumer.consumer import Consumer
+from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
+from raylog.core.ids import TopicPartition
+from raylog.storage.batch.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, encode_batch, encode_kafka_batch, stamp
+from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
+from tests.unit.client.toy_server import ToyCluster
+
+HERE = TopicPartition("flights", 0)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@pytest.fixture
+def reader(cluster: ToyCluster) -> dict[str, Any]:
+    """A group `board` that reads `flights` by hand."""
+    with_coordinator(cluster)
+    cluster.create_topic("flights", partitions=3)
+    return {**cluster.options, "group_id": "board", "enable_auto_commit": False}
+
+
+def test_lag_is_known_in_records_and_in_seconds(cluster: ToyCluster, reader: dict[str, Any]) -> None:
+    began_ms = now_ms()
+    made = [began_ms - 60_000 + 10_000 * number for number in range(4)]
+    for number in range(2):
+        fill(cluster, "flights", number, numbers(0, 4), timestamps=made)
+    one, two, nothing = (TopicPartition("flights", number) for number in range(3))
+    with Consumer(**reader) as consumer:
+        consumer.commit({one: 1, two: 4, nothing: 0})
+    with Admin(**cluster.options) as admin:
+        lags = admin.group_lag("board")
+    assert [(lags[each].committed, lags[each].end, lags[each].records) for each in (one, two, nothing)] == [
+        (1, 4, 3),
+        (4, 4, 0),
+        (0, 0, 0),
+    ]
+    assert 50 <= (lags[one].seconds or 0) <= 50 + (now_ms() - began_ms) / 1000
+    assert (lags[two].seconds, lags[nothing].seconds) == (0, 0)
+
+
+def test_what_retention_removed_counts_and_the_age_is_of_what_is_left(
+    cluster: ToyCluster, reader: dict[str, Any]
+) -> None:
+    fill(cluster, "flights", 0, numbers(0, 4), timestamps=[now_ms() - 3_600_000] * 4)
+    fill(cluster, "flights", 0, numbers(4, 8), timestamps=[now_ms() - 60_000] * 4)
+    with Consumer(**reader) as consumer:
+        consumer.commit({HERE: 1})
+    cluster.do(lambda: cluster.partitions["flights", 0].delete_records(4))
+    with Admin(**cluster.options) as admin:
+        lag = admin.group_lag("board")[HERE]
+    assert (lag.records, lag.error) == (7, None)
+    assert 60 <= (lag.seconds or 0) < 120
+
+
+def test_a_record_of_the_future_is_no_negative_lag(cluster: ToyCluster, reader: dict[str, Any]) -> None:
+    fill(cluster, "flights", 0, [b"x"], timestamps=[now_ms() + 3_600_000])
+    with Consumer(**reader) as consumer:
+        consumer.commit({HERE: 0})
+    with Admin(**cluster.options) as admin:
+        lag = admin.group_lag("board")[HERE]
+    assert (lag.records, lag.seconds) == (1, 0)
+
+
+def test_a_deleted_topic_has_its_error_and_the_others_their_lag(cluster: ToyCluster, reader: dict[str, Any]) -> None:
+    cluster.create_topic("gone")
+    gone = TopicPartition("gone", 0)
+    fill(cluster, "flights", 0, [b"x"], timestamps=[now_ms()])
+    with Consumer(**reader) as consumer:
+        consumer.commit({HERE: 0, gone: 0})
+    cluster.delete_topic("gone")
+    with Admin(**cluster.options) as admin:
+        lags = admin.group_lag("board")
+    assert isinstance(lags[gone].error, UnknownTopicOrPartition)
+    assert (lags[gone].records, lags[HERE].records) == (None, 1)
+
+
+def test_the_time_of_a_record_is_found_in_every_kind_of_batch() -> None:
+    moments = [50, 10, 90]
+    plain = bytearray(encode_batch(None, [b"a", b"b", b"c"], moments))
+    kafkas = bytearray(encode_kafka_batch(None, [b"a", b"b", b"c"], moments))
+    for batch in (plain, kafkas, bytearray(encode_batch(None, [b"a", b"b", b"c"], moments, compression=4))):
+        stamp(batch, 0, 7, 0)
+        assert [timestamp_at(batch, offset) for offset in (3, 7, 8, 9, 10)] == [50, 50, 10, 90, None]
+    appended = bytearray(encode_batch(None, [b"a", b"b"], [5, 9], attributes=TIMESTAMP_TYPE_BIT))
+    assert timestamp_at(appended, 1) == 9
+    marker = encode_batch(None, [b"m"], [1], attributes=CONTROL_BIT)
+    behind = bytearray(encode_batch(None, [b"a"], [2]))
+    stamp(behind, 0, 1, 0)
+    assert timestamp_at(marker + bytes(behind), 0) == 2
+    assert timestamp_at(b"", 0) is None
+
+
+def test_a_consumer_tells_how_far_it_is_behind(cluster: ToyCluster) -> None:
+    cluster.create_topic("flights", partitions=2)
+    for number in range(2):
+        fill(cluster, "flights", number, numbers(0, 10))
+    other = TopicPartition("flights", 1)
+    with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
+        assert consumer.metrics()["assigned-partitions"] == 0
+        consumer.assign([HERE, other])
+        assert consumer.current_lag(HERE) is None
+        consumer.pause(other)
+        consumer.poll(5_000, max_records=3)
+        assert consumer.current_lag(HERE) == 7
+        assert consumer.metrics()["records-lag-max"] == 7
+        assert consumer.metrics()["records-lead-min"] == 3
+        read(consumer, 7)
+        assert consumer.metrics()["records-lag-max"] == 0
+        with pytest.raises(InvalidRequest):
+            consumer.current_lag(TopicPartition("flights", 9))

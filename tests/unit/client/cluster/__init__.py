@@ -1,0 +1,1 @@
+"""Tests of how a client finds and reaches a cluster."""

@@ -1,0 +1,156 @@
+"""Calls that find their way to brokers and leaders."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import AdminConfig, load
+from raylog.core.errors import (
+    AuthenticationFailed,
+    ClientClosed,
+    ConnectionFailed,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import LATEST
+from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdReply, InitProducerIdRequest
+from raylog.protocol.groups import HEARTBEAT, HeartbeatRequest
+from raylog.protocol.replica import FETCH, FetchRequest, ListOffsetsReply
+from tests.unit.client.toy_server import ToyCluster
+
+
+@asynccontextmanager
+async def client_of(cluster: ToyCluster, **options: Any) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(load(AdminConfig, None, cluster.options | options))
+    await client.start(5)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_a_leader_is_found_and_answers(cluster: ToyCluster) -> None:
+    cluster.create_topic("a", partitions=2)
+    async with client_of(cluster) as client:
+        assert await client.list_offset(("a", 1), LATEST, timeout_s=5) == ListOffsetsReply(0, -1, 0)
+
+
+async def test_a_call_follows_a_leader_that_moves(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        await client.list_offset(("a", 0), LATEST, timeout_s=5)
+        await asyncio.to_thread(cluster.move_leader, "a", 0, silently=True)
+        assert (await client.list_offset(("a", 0), LATEST, timeout_s=5)).leader_epoch == 1
+
+
+async def test_a_call_survives_cut_connections(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        for _ in range(3):
+            await client.list_offset(("a", 0), LATEST, timeout_s=5)
+            await asyncio.to_thread(cluster.cut_connections)
+        reply = await client.call_broker(INIT_PRODUCER_ID, InitProducerIdRequest(), timeout_s=5)
+        assert reply == InitProducerIdReply(1, 0)
+
+
+async def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        await asyncio.to_thread(cluster.stop_broker, 0)
+        assert (await client.topic("a", timeout_s=5)).name == "a"
+
+
+async def test_a_broker_that_went_silent_does_not_hold_up_metadata(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        cluster.silent_brokers.add(0)
+        began_s = time.monotonic()
+        while not cluster.unanswered:  # whichever broker comes first
+            await client.refresh(("a",), timeout_s=20)
+        assert (time.monotonic() - began_s) < 10
+
+
+def test_who_looks_for_a_leader_asks_another_broker_each_time(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            cluster.informants.clear()
+            for _ in range(4):
+                await client.look_for_leader("a")
+
+    asyncio.run(scenario())
+    first, second, third, fourth = cluster.informants
+    assert first is third is not second
+    assert second is fourth
+
+
+async def test_an_error_that_no_repetition_heals_is_raised_at_once(cluster: ToyCluster) -> None:
+    def behind(topic_id: str, partition: int, epoch: int) -> FetchRequest:
+        return FetchRequest(topic_id, partition, epoch, 99, 1, 1, 0, 0)
+
+    cluster.create_topic("a")
+    async with client_of(cluster) as client:
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await client.call_leader("a", 0, FETCH, behind, timeout_s=5)
+        assert caught.value.details == {"start": 0, "end": 0}
+
+
+async def test_an_unknown_topic_names_the_nearest(cluster: ToyCluster) -> None:
+    cluster.create_topic("flights")
+    async with client_of(cluster) as client:
+        with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+            await client.topic("flihgts", timeout_s=1)
+
+
+async def test_a_topic_created_a_moment_later_is_found(cluster: ToyCluster) -> None:
+    async with client_of(cluster) as client:
+        asked = asyncio.ensure_future(client.topic("late", timeout_s=5))
+        await client.refresh(("late",), timeout_s=5)
+        await asyncio.to_thread(cluster.create_topic, "late")
+        assert (await asked).name == "late"
+
+
+def test_many_who_ask_at_once_make_one_request(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            cluster.requests_seen.clear()
+            await asyncio.gather(*(client.refresh(("a",), timeout_s=5) for _ in range(50)))
+
+    asyncio.run(scenario())
+    assert cluster.requests_seen.count("metadata") == 1
+
+
+def test_the_group_coordinator_is_looked_up_once(cluster: ToyCluster) -> None:
+    cluster.extra_methods["heartbeat"] = lambda request: request.reply([])
+
+    async def scenario() -> None:
+        async with client_of(cluster) as client:
+            for _ in range(3):
+                await client.call_coordinator("g", HEARTBEAT, HeartbeatRequest("g", 1, "m", None), timeout_s=5)
+
+    asyncio.run(scenario())
+    assert cluster.requests_seen.count("find_coordinator") == 1
+
+
+async def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
+    client = ClusterClient(load(AdminConfig, None, cluster.options | {"secret": b"a wrong secret that is"}))
+    with pytest.raises(AuthenticationFailed):
+        await client.start(5)
+    await client.close()
+
+
+async def test_nobody_there_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
+    client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x" * 16}))
+    with pytest.raises(ConnectionFailed):
+        await client.start(0.2)
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await client.refresh((), timeout_s=1)

@@ -1,0 +1,51 @@
+"""Finding the cluster by address and environment. (Through Ray: tests/cluster.)"""
+
+import asyncio
+
+import pytest
+
+from raylog.client.cluster.discovery import find_cluster, parse_bootstrap, parse_secret
+from raylog.core.errors import InvalidConfig
+
+
+def test_addresses_are_read() -> None:
+    assert parse_bootstrap("a:1, b:2") == (("a", 1), ("b", 2))
+    assert parse_bootstrap(["[::1]:9"]) == (("::1", 9),)
+
+
+@pytest.mark.parametrize("wrong", ["a", "a:", ":1", "a:b", "a:0", "a:70000", "a:1,,b:2"])
+def test_a_wrong_address_is_named(wrong: str) -> None:
+    with pytest.raises(InvalidConfig, match="host:port"):
+        parse_bootstrap(wrong)
+
+
+def test_a_secret_as_text_is_hexadecimal() -> None:
+    assert parse_secret("0aff" * 8) == b"\x0a\xff" * 8
+    with pytest.raises(InvalidConfig, match="hexadecimal"):
+        parse_secret("secret")
+    with pytest.raises(InvalidConfig, match="empty"):
+        parse_secret(b"")
+    with pytest.raises(InvalidConfig, match="at least 16 bytes"):
+        parse_secret("c0ffee")
+
+
+def test_the_environment_names_the_cluster() -> None:
+    environ = {"RAYLOG_BOOTSTRAP": "a:1", "RAYLOG_SECRET": "00ff" * 8}
+    found = asyncio.run(find_cluster(None, None, timeout_s=1, environ=environ))
+    assert (found.endpoints, found.secret) == ((("a", 1),), b"\x00\xff" * 8)
+
+
+def test_arguments_win_over_the_environment() -> None:
+    environ = {"RAYLOG_BOOTSTRAP": "a:1", "RAYLOG_SECRET": "00ff" * 8}
+    found = asyncio.run(find_cluster("b:2", b"another secret x", timeout_s=1, environ=environ))
+    assert (found.endpoints, found.secret) == ((("b", 2),), b"another secret x")
+
+
+def test_an_address_without_secret_says_what_is_missing() -> None:
+    with pytest.raises(InvalidConfig, match="RAYLOG_SECRET"):
+        asyncio.run(find_cluster("b:2", None, timeout_s=1, environ={}))
+
+
+def test_the_secret_is_never_shown() -> None:
+    found = asyncio.run(find_cluster("b:2", b"hush hush hush hush", timeout_s=1, environ={}))
+    assert "hush" not in repr(found)

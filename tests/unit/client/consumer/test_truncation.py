@@ -1,0 +1,144 @@
+"""What a consumer does when records that it has read are gone from the partition (KIP-320)."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from raylog import LogTruncation
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.types import OffsetAndMetadata
+from raylog.core.ids import TopicPartition
+from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator
+from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
+
+FLIGHTS = TopicPartition("flights", 0)
+ASKS = "offset_for_leader_epoch"
+
+
+@pytest.fixture
+def cluster() -> Iterator[ToyCluster]:
+    with ToyCluster(brokers=3) as cluster:
+        cluster.create_topic("flights", replication_factor=3)
+        yield cluster
+
+
+def elect_uncleanly(cluster: ToyCluster, end: int, after: int = 0) -> None:
+    """Let a replica lead whose log ends at `end`, and store `after` records that nobody has seen before."""
+
+    def elect() -> None:
+        one = cluster.partitions[FLIGHTS]
+        one.lose(end)
+        cluster._move_leader(one, None, silently=False)
+
+    cluster.do(elect)
+    for each in range(after):
+        fill(cluster, *FLIGHTS, [b"new %d" % each])
+
+
+def old_and_new(cluster: ToyCluster) -> None:
+    """Ten batches of the first epoch."""
+    for value in numbers(0, 10):
+        fill(cluster, *FLIGHTS, [value])
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_reading_goes_on_where_the_histories_part(cluster: ToyCluster, policy: str) -> None:
+    old_and_new(cluster)
+    with Consumer(auto_offset_reset=policy, **cluster.options) as consumer:
+        consumer.assign([FLIGHTS])
+        consumer.seek(FLIGHTS, 0)
+        assert len(read(consumer, 10)) == 10
+        elect_uncleanly(cluster, 5, after=8)
+        found = read(consumer, 8)
+    assert offsets(found) == list(range(5, 13)), "not from 10 on, in the middle of what it has never seen"
+    assert [record.value for record in found] == [b"new %d" % each for each in range(8)]
+
+
+def test_a_log_that_became_shorter_is_read_on_from_its_end(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
+        read(consumer, 10)
+        elect_uncleanly(cluster, 7)
+        wait_for(lambda: consumer.poll(50) == {} and consumer.position(FLIGHTS) == 7, "it does not go back to 7")
+        fill(cluster, *FLIGHTS, [b"next"])
+        assert [(record.offset, record.value) for record in read(consumer, 1)] == [(7, b"next")]
+
+
+def test_without_a_policy_the_user_learns_both_offsets_and_may_go_on(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    with Consumer(auto_offset_reset="none", **cluster.options) as consumer:
+        consumer.assign([FLIGHTS])
+        consumer.seek(FLIGHTS, 0)
+        read(consumer, 10)
+        elect_uncleanly(cluster, 5, after=8)
+        with pytest.raises(LogTruncation, match="from offset 5 on") as raised:
+            read(consumer, 1)
+        assert (raised.value.details["position"], raised.value.details["divergent_offset"]) == (10, 5)
+        with pytest.raises(LogTruncation):
+            read(consumer, 1)
+        consumer.seek(FLIGHTS, 5)
+        assert offsets(read(consumer, 8)) == list(range(5, 13))
+
+
+def test_a_clean_change_of_leader_costs_one_question_and_no_record(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
+        found = read(consumer, 10)
+        assert ASKS not in cluster.requests_seen, "a first position has nothing to be compared"
+        for turn in range(1, 4):
+            cluster.move_leader(*FLIGHTS)
+            fill(cluster, *FLIGHTS, [b"more"])
+            found += read(consumer, 1)
+            assert cluster.requests_seen.count(ASKS) == turn
+    assert offsets(found) == list(range(13))
+
+
+def test_what_is_buffered_comes_first_and_the_parting_is_met_behind_it(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    with Consumer("flights", auto_offset_reset="earliest", max_poll_records=2, **cluster.options) as consumer:
+        found = read(consumer, 2)
+        elect_uncleanly(cluster, 5, after=8)
+        while len(found) < 20 and (not found or found[-1].offset < 12):
+            found += read(consumer, 1)
+    assert [record.value for record in found[-8:]] == [b"new %d" % each for each in range(8)]
+    assert offsets(found[-8:]) == list(range(5, 13))
+
+
+def test_a_seek_is_the_users_own_word(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    with Consumer(auto_offset_reset="none", **cluster.options) as consumer:
+        consumer.assign([FLIGHTS])
+        consumer.seek(FLIGHTS, 0)
+        read(consumer, 10)
+        elect_uncleanly(cluster, 5, after=8)
+        consumer.seek(FLIGHTS, 11)
+        assert offsets(read(consumer, 2)) == [11, 12]
+
+
+def test_a_committed_offset_knows_its_epoch(cluster: ToyCluster) -> None:
+    with_coordinator(cluster)
+    old_and_new(cluster)
+    options = {"group_id": "board", "enable_auto_commit": False, "auto_offset_reset": "earliest", **cluster.options}
+    with Consumer(**options) as consumer:
+        consumer.assign([FLIGHTS])
+        read(consumer, 10)
+        consumer.commit()
+    elect_uncleanly(cluster, 5, after=8)
+    with Consumer(**options) as consumer:
+        consumer.assign([FLIGHTS])
+        assert offsets(read(consumer, 8)) == list(range(5, 13))
+        consumer.commit({FLIGHTS: OffsetAndMetadata(11)})
+    with Consumer(**options) as consumer:
+        consumer.assign([FLIGHTS])
+        assert offsets(read(consumer, 2)) == [11, 12], "a commit by hand without an epoch is taken at its word"
+
+
+def test_a_leader_of_the_first_release_is_read_as_before(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    cluster.compares_epochs = False
+    with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
+        read(consumer, 10)
+        cluster.move_leader(*FLIGHTS)
+        fill(cluster, *FLIGHTS, [b"more"])
+        assert offsets(read(consumer, 1)) == [10]

@@ -1,0 +1,1 @@
+"""Tests of consumer groups on the client's side."""

@@ -1,0 +1,131 @@
+"""A batch that cannot be read gives one clear error with its place, again at each poll, and a way on behind it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from raylog.client.consumer.consumer import Consumer
+from raylog.core.errors import CorruptMessage, UnknownServerError
+from raylog.core.ids import TopicPartition
+from raylog.rpc import Request
+from raylog.storage.batch.records import MAGIC_COLUMNS, MAGIC_KAFKA, assemble_batch
+from tests.unit.client.consumer_support import fill, numbers, read
+from tests.unit.client.toy_server import ToyCluster
+
+HERE = TopicPartition("t", 0)
+pack = msgspec.msgpack.encode
+
+
+def poison(body: bytes, *, magic: int = MAGIC_COLUMNS, attributes: int = 0, count: int = 3) -> bytes:
+    """A batch with a right checksum, as a hostile producer makes it."""
+    return assemble_batch(
+        magic,
+        body,
+        [1] * count,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        base_offset=0,
+        partition_leader_epoch=-1,
+        attributes=attributes,
+    )
+
+
+BODIES = {
+    "no columns": poison(b"\xc1\x00"),
+    "nothing": poison(b""),
+    "too few values": poison(pack([None, None, [b"a"], None])),
+    "values of another type": poison(pack([None, None, [1, 2, 3], None])),
+    "a nest": poison(b"\x94" + b"\x91" * 5000 + b"\xc0"),
+    "no zstd": poison(b"no zstd", attributes=4),
+    "no lz4": poison(b"no lz4", attributes=3),
+    "no snappy": poison(b"\xff\xff\xff\xff\x0f", attributes=2),
+    "no gzip": poison(b"no gzip", attributes=1),
+    "kafka's records cut off": poison(b"\x02\x00", magic=MAGIC_KAFKA),
+    "offsets that fall": poison(pack([None, None, [b"a", b"b", b"c"], None, [2, 1, 0]])),
+    "offsets before the batch": poison(pack([None, None, [b"a", b"b", b"c"], None, [-9, 0, 1]])),
+    "offsets behind the batch": poison(pack([None, None, [b"a", b"b", b"c"], None, [0, 1, 99]])),
+    "timestamps of text": poison(pack([["a", "b", "c"], None, [b"a", b"b", b"c"], None])),
+    "headers of one part": poison(pack([None, None, [b"a", b"b", b"c"], [[["x"]], None, None]])),
+}
+
+
+def fill_around(cluster: ToyCluster, batch: bytes) -> None:
+    """Two good records, the poison at offsets 2 to 4, and two good ones."""
+    cluster.create_topic("t")
+    fill(cluster, "t", 0, numbers(0, 2))
+
+    def append() -> None:
+        one = cluster.partitions["t", 0]
+        one.append(memoryview(batch))
+        one.advance()
+
+    cluster.do(append)
+    fill(cluster, "t", 0, numbers(5, 7))
+
+
+@pytest.mark.parametrize("batch", BODIES.values(), ids=BODIES.keys())
+@pytest.mark.parametrize("way", ["poll", "iterate"])
+def test_it_is_named_and_can_be_passed(cluster: ToyCluster, batch: bytes, way: str) -> None:
+    fill_around(cluster, batch)
+    with Consumer(**cluster.options, auto_offset_reset="earliest", consumer_timeout_ms=5_000) as consumer:
+        consumer.assign([HERE])
+        assert len(read(consumer, 2)) == 2
+
+        def take() -> Any:
+            return consumer.poll(5_000) if way == "poll" else next(consumer)
+
+        for _ in range(2):
+            with pytest.raises(CorruptMessage, match=r"offset 2 of t-0 is damaged .*seek to 5 to go on") as found:
+                take()
+            details = found.value.details
+            assert (details["topic"], details["partition"], details["offset"], details["next_offset"]) == ("t", 0, 2, 5)
+        assert consumer.position(HERE) == 2
+        consumer.seek(HERE, 5)
+        assert [record.offset for record in read(consumer, 2)] == [5, 6]
+
+
+@pytest.mark.parametrize("batch", BODIES.values(), ids=BODIES.keys())
+def test_columns_of_it_are_refused_when_they_are_looked_at(cluster: ToyCluster, batch: bytes) -> None:
+    fill_around(cluster, batch)
+
+    def look(consumer: Consumer) -> None:
+        found = consumer.consume_batch(timeout=5)
+        for column in (found.values.to_pylist, lambda: found.headers, lambda: found.timestamps_ms, found.to_arrow):
+            column()
+
+    with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
+        consumer.assign([HERE])
+        assert len(read(consumer, 2)) == 2
+        with pytest.raises(CorruptMessage, match="offset 2 of t-0 is damaged"):
+            look(consumer)
+        consumer.seek(HERE, 5)
+        assert [record.offset for record in read(consumer, 2)] == [5, 6]
+
+
+def test_an_answer_that_makes_no_sense_is_raised_and_does_not_end_the_fetching(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("t")
+    fill(cluster, "t", 0, numbers(0, 2))
+    normal = Request.reply
+    garbage = [["soon", None], {"no": "list"}, []]
+
+    def garble(request: Request, args: Any = None, *rest: Any) -> None:
+        wrong = garbage.pop() if garbage and request.method.startswith("fetch") else args
+        normal(request, wrong, *rest)
+
+    monkeypatch.setattr(Request, "reply", garble)
+    with Consumer(**cluster.options, auto_offset_reset="earliest", retry_backoff_ms=1) as consumer:
+        consumer.assign([HERE])
+        with pytest.raises(UnknownServerError):
+            read(consumer, 2)
+        found = 0
+        for _ in range(20):
+            try:
+                found += len(read(consumer, 2 - found))
+                break
+            except UnknownServerError:
+                pass
+        assert found == 2

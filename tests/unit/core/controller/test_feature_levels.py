@@ -1,0 +1,134 @@
+"""The cluster's feature level: who may take part, when it rises, and what it allows."""
+
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from raylog.core.controller import ControllerMachine, MetadataImage, StopBrokerReceived, record_from_wire
+from raylog.core.controller.events import RaiseFeatureLevelReceived
+from raylog.core.errors import InvalidRequest, UnsupportedVersion
+from raylog.core.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
+from raylog.core.ids import BrokerId
+from raylog.core.invariants import InvariantBroken
+from raylog.core.metadata.records import BrokerRegistered, FeatureLevelRaised, TopicDeleted
+from raylog.rpc.version import FEATURE_LEVEL
+from tests.unit.core.controller.bench import Bench, three_brokers
+
+NEXT = LevelRange(1, 3)
+
+
+def raised(bench: Bench, level: int = -1) -> list[object]:
+    return bench.ask(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=level))
+
+
+def upgraded(*brokers: int) -> Bench:
+    """A cluster whose controller, and these of its three brokers, are of a later release."""
+    bench = three_brokers()
+    for broker in brokers:
+        bench.broker(broker, levels=NEXT)
+    return bench
+
+
+@pytest.fixture(autouse=True)
+def _later_controller() -> Iterator[None]:
+    """The controller is of a later release."""
+    with (
+        mock.patch("raylog.core.controller.feature_levels.SUPPORTED", NEXT),
+        mock.patch("raylog.core.controller.controller.SUPPORTED", NEXT),
+    ):
+        yield
+
+
+def test_this_release_tells_the_same_level_everywhere() -> None:
+    assert SUPPORTED.highest == max(LEVELS) == FEATURE_LEVEL
+    assert sorted(LEVELS) == list(range(FIRST_LEVEL, SUPPORTED.highest + 1))
+
+
+def test_the_level_stays_until_it_is_asked_for_and_every_broker_knows_it() -> None:
+    bench = upgraded(1, 2)
+    assert bench.image.feature_level == 1
+    with pytest.raises(UnsupportedVersion, match="not known to broker 3;") as refused:
+        raised(bench, 2)
+    assert refused.value.details["brokers"] == ["3"]
+    assert raised(bench) == [1, 1]
+    bench.broker(3, levels=LevelRange(1, 2))
+    assert bench.image.feature_level == 1
+    assert raised(bench) == [2, 1]
+    assert bench.image.feature_level == 2
+    assert raised(bench) == [2, 2]
+
+
+def test_a_broker_that_is_away_counts_and_one_that_was_stopped_for_good_does_not() -> None:
+    bench = upgraded(1, 2)
+    bench.lose(("broker", 3))
+    with pytest.raises(UnsupportedVersion, match="broker 3"):
+        raised(bench, 3)
+    bench.ask(StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(3)))
+    assert raised(bench, 3) == [3, 1]
+
+
+def test_the_controller_s_own_release_counts() -> None:
+    bench = three_brokers()
+    for broker in (1, 2, 3):
+        bench.broker(broker, levels=LevelRange(1, 4))
+    with pytest.raises(UnsupportedVersion, match="The controller's release knows feature level 1 to 3, not 4"):
+        raised(bench, 4)
+    assert raised(bench) == [3, 1]
+
+
+def test_a_level_never_falls() -> None:
+    bench = upgraded(1, 2, 3)
+    raised(bench, 2)
+    with pytest.raises(InvalidRequest, match="cannot fall to 1"):
+        raised(bench, 1)
+
+
+def test_a_broker_that_does_not_know_the_level_is_refused_in_one_sentence() -> None:
+    bench = upgraded(1, 2, 3)
+    raised(bench)
+    with pytest.raises(UnsupportedVersion, match="level 1, and this cluster is at level 3: install a newer"):
+        bench.broker(2, levels=FIRST)
+    with pytest.raises(UnsupportedVersion, match=r"needs feature level 4 at least.*raylog features upgrade"):
+        bench.broker(2, levels=LevelRange(4, 5))
+    bench.broker(2, levels=LevelRange(2, 5))
+
+
+def test_a_controller_that_does_not_know_the_level_does_not_start() -> None:
+    bench = upgraded(1, 2, 3)
+    raised(bench)
+    rows = [record.to_wire() for record in bench.image.to_records()]
+    image = MetadataImage.restore(bench.image.version, map(record_from_wire, rows))
+    assert image == bench.image
+    with (
+        mock.patch("raylog.core.controller.controller.SUPPORTED", FIRST),
+        pytest.raises(UnsupportedVersion, match="The controller runs a release of Raylog that knows feature level 1,"),
+    ):
+        ControllerMachine(image, settings=bench.machine._settings, now_ms=bench.now)
+
+
+def test_a_record_of_a_later_level_is_never_written_below_it() -> None:
+    bench = upgraded(1, 2, 3)
+    bench.create()
+    with mock.patch.object(TopicDeleted, "LEVEL", 2):
+        record = TopicDeleted(topic_id=bench.topic_id(), topic="flights")
+        with pytest.raises(InvariantBroken, match="feature level 2 allows"):
+            bench.machine._ledger.write(record)
+        raised(bench, 2)
+        bench.machine._ledger.write(record)
+
+
+def test_metadata_of_an_earlier_release_is_at_the_first_level() -> None:
+    row = ["BrokerRegistered", 1, 5, "node", "host", 9000, "d" * 32]
+    record = record_from_wire(row)
+    assert isinstance(record, BrokerRegistered)
+    image = MetadataImage()
+    image.apply(record)
+    assert image.brokers[BrokerId(1)].levels == FIRST
+    assert image.feature_level == 1
+    with pytest.raises(InvariantBroken):
+        image.apply(FeatureLevelRaised(level=1))
+
+
+def test_sentences_name_the_range() -> None:
+    assert "level 1 to 3," in misfit("Broker 1", NEXT, 4)

@@ -1,0 +1,139 @@
+"""The wire forms of metadata records, and an image that refuses what does not fit."""
+
+from dataclasses import fields
+
+import pytest
+
+from raylog.core.controller import (
+    RECORD_TYPES,
+    BrokerOffline,
+    ClusterCreated,
+    MetadataImage,
+    MetadataRecord,
+    PartitionChanged,
+    ProducerIdsAllocated,
+    ReplicaLogLost,
+    ReplicaPlaced,
+    TopicCreated,
+    TopicDeleted,
+    record_from_wire,
+)
+from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
+from raylog.core.invariants import InvariantBroken
+from raylog.core.metadata.applying import APPLY
+from raylog.core.metadata.records import _READERS, _layout
+
+CREATED = TopicCreated(
+    topic_id="f" * 32, topic="t", config={"b": "2", "a": "1"}, partitions=((BrokerId(1), BrokerId(2)),)
+)
+
+
+def test_every_record_type_has_a_wire_form_and_a_place_in_the_image() -> None:
+    for name, kind in RECORD_TYPES.items():
+        assert name == kind.NAME == kind.__name__
+        assert {reader for _, reader, _ in _layout(kind)} <= set(_READERS), name
+        assert kind in APPLY, name
+        assert fields(kind), name  # type: ignore[arg-type]  # every registered record is a dataclass
+    assert set(RECORD_TYPES.values()) == set(APPLY)
+    assert set(RECORD_TYPES) == {kind.__name__ for kind in MetadataRecord.__subclasses__()}
+
+
+def test_a_wire_form_is_made_of_plain_lists_and_sorted_mappings() -> None:
+    wire = CREATED.to_wire()
+    assert wire == ["TopicCreated", "f" * 32, "t", {"a": "1", "b": "2"}, [[1, 2]]]
+    assert list(wire[3]) == ["a", "b"]  # type: ignore[call-overload]
+    assert record_from_wire(wire) == CREATED
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        [],
+        ["Nonsense", 1],
+        ["BrokerOffline"],
+        ["BrokerOffline", "one"],
+        ["BrokerOffline", True],
+        ["TopicDeleted", 1, "t"],
+        ["TopicCreated", "f", "t", [], []],
+        ["TopicCreated", "f", "t", {"a": 1}, []],
+        ["TopicCreated", "f", "t", {}, 5],
+    ],
+)
+def test_a_malformed_wire_form_is_refused(wire: list[object]) -> None:
+    with pytest.raises(ValueError):
+        record_from_wire(wire)
+
+
+def test_fields_of_a_later_release_behind_the_known_ones_are_ignored() -> None:
+    assert record_from_wire([*CREATED.to_wire(), {"of": "a later release"}]) == CREATED
+
+
+def test_fields_that_an_earlier_release_did_not_have_become_their_defaults() -> None:
+    for name, kind in RECORD_TYPES.items():
+        optional = [field for field, _, is_optional in _layout(kind) if is_optional]
+        required = [SAMPLES[reader] for _, reader, is_optional in _layout(kind) if not is_optional]
+        record = record_from_wire([name, *required])
+        defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+        assert {field: getattr(record, field) for field in optional} == {field: defaults[field] for field in optional}
+
+
+def test_a_record_type_of_a_later_release_is_one_clear_error() -> None:
+    with pytest.raises(ValueError, match=r"unknown metadata record 'ScheduleMoved'.*newer version of Raylog; upgrade"):
+        record_from_wire(["ScheduleMoved", 1])
+
+
+SAMPLES: dict[str, object] = {
+    **dict.fromkeys(("int", "BrokerId", "ControllerEpoch", "Incarnation", "LeaderEpoch", "PartitionEpoch"), 1),
+    **dict.fromkeys(("ProducerId", "FeatureLevel"), 1),
+    "str": "x",
+    "Mapping[str, str]": {},
+    "tuple[BrokerId, ...]": [],
+    "tuple[str, ...]": [],
+    "tuple[tuple[BrokerId, ...], ...]": [],
+}
+
+
+def image_with_topic() -> MetadataImage:
+    image = MetadataImage()
+    image.apply(ClusterCreated(cluster_id="c", config={}))
+    image.apply(CREATED)
+    return image
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ClusterCreated(cluster_id="d", config={}),
+        CREATED,
+        BrokerOffline(broker=BrokerId(9)),
+        TopicDeleted(topic_id="0" * 32, topic="t"),
+        ProducerIdsAllocated(next_id=ProducerId(0)),
+        ReplicaLogLost(topic="t", partition=0, broker=BrokerId(3)),
+        ReplicaPlaced(topic="t", partition=0, broker=BrokerId(3), incarnation=Incarnation(1), host="h", port=1),
+        ReplicaPlaced(topic="t", partition=1, broker=BrokerId(1), incarnation=Incarnation(1), host="h", port=1),
+        PartitionChanged(
+            topic="t",
+            partition=0,
+            leader=BrokerId(1),
+            leader_epoch=LeaderEpoch(1),
+            isr=(BrokerId(1),),
+            replicas=(BrokerId(1),),
+            partition_epoch=PartitionEpoch(0),
+        ),
+    ],
+)
+def test_an_image_refuses_a_record_that_does_not_fit(record: MetadataRecord) -> None:
+    image = image_with_topic()
+    before = image.copy()
+    with pytest.raises(InvariantBroken):
+        image.apply(record)
+    assert image == before
+
+
+def test_a_copy_is_equal_and_independent() -> None:
+    image = image_with_topic()
+    copy = image.copy()
+    assert copy == image
+    copy.apply(TopicDeleted(topic_id="f" * 32, topic="t"))
+    assert copy != image
+    assert "t" in image.topics

@@ -14,7 +14,8 @@ from pathlib import Path
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.compression import COMPRESSIONS
-from raylog.storage.batch.records import HEADER_BYTES, BatchHeader, Header, check_crc, decode_batch, parse_header
+from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.batch.records import Header, decode_batch
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.files import exists, list_files, read_at, read_bytes
 from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex

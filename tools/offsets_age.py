@@ -18,7 +18,8 @@ from raylog.actors.groups.offsets_log import EncodedRow, encoded_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import LogExtent
-from raylog.storage.batch.records import decode_batch, encode_batch, parse_header
+from raylog.storage.batch.header import parse_header
+from raylog.storage.batch.records import decode_batch, encode_batch
 
 BATCH_BYTES = 1_048_000
 

@@ -20,7 +20,8 @@ from raylog.core.config import TopicConfig
 from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
 from raylog.rpc import Connection, Reply, Secret
-from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import decode_batch, encode_batch
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
 """Returns the topic's row of a ``metadata`` answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raylog.core.quorum import Span
-from raylog.storage.batch.records import iter_headers
+from raylog.storage.batch.header import iter_headers
 
 Batch = tuple[Span, bytes]
 

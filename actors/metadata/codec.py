@@ -9,7 +9,8 @@ import msgspec
 from raylog.actors.clock import wall_ms
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord, record_from_wire
-from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import decode_batch, encode_batch
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()

@@ -35,7 +35,7 @@ from raylog.core.quorum import Span, VoterMachine
 from raylog.core.quorum import events as ev
 from raylog.protocol.message import Message
 from raylog.protocol.voter import VoterAppendRequest, VoterPromiseRequest, VoterReadRequest, VoterSnapshotRequest
-from raylog.storage.batch.records import iter_headers
+from raylog.storage.batch.header import iter_headers
 from raylog.storage.directory import parse_partition_folder
 from raylog.storage.log.files import list_files
 

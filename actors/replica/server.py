@@ -58,7 +58,7 @@ from raylog.protocol.replica import (
     ReplicaStatusRequest,
 )
 from raylog.rpc import Connection, Reply, Request, machine_number
-from raylog.storage.batch.records import end_offset
+from raylog.storage.batch.header import end_offset
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.replica import FETCH, FetchRequest
 from raylog.rpc.framing import Buffer
-from raylog.storage.batch.records import TIMESTAMP_TYPE_BIT, iter_headers, open_batch
+from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, iter_headers
+from raylog.storage.batch.records import open_batch
 
 AT_ONCE: Final = 64
 """So many partitions are asked at the same time: each answer with a time may hold a whole batch."""

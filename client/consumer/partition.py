@@ -19,7 +19,7 @@ from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import iter_headers
+from raylog.storage.batch.header import iter_headers
 
 NEAR_CHUNK_BYTES = 512 << 10
 """How much of a file is read at once: what is made of it should still fit into the caches of a processor."""

@@ -14,7 +14,8 @@ from time import time
 
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError
-from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped, parse_header
+from raylog.storage.batch.header import parse_header
+from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped
 
 logger = logging.getLogger(__name__)
 _lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait

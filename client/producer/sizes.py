@@ -12,7 +12,8 @@ from typing import Final
 
 from raylog.client.types import Header
 from raylog.core.errors import RecordTooLarge
-from raylog.storage.batch.records import HEADER_BYTES, RECORDS_MAX
+from raylog.storage.batch.header import HEADER_BYTES
+from raylog.storage.batch.records import RECORDS_MAX
 
 INT_MAX: Final = 2**31 - 1
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588

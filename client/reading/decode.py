@@ -15,16 +15,8 @@ from typing import Any, NamedTuple
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import (
-    BatchHeader,
-    Columns,
-    Grid,
-    Layout,
-    OpenBatch,
-    check_crc,
-    decode_batch,
-    open_batch,
-)
+from raylog.storage.batch.header import BatchHeader, check_crc
+from raylog.storage.batch.records import Columns, Grid, Layout, OpenBatch, decode_batch, open_batch
 from raylog.storage.errors import CorruptBatch
 
 Deserializer = Callable[[bytes], Any]

@@ -28,7 +28,7 @@ from raylog.protocol.replica import (
     NearSlice,
 )
 from raylog.rpc import Connection, machine_number
-from raylog.storage.batch.records import CRC_START, HEADER_BYTES, iter_headers, parse_header
+from raylog.storage.batch.header import CRC_START, HEADER_BYTES, iter_headers, parse_header
 
 ALONE_BYTES = 64 << 10
 """A batch of so many bytes is read alone: right behind its header, and without a copy for its checksum."""

@@ -34,7 +34,7 @@ from raylog.core.errors import (
 from raylog.core.ids import EARLIEST, TopicPartition
 from raylog.protocol.replica import LIST_OFFSETS, FetchNearReply, FetchRequest, ListOffsetsRequest
 from raylog.rpc import Connection, ReadToken
-from raylog.storage.batch.records import check_crc, iter_headers
+from raylog.storage.batch.header import check_crc, iter_headers
 
 logger = logging.getLogger(__name__)
 

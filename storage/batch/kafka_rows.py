@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from raylog.storage.batch.columns import HEADERS_MAX
+from raylog.storage.batch.columns import HEADERS_MAX, Columns, Header
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.records import TIMESTAMP_TYPE_BIT, BatchHeader, Columns, Header
+from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, BatchHeader
 from raylog.storage.errors import CorruptBatch
 
 _VARINT_BYTES_MAX = 10

@@ -19,7 +19,7 @@ from pathlib import Path
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.records import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
+from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from raylog.storage.descriptors import keep_reserve
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, from_os_error, out_of_range
 from raylog.storage.log import reading

@@ -14,7 +14,7 @@ import google_crc32c
 import msgspec
 
 from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
-from raylog.storage.batch.records import SEQUENCE_MAX, BatchHeader
+from raylog.storage.batch.header import SEQUENCE_MAX, BatchHeader
 from raylog.storage.errors import CorruptBatch
 
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
-from raylog.storage.batch.records import check_crc, decode_batch, iter_headers
+from raylog.storage.batch.header import check_crc, iter_headers
+from raylog.storage.batch.records import decode_batch
 from raylog.storage.errors import CorruptBatch, LogDamaged
 from raylog.storage.log.config import FileSlice
 from raylog.storage.log.recovery import check_epoch

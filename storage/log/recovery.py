@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
-from raylog.storage.batch.records import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
 from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.config import LogConfig, RecoveryReport

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raylog.storage import filesystem
-from raylog.storage.batch.records import HEADER_BYTES, BatchHeader, parse_header
+from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, parse_header
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
 from raylog.storage.log.files import read_at, read_bytes, remove, write_at, write_atomically

@@ -14,7 +14,7 @@ from raylog.core.errors import (
     RecordTooLarge,
 )
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.records import (
+from raylog.storage.batch.header import (
     COMPRESSION_MASK,
     CONTROL_BIT,
     CRC_START,

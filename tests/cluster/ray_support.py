@@ -22,7 +22,8 @@ from raylog.actors.processes.spare_roles import actors_by_role
 from raylog.core.errors import RaylogError
 from raylog.launch.cluster import Cluster
 from raylog.rpc import Connection, Reply, connect
-from raylog.storage.batch.records import encode_batch, iter_headers
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import encode_batch
 from tests.waiting import wait_for
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from typing import Any, Self
 from raylog.actors.clock import wall_ms
 from raylog.core.errors import NotController, RaylogError
 from raylog.rpc import Connection, Reply, connect
-from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import decode_batch, encode_batch
 from tests.cluster.local_cluster import SECRET, LocalCluster
 
 STORY_DEADLINE_S = 60.0

@@ -14,7 +14,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, TopicPartition
-from raylog.storage.batch.records import CONTROL_BIT
+from raylog.storage.batch.header import CONTROL_BIT
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually

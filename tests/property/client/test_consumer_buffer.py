@@ -16,7 +16,8 @@ from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import CONTROL_BIT, encode_batch, iter_headers, parse_header
+from raylog.storage.batch.header import CONTROL_BIT, iter_headers, parse_header
+from raylog.storage.batch.records import encode_batch
 
 HERE = TopicPartition("flights", 0)
 

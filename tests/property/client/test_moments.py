@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import SendFuture
-from raylog.storage.batch.records import decode_batch, encode_batch, parse_header
+from raylog.storage.batch.header import parse_header
+from raylog.storage.batch.records import decode_batch, encode_batch
 
 STAMPS = st.lists(st.integers(-3, 3) | st.integers(1_700_000_000_000, 1_700_000_000_002), min_size=1, max_size=60)
 

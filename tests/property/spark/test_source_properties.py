@@ -19,7 +19,8 @@ from raylog.core.ids import TopicPartition
 from raylog.spark.arrow import ArrowBuilder
 from raylog.spark.filters import narrowing_of
 from raylog.spark.offsets import split_ranges
-from raylog.storage.batch.records import encode_batch, encode_kafka_batch, parse_header
+from raylog.storage.batch.header import parse_header
+from raylog.storage.batch.records import encode_batch, encode_kafka_batch
 
 SIZES = st.integers(0, 1000)
 RANGES = st.lists(st.tuples(SIZES, SIZES).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=8)

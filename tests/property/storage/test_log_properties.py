@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
-from raylog.storage.batch.records import iter_headers
+from raylog.storage.batch.header import iter_headers
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.core.errors import RaylogError
+from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
 from raylog.storage.batch.compression import compress, decompress
 from raylog.storage.errors import CorruptBatch
@@ -22,7 +23,7 @@ def test_every_codec_and_magic_gives_back_what_was_encoded(rows, codec, encode, 
     keys, values, timestamps, headers = (list(column) for column in zip(*rows, strict=True))
     data = encode(keys, values, timestamps, headers, compression=codec, base_offset=base_offset)
     for buffer in (data, bytearray(data), memoryview(b"before" + data)[6:]):
-        header = records.parse_header(buffer)
+        header = header_format.parse_header(buffer)
         columns = records.decode_batch(buffer, 0, header)
         assert list(columns.offsets) == list(range(base_offset, base_offset + len(rows)))
         assert columns.timestamps == timestamps
@@ -40,7 +41,7 @@ def test_a_flipped_bit_is_seen_or_lies_in_the_two_fields_the_leader_stamps(rows,
     position = choose.draw(st.integers(0, len(data) - 1))
     data[position] ^= 1 << choose.draw(st.integers(0, 7))
     try:
-        records.decode_batch(data, 0, records.parse_header(data))
+        records.decode_batch(data, 0, header_format.parse_header(data))
     except CorruptBatch:
         return
     assert position < 8 or 12 <= position < 16
@@ -65,6 +66,6 @@ def test_a_right_crc_over_a_senseless_body_never_crashes_the_decoder(body: bytes
     fields = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "partition_leader_epoch": 0}
     data = records.assemble_batch(magic, body, [0] * max(count, 1), base_offset=0, attributes=0, **fields)
     try:
-        records.decode_batch(data, 0, records.parse_header(data))
+        records.decode_batch(data, 0, header_format.parse_header(data))
     except CorruptBatch:
         pass

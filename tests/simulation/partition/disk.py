@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.core.ids import LeaderEpoch, Offset
-from raylog.storage.batch.records import BatchHeader
+from raylog.storage.batch.header import BatchHeader
 from raylog.storage.log.producer_state import Duplicate, ProducerState
 
 _CHAIN_MASK = (1 << 61) - 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.storage.batch.records import encode_batch, stamp_all
+from raylog.storage.batch.header import stamp_all
+from raylog.storage.batch.records import encode_batch
 from raylog.storage.log.validation import inspect
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require

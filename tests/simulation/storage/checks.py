@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from raylog.storage.batch.records import iter_headers
+from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch, LogDamaged
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog

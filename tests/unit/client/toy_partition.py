@@ -10,15 +10,8 @@ from raylog.core import errors
 from raylog.core.errors import RaylogError
 from raylog.protocol.replica import OffsetForLeaderEpochReply, ProduceReply
 from raylog.rpc import Request
-from raylog.storage.batch.records import (
-    BatchHeader,
-    Columns,
-    check_crc,
-    decode_batch,
-    iter_headers,
-    parse_header,
-    stamp,
-)
+from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers, parse_header, stamp
+from raylog.storage.batch.records import Columns, decode_batch
 from raylog.storage.log.producer_state import ProducerState
 
 Fault = str | int

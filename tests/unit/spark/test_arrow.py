@@ -7,7 +7,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
 from raylog.spark.arrow import ROWS_MAX, ArrowBuilder, row_schema
-from raylog.storage.batch.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, encode_batch, encode_kafka_batch, parse_header
+from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, parse_header
+from raylog.storage.batch.records import encode_batch, encode_kafka_batch
 
 T0 = TopicPartition("t", 0)
 

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from raylog.storage.batch.records import decode_batch, encode_batch, iter_headers
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import decode_batch, encode_batch
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
 TOPIC_ID = "0123456789abcdef"

@@ -10,7 +10,8 @@ from raylog.client.admin.lag import timestamp_at
 from raylog.client.consumer.consumer import Consumer
 from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, encode_batch, encode_kafka_batch, stamp
+from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, stamp
+from raylog.storage.batch.records import encode_batch, encode_kafka_batch
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

@@ -20,7 +20,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import HEADER_BYTES, parse_header
+from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from tests.unit.client.consumer_support import fill, numbers, offsets, read
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

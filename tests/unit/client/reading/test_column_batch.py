@@ -10,7 +10,8 @@ from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
 from raylog.core.errors import CorruptMessage, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import MAGIC_COLUMNS, Header, assemble_batch, encode_batch, encode_kafka_batch
+from raylog.storage.batch.header import MAGIC_COLUMNS
+from raylog.storage.batch.records import Header, assemble_batch, encode_batch, encode_kafka_batch
 from tests.unit.client.toy_server import ToyCluster
 
 HERE = TopicPartition("t", 0)

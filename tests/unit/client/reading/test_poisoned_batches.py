@@ -9,7 +9,8 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.core.errors import CorruptMessage, UnknownServerError
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Request
-from raylog.storage.batch.records import MAGIC_COLUMNS, MAGIC_KAFKA, assemble_batch
+from raylog.storage.batch.header import MAGIC_COLUMNS, MAGIC_KAFKA
+from raylog.storage.batch.records import assemble_batch
 from tests.unit.client.consumer_support import fill, numbers, read
 from tests.unit.client.toy_server import ToyCluster
 

@@ -7,6 +7,7 @@ import google_crc32c
 import msgspec
 import pytest
 
+from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
 from raylog.storage.batch.compression import compress, decompress
 from raylog.storage.errors import CorruptBatch
@@ -14,10 +15,10 @@ from raylog.storage.errors import CorruptBatch
 MIB = 1 << 20
 
 
-def poison(body: bytes, *, rows: int, codec: int = 4, magic: int = records.MAGIC_COLUMNS) -> bytes:
+def poison(body: bytes, *, rows: int, codec: int = 4, magic: int = header_format.MAGIC_COLUMNS) -> bytes:
     """A batch of this body that says it has so many records; its CRC is right."""
     packed = compress(codec, body) if codec else body
-    header = records.header_before(
+    header = header_format.header_before(
         packed, magic=magic, count=rows, first_timestamp=0, max_timestamp=0, producer_id=-1, producer_epoch=-1,
         base_sequence=-1, base_offset=0, partition_leader_epoch=0, attributes=codec,
     )  # fmt: skip
@@ -32,21 +33,21 @@ def peak_of(data: bytes, look: Any) -> int:
     tracemalloc.start()
     try:
         with pytest.raises(CorruptBatch):
-            look(data, records.parse_header(data))
+            look(data, header_format.parse_header(data))
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
-def whole(data: bytes, header: records.BatchHeader) -> None:
+def whole(data: bytes, header: header_format.BatchHeader) -> None:
     records.decode_batch(data, 0, header)
 
 
-def values(data: bytes, header: records.BatchHeader) -> None:
+def values(data: bytes, header: header_format.BatchHeader) -> None:
     records.open_batch(data, 0, header).column("values")
 
 
-def headers(data: bytes, header: records.BatchHeader) -> None:
+def headers(data: bytes, header: header_format.BatchHeader) -> None:
     records.open_batch(data, 0, header).kept_column("headers")
 
 
@@ -77,7 +78,7 @@ def test_millions_of_headers_in_one_record_are_refused() -> None:
 
 
 def test_a_kafka_batch_with_more_records_than_bytes_is_refused_at_once() -> None:
-    data = poison(b"\x0c\x00\x00\x00\x01\x01\x00", rows=records.RECORDS_MAX, magic=records.MAGIC_KAFKA)
+    data = poison(b"\x0c\x00\x00\x00\x01\x01\x00", rows=records.RECORDS_MAX, magic=header_format.MAGIC_KAFKA)
     assert peak_of(data, whole) < MIB
 
 
@@ -86,7 +87,7 @@ def test_arrays_within_arrays_without_end_are_corrupt(codec: int) -> None:
     data = poison(b"\x94\xc0\xc0\xc0" + b"\x91" * 100_000 + b"\xc0", rows=1, codec=codec)
     for look in (whole, values, headers):
         with pytest.raises(CorruptBatch):
-            look(data, records.parse_header(data))
+            look(data, header_format.parse_header(data))
 
 
 def test_a_snappy_block_does_not_declare_more_than_it_can_hold() -> None:
@@ -102,7 +103,7 @@ def test_honest_batches_of_every_shape_still_open() -> None:
         for column in ([None] * rows, [b""] * rows, [b"x"] * rows):
             for codec in (0, 1, 2, 3, 4):
                 data = records.encode_batch(list(column), list(column), list(range(rows)), compression=codec)
-                found = records.decode_batch(data, 0, records.parse_header(data))
+                found = records.decode_batch(data, 0, header_format.parse_header(data))
                 assert found.timestamps == list(range(rows))
                 assert (found.values or [None] * rows) == column
 
@@ -112,5 +113,5 @@ def test_the_body_of_these_tests_is_what_the_decoder_reads() -> None:
     body = b"\x94\xc0\xc0" + array(3, b"\xc0") + b"\xc0"
     assert msgspec.msgpack.decode(body) == [None, None, [None] * 3, None]
     data = poison(body, rows=3)
-    assert records.decode_batch(data, 0, records.parse_header(data)).values == [None] * 3
-    assert google_crc32c.value(data[records.CRC_START :]) == records.parse_header(data).crc
+    assert records.decode_batch(data, 0, header_format.parse_header(data)).values == [None] * 3
+    assert google_crc32c.value(data[header_format.CRC_START :]) == header_format.parse_header(data).crc

@@ -8,8 +8,9 @@ import google_crc32c
 import pytest
 
 from raylog.core.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
+from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
-from raylog.storage.batch.records import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
+from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, open_log
 
@@ -26,10 +27,10 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
 
 def forged(data: bytes, **fields: int) -> bytes:
     """The batch with other header fields and a right CRC."""
-    header = records.parse_header(data)._replace(**fields)
-    changed = records.HEADER.pack(*header) + data[records.HEADER_BYTES :]
-    crc = google_crc32c.value(changed[records.CRC_START :])
-    return records.HEADER.pack(*header._replace(crc=crc)) + data[records.HEADER_BYTES :]
+    header = header_format.parse_header(data)._replace(**fields)
+    changed = header_format.HEADER.pack(*header) + data[header_format.HEADER_BYTES :]
+    crc = google_crc32c.value(changed[header_format.CRC_START :])
+    return header_format.HEADER.pack(*header._replace(crc=crc)) + data[header_format.HEADER_BYTES :]
 
 
 @pytest.mark.parametrize("bit", [CONTROL_BIT, TRANSACTIONAL_BIT, CONTROL_BIT | TRANSACTIONAL_BIT])

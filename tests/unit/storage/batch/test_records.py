@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from raylog.core.errors import UnsupportedCompression
+from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
 from raylog.storage.batch.compression import decompress
 from raylog.storage.errors import CorruptBatch
@@ -22,8 +23,8 @@ def batch(count: int = 3, **fields: Any) -> bytes:
 
 def test_the_header_is_61_bytes_laid_out_as_kafkas() -> None:
     data = batch(5, producer_id=7, producer_epoch=2, base_sequence=11, base_offset=40, partition_leader_epoch=3)
-    header = records.parse_header(data)
-    assert records.HEADER_BYTES == 61
+    header = header_format.parse_header(data)
+    assert header_format.HEADER_BYTES == 61
     assert (header.base_offset, header.last_offset, header.next_offset) == (40, 44, 45)
     assert header.size == len(data)
     assert (header.magic, header.partition_leader_epoch, header.record_count) == (77, 3, 5)
@@ -40,28 +41,28 @@ def test_a_kafka_batch_matches_bytes_worked_out_by_hand() -> None:
 
 
 def test_the_last_sequence_wraps_to_zero_after_the_largest() -> None:
-    header = records.parse_header(batch(3, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
+    header = header_format.parse_header(batch(3, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
     assert header.last_sequence == 0
 
 
 def test_stamping_changes_offset_and_epoch_and_keeps_the_crc_right() -> None:
     data = bytearray(batch())
-    records.stamp(data, 0, 123_456_789_012, 42)
-    header = records.parse_header(data)
+    header_format.stamp(data, 0, 123_456_789_012, 42)
+    header = header_format.parse_header(data)
     assert (header.base_offset, header.partition_leader_epoch) == (123_456_789_012, 42)
-    records.check_crc(data, 0, header)
+    header_format.check_crc(data, 0, header)
 
 
 def test_headers_are_iterated_up_to_a_cut_off_tail() -> None:
     whole = batch(1) + batch(2) + batch(3)
-    found = list(records.iter_headers(whole + batch(4)[:-1]))
+    found = list(header_format.iter_headers(whole + batch(4)[:-1]))
     assert [header.record_count for _, header in found] == [1, 2, 3]
     assert found[1][0] == len(batch(1))
 
 
 def test_columns_that_are_all_null_are_not_stored_and_come_back_null() -> None:
     data = records.encode_batch([None, None], [None, None], [9, 9], [None, []])
-    columns = records.decode_batch(data, 0, records.parse_header(data))
+    columns = records.decode_batch(data, 0, header_format.parse_header(data))
     assert columns == records.Columns(range(2), [9, 9], None, None, None)
     assert len(data) == 61 + 5
 
@@ -70,7 +71,7 @@ def test_a_cleaned_batch_with_gaps_keeps_its_offsets() -> None:
     body = msgspec.msgpack.encode([None, None, [b"a", b"b"], None, [1, 7]])
     fields = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "partition_leader_epoch": 0}
     data = records.assemble_batch(77, body, [5, 5], base_offset=100, attributes=0, **fields)
-    assert records.decode_batch(data, 0, records.parse_header(data)).offsets == [101, 107]
+    assert records.decode_batch(data, 0, header_format.parse_header(data)).offsets == [101, 107]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
@@ -78,12 +79,12 @@ def test_an_unknown_magic_is_corrupt(magic: int) -> None:
     data = bytearray(batch())
     struct.pack_into(">b", data, 16, magic)
     with pytest.raises(CorruptBatch, match="magic"):
-        records.parse_header(data)
+        header_format.parse_header(data)
 
 
 def test_too_few_bytes_for_a_header_are_corrupt() -> None:
     with pytest.raises(CorruptBatch, match="fewer bytes"):
-        records.parse_header(batch()[:60])
+        header_format.parse_header(batch()[:60])
 
 
 def test_a_body_that_is_not_columns_is_corrupt_even_when_its_crc_is_right() -> None:
@@ -91,7 +92,7 @@ def test_a_body_that_is_not_columns_is_corrupt_even_when_its_crc_is_right() -> N
     for body in (b"", b"\xc1", msgspec.msgpack.encode([None, None, [b"one"], None])):
         data = records.assemble_batch(77, body, [5, 5], base_offset=0, attributes=0, **fields)
         with pytest.raises(CorruptBatch):
-            records.decode_batch(data, 0, records.parse_header(data))
+            records.decode_batch(data, 0, header_format.parse_header(data))
 
 
 def test_columns_of_unequal_length_and_empty_batches_are_refused_when_encoding() -> None:
@@ -130,9 +131,9 @@ def test_records_import_loads_no_heavy_library() -> None:
 
 def test_the_end_of_what_was_fetched_is_that_of_its_last_whole_batch() -> None:
     whole = batch(3) + batch(4, base_offset=3)
-    assert records.end_offset(b"", 9) == 9
-    assert records.end_offset(whole, 9) == 7
-    assert records.end_offset(whole[:-1], 9) == 3
-    assert records.end_offset(batch(3)[:-1], 9) == 9
+    assert header_format.end_offset(b"", 9) == 9
+    assert header_format.end_offset(whole, 9) == 7
+    assert header_format.end_offset(whole[:-1], 9) == 3
+    assert header_format.end_offset(batch(3)[:-1], 9) == 9
     with pytest.raises(CorruptBatch):
-        records.end_offset(whole + bytes(61), 9)
+        header_format.end_offset(whole + bytes(61), 9)

@@ -14,7 +14,7 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     RecordTooLarge,
 )
-from raylog.storage.batch.records import iter_headers
+from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch, LogClosed, WrongTopicId
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole

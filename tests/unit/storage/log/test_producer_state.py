@@ -3,7 +3,8 @@
 import pytest
 
 from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
-from raylog.storage.batch.records import BatchHeader, encode_batch, parse_header
+from raylog.storage.batch.header import BatchHeader, parse_header
+from raylog.storage.batch.records import encode_batch
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.producer_state import Duplicate, ProducerState
 

@@ -40,7 +40,6 @@ from raylog.core.controller.events import (
     VotersShown,
 )
 from raylog.core.controller.feature_levels import Features
-from raylog.core.controller.growth import Growth
 from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.leader_requests import Elections
 from raylog.core.controller.ledger import ControllerSettings, Ledger
@@ -89,7 +88,6 @@ class ControllerMachine:
         self._elections = Elections(self._ledger, settings, self._liveness)
         self._shutdown = Shutdown(self._ledger, self._liveness)
         self._topics = Topics(self._ledger, settings, self._liveness)
-        self._growth = Growth(self._ledger, self._topics, self._liveness)
         self._moves = Moves(self._ledger, self._liveness)
         self._healing = Healing(self._ledger, self._moves)
         self._voters = Voters(self._ledger)
@@ -200,7 +198,7 @@ class ControllerMachine:
             case AlterTopicConfigReceived():
                 self._topics.alter_config(event)
             case CreatePartitionsReceived():
-                self._growth.create_partitions(event)
+                self._topics.create_partitions(event)
             case AlterReassignmentsReceived():
                 self._moves.alter(event)
             case ListReassignmentsReceived():

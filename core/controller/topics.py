@@ -1,4 +1,4 @@
-"""Topics: names, creation, deletion and configuration. Called by the controller's step."""
+"""Topics: names, creation, deletion, more partitions and configuration. Called by the controller's step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from raylog.core.config import validate_topic_config
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
+    CreatePartitionsReceived,
     CreateTopicReceived,
     DeleteTopicReceived,
     StopReplica,
@@ -27,7 +28,7 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.ids import BrokerId
-from raylog.core.metadata.records import TopicConfigured, TopicCreated, TopicDeleted
+from raylog.core.metadata.records import PartitionsAdded, TopicConfigured, TopicCreated, TopicDeleted
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
@@ -140,6 +141,37 @@ class Topics:
         for state in self._ledger.image.topics[name].partitions:
             self._liveness.expect(state)
         return topic_id
+
+    def create_partitions(self, event: CreatePartitionsReceived) -> None:
+        """Add partitions for a client; records that are there already stay where they are."""
+        image = self._ledger.image
+        topic = image.topics.get(event.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+        if topic.internal:
+            raise InvalidRequest(
+                f"{event.topic!r} is Raylog's own and keeps its number of partitions: its records are found by it."
+            )
+        present = len(topic.partitions)
+        if event.total < present:
+            raise InvalidPartitions(
+                f"Topic {event.topic!r} has {present} partitions and cannot have {event.total}: partitions are never "
+                "taken away, because their records would be lost."
+            )
+        if event.total == present:
+            raise InvalidPartitions(f"Topic {event.topic!r} has {present} partitions already; ask for more.")
+        if event.total > PARTITIONS_MAX:
+            raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {event.total}.")
+        added = event.total - present
+        factor = topic.partitions[0].replication_factor
+        if event.assignment is None:
+            assignment = self.placed(added, factor)
+        else:
+            assignment = self.given(event.assignment, added, factor)
+        self._ledger.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
+        for state in topic.partitions[present:]:
+            self._liveness.expect(state)
+        self._ledger.reply(event.request, [])
 
     def placed(self, partitions: int, replication_factor: int) -> Assignment:
         """Choose brokers for new partitions; raises InvalidPartitions and InvalidReplicationFactor."""

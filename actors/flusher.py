@@ -16,7 +16,7 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.core.metrics.histogram import LatencyHistogram
-from raylog.rpc import Together
+from raylog.rpc import WriteCoalescer
 from raylog.storage.errors import DescriptorsExhausted
 from raylog.storage.log.partition_log import PartitionLog
 
@@ -93,7 +93,7 @@ class Flusher:
         if self._loop is not None:
             self._is_busy = self._is_postponed = False
             self._order()
-            with Together.on(self._loop):  # what waited for the disk leaves at once
+            with WriteCoalescer.on(self._loop):  # what waited for the disk leaves at once
                 self._on_synced(end)
 
     def _postponed(self, error: DescriptorsExhausted) -> None:

@@ -17,7 +17,7 @@ LONGEST_MS: Final = 500
 """Between two ticks of a replica at rest."""
 
 
-class Ticks:
+class TickTimer:
     """Calls ``tick`` when something is due, as the call itself has said; `hasten` when that has changed meanwhile."""
 
     def __init__(self, tick: Callable[[int], int]) -> None:

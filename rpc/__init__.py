@@ -12,7 +12,7 @@ from raylog.rpc.host.host_id import machine_number
 from raylog.rpc.limits import Limits
 from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, RequestConnection
-from raylog.rpc.sending import Together
+from raylog.rpc.sending import WriteCoalescer
 from raylog.rpc.server import RpcServer
 
 __all__ = [
@@ -32,9 +32,9 @@ __all__ = [
     "Role",
     "RpcServer",
     "Secret",
-    "Together",
     "TooManyPendingCalls",
     "TopicGrant",
+    "WriteCoalescer",
     "client_context",
     "connect",
     "machine_number",

@@ -18,7 +18,7 @@ from raylog.rpc.reply import Reply
 SWEEP_GRAIN_S = 0.05
 
 
-class Told:
+class CallbackWaiter:
     """Stands in a future's place: calls `then` with the answer while it is being received, or soon with an error.
 
     A future would cost two more turns of the loop until what follows from the answer is sent. An error comes in a turn
@@ -50,7 +50,7 @@ class Told:
         self._loop.call_soon(self._then, error)
 
 
-Waiting: TypeAlias = asyncio.Future[Reply] | Told
+Waiting: TypeAlias = asyncio.Future[Reply] | CallbackWaiter
 
 
 class PendingCalls:
@@ -84,7 +84,7 @@ class PendingCalls:
         if call is None:
             return False
         waiting = call[0]
-        if type(waiting) is Told or not waiting.done():  # the caller may have cancelled a future
+        if type(waiting) is CallbackWaiter or not waiting.done():  # the caller may have cancelled a future
             waiting.set_result(Reply(args, payload))
         return True
 

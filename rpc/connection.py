@@ -16,7 +16,7 @@ from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RaylogErr
 from raylog.rpc.auth.credentials import Role
 from raylog.rpc.auth.handshake import ClientHandshake, Peer, ServerHandshake
 from raylog.rpc.auth.permissions import Permissions
-from raylog.rpc.calls import PendingCalls, Told, Waiting, fail
+from raylog.rpc.calls import CallbackWaiter, PendingCalls, Waiting, fail
 from raylog.rpc.ends import ends_of
 from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
@@ -40,7 +40,7 @@ from raylog.rpc.limits import Limits
 from raylog.rpc.patience import Vitals
 from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, describe, refuse_requests
-from raylog.rpc.sending import SendQueue, Together
+from raylog.rpc.sending import SendQueue, WriteCoalescer
 
 logger = logging.getLogger(__name__)
 _unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate shall not fill its log
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
         self._decoder: FrameDecoder | None = None  # made for a proved peer only: it is large
         self._pending = PendingCalls(loop)
-        self._together = Together.on(loop)
+        self._coalescer = WriteCoalescer.on(loop)
         self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
         self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
 
         What it sends leaves at once with the rest. `then` must not block; errors reach it in a later turn of the loop.
         """
-        self._ask(method, args, payload, timeout_s, Told(self._loop, then))
+        self._ask(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
 
     def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Send a request that has no answer; lost without a word when the connection goes. Raises FrameTooLarge."""
@@ -234,16 +234,16 @@ class Connection(asyncio.BufferedProtocol):
         frames = decoder.buffer_updated(nbytes)
         if frames:
             self._rounds += 1
-            together = self._together
-            if together.unsent_bytes > self._limits.max_process_unsent_bytes and self._queue.unsent_bytes:
+            coalescer = self._coalescer
+            if coalescer.unsent_bytes > self._limits.max_process_unsent_bytes and self._queue.unsent_bytes:
                 self._queue.is_over = True  # until this peer has taken something
-            together.depth += 1
+            coalescer.depth += 1
             try:
                 self._dispatch(frames)
             finally:
-                together.depth -= 1
-                if not together.depth and together.queues:
-                    together.flush()
+                coalescer.depth -= 1
+                if not coalescer.depth and coalescer.queues:
+                    coalescer.flush()
             if self._unanswered or self._queue.is_over or self._reading_paused:
                 self._govern_reading()
         if decoder.failure is not None:
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work_off_backlog(self) -> None:
         """Handle requests that waited for the peer to take our answers, until it is behind again."""
-        with self._together:
+        with self._coalescer:
             while self._backlog and not self._queue.is_over and not self.is_closed:
                 (kind, correlation_id, third, args), payload = self._backlog.popleft()
                 self._handle(kind, correlation_id, third, args, payload)

@@ -28,15 +28,15 @@ _PIECES_PER_WRITE = 512  # the kernel's own limit is 1024
 _TLS_HIGH_BYTES = 256 * 1024
 
 
-class Together:
+class WriteCoalescer:
     """While it is entered, nothing that a loop's connections queue is sent; at its end all of it is.
 
-    For work that queues in one go what belongs together: each connection then writes once, and at once, where it would
+    For work that queues in one go what belongs coalescer: each connection then writes once, and at once, where it would
     otherwise need another turn of the loop. One for each loop, which may be entered again inside.
     """
 
     __slots__ = ("depth", "queues", "unsent_bytes")
-    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Together]] = WeakKeyDictionary()
+    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, WriteCoalescer]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
         self.depth = 0
@@ -47,7 +47,7 @@ class Together:
         """Bytes that the sockets of this loop did not take yet, as of the last write of each connection."""
 
     @classmethod
-    def on(cls, loop: asyncio.AbstractEventLoop) -> Together:
+    def on(cls, loop: asyncio.AbstractEventLoop) -> WriteCoalescer:
         """The one of this loop."""
         found = cls._of_loops.get(loop)
         if found is None:
@@ -76,9 +76,26 @@ class SendQueue:
     `on_error` when the socket refuses to take more for good.
     """
 
-    __slots__ = ("_closing", "_counted_bytes", "_fd", "_flush_scheduled", "_linger", "_loop", "_on_error", "_on_low",
-                 "_paused", "_pieces", "_tail", "_together", "_transport", "_waiters", "high_water_bytes", "is_over",
-                 "unsent_bytes", "writes")  # fmt: skip
+    __slots__ = (
+        "_closing",
+        "_coalescer",
+        "_counted_bytes",
+        "_fd",
+        "_flush_scheduled",
+        "_linger",
+        "_loop",
+        "_on_error",
+        "_on_low",
+        "_paused",
+        "_pieces",
+        "_tail",
+        "_transport",
+        "_waiters",
+        "high_water_bytes",
+        "is_over",
+        "unsent_bytes",
+        "writes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -95,7 +112,7 @@ class SendQueue:
         self._pieces: deque[Buffer] = deque()
         self._tail = bytearray()  # the piece that still grows
         self._flush_scheduled = False
-        self._together = Together.on(loop)
+        self._coalescer = WriteCoalescer.on(loop)
         self._paused = False
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
@@ -105,7 +122,7 @@ class SendQueue:
         """The unsent bytes have crossed the high mark and have not yet fallen to half of it."""
         self.writes = 0
         """Writes of which the socket took something while bytes waited: it grows as long as the peer reads."""
-        self._counted_bytes = 0  # our share of `Together.unsent_bytes`
+        self._counted_bytes = 0  # our share of `WriteCoalescer.unsent_bytes`
         self._waiters: list[asyncio.Future[None]] = []
 
     def attach(self, transport: asyncio.Transport) -> None:
@@ -154,8 +171,8 @@ class SendQueue:
                 self._flush()
             elif not self._paused:
                 self._flush_scheduled = True
-                if self._together.depth:
-                    self._together.queues.append(self)
+                if self._coalescer.depth:
+                    self._coalescer.queues.append(self)
                 else:
                     self._loop.call_soon(self.scheduled_flush)
 
@@ -267,7 +284,7 @@ class SendQueue:
 
     def _count(self) -> None:
         """Bring our share of the loop's unsent bytes up to date."""
-        self._together.unsent_bytes += self.unsent_bytes - self._counted_bytes
+        self._coalescer.unsent_bytes += self.unsent_bytes - self._counted_bytes
         self._counted_bytes = self.unsent_bytes
 
     def _drop(self, count: int) -> None:

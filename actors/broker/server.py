@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
-from raylog.actors.broker.supervisor import ReplicaSupervisor, ReplicaWorkshop
+from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
 from raylog.actors.broker.voters_note import VotersNote
 from raylog.actors.controller.answers import coordinator_index, metadata_answer
 from raylog.actors.controller_link import ControllerLink, FindController
@@ -76,10 +76,10 @@ class BrokerServer:
         spec: BrokerSpec,
         *,
         find_controller: FindController,
-        workshop: ReplicaWorkshop,
+        factory: ReplicaFactory,
         on_fatal: Callable[[str], None],
     ) -> None:
-        """``workshop`` makes and ends replica actors; ``on_fatal`` ends the process."""
+        """``factory`` makes and ends replica actors; ``on_fatal`` ends the process."""
         self.spec = spec
         self.image = MetadataImage()
         self._incarnation = int(NO_INCARNATION)
@@ -95,7 +95,7 @@ class BrokerServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = listen(self._on_request, spec, permissions(BROKER))
         self.endpoint: tuple[str, int] = ("", 0)
-        self._workshop = workshop
+        self._factory = factory
         self._supervisor: ReplicaSupervisor | None = None
         self._voter = VoterHost(spec.folder)
         self.metrics = BrokerMetrics(
@@ -242,7 +242,7 @@ class BrokerServer:
         self._registered.set()
         self._settled.set()
         if self._supervisor is None:
-            self._supervisor = ReplicaSupervisor(self.spec, registered.broker, self._workshop, self._newest_image)
+            self._supervisor = ReplicaSupervisor(self.spec, registered.broker, self._factory, self._newest_image)
             self._supervisor.start()
         self._supervisor.reconcile(image)
 

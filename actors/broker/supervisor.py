@@ -36,7 +36,7 @@ Instructions = tuple[Mapping[str, str], int, int]
 """What may change while a replica runs: topic configuration, replication factor, pace of catching up."""
 
 
-class ReplicaWorkshop(Protocol):
+class ReplicaFactory(Protocol):
     """Makes and ends replica actors; Ray in production, plain tasks in tests."""
 
     async def ensure(self, spec: ReplicaSpec) -> None:
@@ -60,13 +60,13 @@ class ReplicaSupervisor:
         self,
         spec: BrokerSpec,
         broker: int,
-        workshop: ReplicaWorkshop,
+        factory: ReplicaFactory,
         newest: Callable[[], Awaitable[MetadataImage]],
     ) -> None:
         """Nothing happens before :meth:`start`. ``newest`` asks the controller; what it raises is tried again."""
         self._spec = spec
         self._broker = broker
-        self._workshop = workshop
+        self._factory = factory
         self._newest = newest
         self._image: MetadataImage | None = None
         self._changed = asyncio.Event()
@@ -126,7 +126,7 @@ class ReplicaSupervisor:
                     logger.warning("%s is of no partition that is known here (id %s)", folder, topic_id or "missing")
                     continue
                 logger.info("%s belongs to a %s", folder.name, "replica that was moved" if moved else "deleted topic")
-                await self._workshop.end(name)
+                await self._factory.end(name)
                 if name not in self._wanted(await self._newest()):
                     await asyncio.to_thread(remove_partition_folder, folder, topic_id)
             self._swept = True
@@ -157,7 +157,7 @@ class ReplicaSupervisor:
                 self._work(name, self._retire(name))
 
     async def _retire(self, name: str) -> None:
-        await self._workshop.end(name)
+        await self._factory.end(name)
         for notes in (self._started, self._told, self._missing_since_ms):
             notes.pop(name, None)
 
@@ -177,7 +177,7 @@ class ReplicaSupervisor:
             logger.warning("replica %s: trying again in a second: %r", name, trouble)
 
     async def _start(self, name: str, spec: ReplicaSpec) -> None:
-        await self._workshop.ensure(spec)
+        await self._factory.ensure(spec)
         deleted = () if self._image is None else self._image.deleted_topics
         await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
         self._started[name] = spec
@@ -188,7 +188,7 @@ class ReplicaSupervisor:
 
         Ray starts an actor again with what it was made with, so each life is told once.
         """
-        await self._workshop.reconfigure(spec)
+        await self._factory.reconfigure(spec)
         self._told[name] = (incarnation, instructions(spec))
 
     def _needs_start(self, name: str, *, online: bool, now_ms: int) -> bool:
@@ -237,7 +237,7 @@ class ReplicaSupervisor:
         So the controller is asked, when no process can register any more that this supervisor does not start.
         """
         logger.info("replica %s is no longer wanted", name)
-        await self._workshop.end(name)
+        await self._factory.end(name)
         if name not in self._wanted(await self._newest()):
             folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
             await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)

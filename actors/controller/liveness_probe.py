@@ -26,7 +26,7 @@ NodesAlive = Callable[[], Awaitable[Collection[str]]]
 """Returns the ids of the nodes that are alive."""
 
 
-class GraceProbe:
+class LivenessProbe:
     """Knocks where somebody is awaited, until nobody is."""
 
     def __init__(

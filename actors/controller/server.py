@@ -16,7 +16,7 @@ from typing import Final
 from raylog.actors.actor_specs import ControllerSpec
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller.answers import cluster_answer, metadata_answer
-from raylog.actors.controller.liveness_probe import GraceProbe, NodesAlive
+from raylog.actors.controller.liveness_probe import LivenessProbe, NodesAlive
 from raylog.actors.controller.requests import event_for, heartbeat_event
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
@@ -72,7 +72,7 @@ class ControllerServer:
         self._committed = asyncio.Event()
         self._changes = PartitionChanges()
         self._tick_task: asyncio.Task[None] | None = None
-        self._probe = GraceProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
+        self._probe = LivenessProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
         self._server = listen(self._on_request, spec, permissions(CONTROLLER), on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 

@@ -199,8 +199,8 @@ class Broker:
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
         from raylog.actors.broker.server import BrokerServer
         from raylog.actors.metrics.node import NodePage
-        from raylog.actors.processes.replica_factory import RayWorkshop
-        from raylog.actors.processes.spares import RaySpares
+        from raylog.actors.processes.replica_factory import RayReplicaFactory
+        from raylog.actors.processes.spares import SpareReplicas
 
         name = node_broker_name(spec.node_id) if spec.broker is None else broker_name(spec.broker)
         set_up_logging(name)
@@ -210,11 +210,11 @@ class Broker:
 
         async def start() -> None:
             here = replace(spec, secret=await secret_here(spec.secret, keep=True))
-            self._spares = RaySpares(here.folder, node_id=here.node_id, secret=here.secret)
+            self._spares = SpareReplicas(here.folder, node_id=here.node_id, secret=here.secret)
             self._server = BrokerServer(
                 here,
                 find_controller=find_controller,
-                workshop=RayWorkshop(here.node_id, self._spares),
+                factory=RayReplicaFactory(here.node_id, self._spares),
                 on_fatal=end_process,
             )
             self._page = NodePage(self._server)

@@ -24,7 +24,7 @@ from raylog.actors.processes.ray_support import (
     wait_until_gone,
 )
 from raylog.actors.processes.spare_roles import name_of
-from raylog.actors.processes.spares import RaySpares
+from raylog.actors.processes.spares import SpareReplicas
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ TURN_S: Final = 5.0
 """A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
 
 
-class RayWorkshop:
+class RayReplicaFactory:
     """Makes replicas as Ray actors pinned to this broker's node; the supervisor's hands."""
 
-    def __init__(self, node_id: str, spares: RaySpares) -> None:
+    def __init__(self, node_id: str, spares: SpareReplicas) -> None:
         """``node_id`` is Ray's id of the node that holds the data directory."""
         self._node_id = node_id
         self._spares = spares

@@ -32,7 +32,7 @@ LOOK_S: Final = 10.0
 ASK_S: Final = 2.0
 
 
-class RaySpares:
+class SpareReplicas:
     """Spares of one broker, and which of its replicas run in what was one."""
 
     def __init__(self, folder: Path, *, node_id: str, secret: Secret) -> None:

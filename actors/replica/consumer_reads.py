@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
-from raylog.actors.replica.tail_cache import TailReader
+from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.core.errors import RaylogError
 from raylog.core.ids import MAX_TIMESTAMP, Offset
@@ -38,7 +38,7 @@ class ConsumerReads:
     def __init__(
         self,
         log: Log,
-        tail: TailReader,
+        tail: TailCache,
         requests: RequestTable[ReplicaRequest],
         clock: Clock,
         counters: ReplicaCounters,

@@ -12,7 +12,7 @@ from typing import Any
 
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
-from raylog.actors.replica.tail_cache import TailReader
+from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import RaylogError
@@ -38,7 +38,7 @@ class ReplicaEffects:
         ports: ReplicaPorts,
         flush: FlushPolicy,
         requests: RequestTable[ReplicaRequest],
-        tail: TailReader,
+        tail: TailCache,
         counters: ReplicaCounters,
         log_start_moved: Callable[[], None],
     ) -> None:

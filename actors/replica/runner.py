@@ -15,7 +15,7 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
-from raylog.actors.replica.tail_cache import TailReader
+from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy
@@ -60,7 +60,7 @@ class ReplicaRunner:
         """Requests that the machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
         """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
-        tail = TailReader(log)
+        tail = TailCache(log)
         self._reads = ConsumerReads(log, tail, self.requests, clock, counters)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync

@@ -26,7 +26,7 @@ from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.status import replica_status
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.settings import log_settings, replication_settings, retention_check_ms, session_heartbeat_s
-from raylog.actors.timer import LONGEST_MS, Ticks
+from raylog.actors.timer import LONGEST_MS, TickTimer
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
@@ -84,7 +84,7 @@ class ReplicaServer:
         self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
-        self._ticks = Ticks(self._tick)
+        self._ticks = TickTimer(self._tick)
         self._server = listen(self._on_request, spec, permissions(REPLICA, is_internal=spec.topic == OFFSETS_TOPIC))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(

@@ -14,7 +14,7 @@ KEPT_BYTES: Final = 1 << 20
 """The most that is kept of either kind."""
 
 
-class TailReader:
+class TailCache:
     """`Log.read`, with a memory of the last append and the last read."""
 
     def __init__(self, log: Log) -> None:

@@ -21,7 +21,7 @@ from raylog.client.config import ConsumerConfig, load
 from raylog.client.consumer.committed_offsets import checked_offset, list_offsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.group_session import ListenerCall
-from raylog.client.consumer.listener import ListenerCalls, RebalanceListener, Told
+from raylog.client.consumer.listener import CallbackWaiter, ListenerCalls, RebalanceListener
 from raylog.client.consumer.metrics import lag_of, metrics_of
 from raylog.client.consumer.partition import Start
 from raylog.client.reading.column_batch import ColumnBatch
@@ -100,9 +100,9 @@ class AsyncConsumer:
         *,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
-        on_assigned: Told | None = None,
-        on_revoked: Told | None = None,
-        on_lost: Told | None = None,
+        on_assigned: CallbackWaiter | None = None,
+        on_revoked: CallbackWaiter | None = None,
+        on_lost: CallbackWaiter | None = None,
     ) -> None:
         """Read these topics, or those whose whole name matches the regular expression `pattern`.
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from raylog.client.consumer.asynchronous import CLOSE_TIMEOUT_S, AsyncConsumer, Offsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.group_session import ListenerCall
-from raylog.client.consumer.listener import RebalanceListener, Told
+from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.runtime import shared
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
@@ -94,9 +94,9 @@ class Consumer:
         *,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
-        on_assigned: Told | None = None,
-        on_revoked: Told | None = None,
-        on_lost: Told | None = None,
+        on_assigned: CallbackWaiter | None = None,
+        on_revoked: CallbackWaiter | None = None,
+        on_lost: CallbackWaiter | None = None,
     ) -> None:
         """Read these topics, or those whose whole name matches the regular expression `pattern`.
 

@@ -8,7 +8,7 @@ from typing import Any
 from raylog.client.consumer.group_session import ListenerCall
 from raylog.core.ids import TopicPartition
 
-Told = Callable[[list[TopicPartition]], Any]
+CallbackWaiter = Callable[[list[TopicPartition]], Any]
 
 
 class RebalanceListener:
@@ -33,14 +33,14 @@ class ListenerCalls:
     """The user's functions by the kind of call."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Told | None] = {}
+        self._told: dict[str, CallbackWaiter | None] = {}
 
     def set(
         self,
         listener: RebalanceListener | None,
-        on_assigned: Told | None,
-        on_revoked: Told | None,
-        on_lost: Told | None,
+        on_assigned: CallbackWaiter | None,
+        on_revoked: CallbackWaiter | None,
+        on_lost: CallbackWaiter | None,
     ) -> None:
         """Take the functions, or the methods of the listener where none is given."""
         revoked = on_revoked or getattr(listener, "on_partitions_revoked", None)

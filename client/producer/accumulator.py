@@ -1,6 +1,6 @@
 """Where `send()` leaves records and the sender finds them: open and sealed batches per partition, within one memory.
 
-The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one `Turn`
+The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one `Spinlock`
 keeps them apart, held for about a microsecond. `Producer.send` does itself what a record needs that fits into the open
 batch; all that decides how much fits, and all other records, are here. The loop is woken when a batch opens (its linger
 time begins) and when it is full, not per record. May touch: the clock.
@@ -16,9 +16,9 @@ from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import SendFuture
-from raylog.client.producer.queues import Lane, Router, lane_gone
+from raylog.client.producer.queues import PartitionQueue, TopicQueues, queue_gone
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
-from raylog.client.producer.spinlock import Turn
+from raylog.client.producer.spinlock import Spinlock
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RecordTooLarge
 
@@ -32,12 +32,12 @@ _NEVER_S = float("inf")
 
 
 class Accumulator:
-    """All lanes of one producer. `wake` is called, from any thread, when the sender should look at them."""
+    """All queues of one producer. `wake` is called, from any thread, when the sender should look at them."""
 
     def __init__(self, config: ProducerConfig, wake: Callable[[], None], chance: random.Random | None = None) -> None:
         self._wake = wake
         self._chance = chance or random.Random()
-        self.turn = Turn()
+        self.turn = Spinlock()
         self._batch_size = config.batch_size
         self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
         self._largest = config.max_request_size
@@ -49,11 +49,11 @@ class Accumulator:
         self._memory = config.buffer_memory
         self._buffered = 0
         self._waiters: list[Callable[[], object]] = []
-        self._active: list[Lane] = []
+        self._active: list[PartitionQueue] = []
         self._next_pass_s = _NEVER_S
         self._is_wake_due = False
         self._is_wake_sent = False  # and its pass has not begun yet, so it will see what is appended now
-        self.routers: dict[str, Router] = {}
+        self.topic_queues_by_name: dict[str, TopicQueues] = {}
         self.closed_by: RaylogError | None = None
         self.loop_thread: int | None = None
 
@@ -61,7 +61,7 @@ class Accumulator:
 
     def append(
         self,
-        router: Router,
+        topic_queues: TopicQueues,
         key: bytes | None,
         value: bytes | None,
         headers: list[Header] | None,
@@ -80,11 +80,11 @@ class Accumulator:
             size += len(key)
         if headers is not None:
             size += headers_size(headers)
-        if size > router.check_from:
-            router.largest_record.check(key, value, headers)
+        if size > topic_queues.check_from:
+            topic_queues.largest_record.check(key, value, headers)
         named = None
         if key is not None or partition is not None or self._choose is not None:
-            named = self.lane_of(router, key, partition)
+            named = self.queue_of(topic_queues, key, partition)
         turn, is_wake_due = self.turn, False
         while True:
             try:
@@ -94,12 +94,12 @@ class Accumulator:
                 turn.pause()
         try:
             if named is not None and named.is_gone:  # since we have looked
-                named = self.lane_of(router, key, partition)
-            batch = (named or router.sticky).open
+                named = self.queue_of(topic_queues, key, partition)
+            batch = (named or topic_queues.sticky).open
             if batch is not None and size < batch.room:
                 batch.room -= size
             else:
-                batch = self._with_room(router, named or self._sticky_lane(router, size), size)
+                batch = self._with_room(topic_queues, named or self._sticky_queue(topic_queues, size), size)
                 if batch is None:
                     return None
                 is_wake_due = self._is_wake_due and not self._is_wake_sent
@@ -114,49 +114,49 @@ class Accumulator:
 
     def append_batch(
         self,
-        router: Router,
-        lane: Lane | None,
+        topic_queues: TopicQueues,
+        queue: PartitionQueue | None,
         keys: list[bytes | None] | None,
         values: list[bytes | None],
         timestamp_ms: int,
         size: int,
     ) -> Batch | None:
-        """Add a whole batch of `size` bytes behind what its lane has; None when there is no memory at the moment.
+        """Add a whole batch of `size` bytes behind what its queue has; None when there is no memory at the moment.
 
-        Without a lane it goes where records without key go at the moment. Raises RecordTooLarge, or the error with
+        Without a queue it goes where records without key go at the moment. Raises RecordTooLarge, or the error with
         which the producer was closed.
         """
         with self.turn:
             if self._buffered + size > self._memory:
                 self._raise_if_never(size)
                 return None
-            if lane is None:
-                lane = self._sticky_lane(router, size)
-            if lane.is_gone:
-                raise lane_gone(lane)
-            if lane.open is not None:
-                lane.sealed.append(self._seal(lane, lane.open))
-            batch = self._new_batch(lane)
+            if queue is None:
+                queue = self._sticky_queue(topic_queues, size)
+            if queue.is_gone:
+                raise queue_gone(queue)
+            if queue.open is not None:
+                queue.sealed.append(self._seal(queue, queue.open))
+            batch = self._new_batch(queue)
             batch.keys, batch.values, batch.reserved = keys or [], values, size
             batch.stamps = [(0, timestamp_ms)]
             self._buffered += size
-            lane.sealed.append(self._seal(lane, batch))
-            self._activate(lane)
+            queue.sealed.append(self._seal(queue, batch))
+            self._activate(queue)
             is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
         if is_wake_due:
             self._wake()
         return batch
 
-    def lane_of(self, router: Router, key: bytes | None, partition: int | None) -> Lane | None:
+    def queue_of(self, topic_queues: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue | None:
         """Where a record goes: to its partition, by the partitioner, by its key. None: wherever those without key go.
 
         Raises UnknownTopicOrPartition.
         """
         if partition is not None or self._choose is not None:
             if partition is None and self._choose is not None:
-                partition = self._choose(router.topic, key, router.count)
-            return router.lane(partition)
-        return None if key is None else router.lane_of_key(key)
+                partition = self._choose(topic_queues.topic, key, topic_queues.count)
+            return topic_queues.queue(partition)
+        return None if key is None else topic_queues.queue_of_key(key)
 
     @property
     def chooses(self) -> bool:
@@ -172,104 +172,106 @@ class Accumulator:
         self._wake()  # a batch that lingers would hold its memory for no reason now
         return True
 
-    def router(self, info: TopicInfo) -> Router:
-        """The router of a topic, brought up to date with its metadata."""
+    def topic_queues(self, info: TopicInfo) -> TopicQueues:
+        """The queues of a topic, brought up to date with its metadata."""
         with self.turn:
-            router = self.routers.get(info.name)
-            if router is None:
-                router = Router(info.name, self._chance)
-                router.largest_record = LargestRecord(info.name, self._largest, self._largest, self._is_compressed)
+            topic_queues = self.topic_queues_by_name.get(info.name)
+            if topic_queues is None:
+                topic_queues = TopicQueues(info.name, self._chance)
+                topic_queues.largest_record = LargestRecord(
+                    info.name, self._largest, self._largest, self._is_compressed
+                )
             request_limit = min(self._largest, max(self._batch_size, self._memory // 4))
-            for lane in router.update(info, self._grow_limit, request_limit):
-                if lane.open is not None:
-                    lane.sealed.append(self._seal(lane, lane.open))
-            self.routers[info.name] = router
-            return router
+            for queue in topic_queues.update(info, self._grow_limit, request_limit):
+                if queue.open is not None:
+                    queue.sealed.append(self._seal(queue, queue.open))
+            self.topic_queues_by_name[info.name] = topic_queues
+            return topic_queues
 
     # What the sender calls
 
-    def begin_pass(self) -> list[Lane]:
-        """The lanes that may have something to do. Batches opened from here on wake the sender again."""
+    def begin_pass(self) -> list[PartitionQueue]:
+        """The queues that may have something to do. Batches opened from here on wake the sender again."""
         with self.turn:
             self._next_pass_s = _NEVER_S
             self._is_wake_due = self._is_wake_sent = False
             return list(self._active)
 
-    def end_pass(self, next_pass_s: float, idle: Iterable[Lane]) -> None:
-        """When the sender will look again by itself, and which lanes it found without work."""
+    def end_pass(self, next_pass_s: float, idle: Iterable[PartitionQueue]) -> None:
+        """When the sender will look again by itself, and which queues it found without work."""
         with self.turn:
             self._next_pass_s = min(self._next_pass_s, next_pass_s)
-            for lane in idle:
-                if lane.open is None and not lane.sealed and lane.is_active:
-                    lane.is_active = False
-                    self._active.remove(lane)
+            for queue in idle:
+                if queue.open is None and not queue.sealed and queue.is_active:
+                    queue.is_active = False
+                    self._active.remove(queue)
 
-    def take(self, lane: Lane, now_s: float) -> Batch | None:
-        """The lane's next batch if it is ready: full, lingered long enough, or its memory is wanted."""
+    def take(self, queue: PartitionQueue, now_s: float) -> Batch | None:
+        """The queue's next batch if it is ready: full, lingered long enough, or its memory is wanted."""
         with self.turn:
-            if lane.sealed:
-                return lane.sealed.popleft()
-            batch = lane.open
+            if queue.sealed:
+                return queue.sealed.popleft()
+            batch = queue.open
             if batch is None:
                 return None
-            is_full = batch.reserved - batch.room >= lane.full_size(self._batch_size)
-            is_late = now_s >= self._lingers_until_s(lane, batch) and lane.waiting_bytes < lane.limit
-            # Whoever waits for memory gets it from the lane's batches that are under way, if there are some.
-            is_in_the_way = bool(self._waiters) and not lane.waiting_bytes
-            return self._seal(lane, batch) if is_full or is_late or is_in_the_way else None
+            is_full = batch.reserved - batch.room >= queue.full_size(self._batch_size)
+            is_late = now_s >= self._lingers_until_s(queue, batch) and queue.waiting_bytes < queue.limit
+            # Whoever waits for memory gets it from the queue's batches that are under way, if there are some.
+            is_in_the_way = bool(self._waiters) and not queue.waiting_bytes
+            return self._seal(queue, batch) if is_full or is_late or is_in_the_way else None
 
-    def ready_at_s(self, lane: Lane) -> float:
-        """When the lane's open batch has lingered long enough; never, when there is none."""
-        batch = lane.open
-        return _NEVER_S if batch is None else self._lingers_until_s(lane, batch)
+    def ready_at_s(self, queue: PartitionQueue) -> float:
+        """When the queue's open batch has lingered long enough; never, when there is none."""
+        batch = queue.open
+        return _NEVER_S if batch is None else self._lingers_until_s(queue, batch)
 
-    def oldest_deadline_s(self, lane: Lane) -> float:
+    def oldest_deadline_s(self, queue: PartitionQueue) -> float:
         """When the first batch that waits here fails for being late."""
         with self.turn:
-            batch = lane.sealed[0] if lane.sealed else lane.open
+            batch = queue.sealed[0] if queue.sealed else queue.open
             return _NEVER_S if batch is None else batch.deadline_s
 
-    def take_expired(self, lane: Lane, now_s: float) -> list[Batch]:
+    def take_expired(self, queue: PartitionQueue, now_s: float) -> list[Batch]:
         """Remove and return the batches that waited beyond their deadline."""
         expired = []
         with self.turn:
-            while lane.sealed and lane.sealed[0].deadline_s <= now_s:
-                expired.append(lane.sealed.popleft())
-            if not lane.sealed and lane.open is not None and lane.open.deadline_s <= now_s:
-                expired.append(self._seal(lane, lane.open))
+            while queue.sealed and queue.sealed[0].deadline_s <= now_s:
+                expired.append(queue.sealed.popleft())
+            if not queue.sealed and queue.open is not None and queue.open.deadline_s <= now_s:
+                expired.append(self._seal(queue, queue.open))
         return expired
 
     def seal_all(self) -> list[Batch]:
         """Make every open batch ready, and return all that wait here."""
         waiting: list[Batch] = []
         with self.turn:
-            for lane in self._active:
-                if lane.open is not None:
-                    lane.sealed.append(self._seal(lane, lane.open))
-                waiting += lane.sealed
+            for queue in self._active:
+                if queue.open is not None:
+                    queue.sealed.append(self._seal(queue, queue.open))
+                waiting += queue.sealed
         return waiting
 
-    def release(self, lane: Lane, size: int) -> None:
+    def release(self, queue: PartitionQueue, size: int) -> None:
         """A batch is done: its memory is free."""
         with self.turn:
-            lane.waiting_bytes -= size
+            queue.waiting_bytes -= size
             self._buffered -= size
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()
 
-    def close(self, error: RaylogError) -> list[tuple[Lane, Batch]]:
+    def close(self, error: RaylogError) -> list[tuple[PartitionQueue, Batch]]:
         """Refuse further records with `error`; return what nobody has taken yet."""
-        left: list[tuple[Lane, Batch]] = []
+        left: list[tuple[PartitionQueue, Batch]] = []
         with self.turn:
             if self.closed_by is None:
                 self.closed_by = error
             self._memory = -1  # with no batch open every append asks for memory, and sees `closed_by` then
-            for lane in self._active:
-                left += [(lane, batch) for batch in lane.sealed]
-                lane.sealed.clear()
-                if lane.open is not None:
-                    left.append((lane, self._seal(lane, lane.open)))
+            for queue in self._active:
+                left += [(queue, batch) for batch in queue.sealed]
+                queue.sealed.clear()
+                if queue.open is not None:
+                    left.append((queue, self._seal(queue, queue.open)))
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()
@@ -280,15 +282,15 @@ class Accumulator:
         self.turn.free = True
         self.closed_by = error
         self._memory = -1
-        for router in self.routers.values():
-            for lane in router.lanes:
-                lane.open = None
+        for topic_queues in self.topic_queues_by_name.values():
+            for queue in topic_queues.queues:
+                queue.open = None
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of records that are not done."""
         with self.turn:
-            return self._buffered - sum(lane.open.room for lane in self._active if lane.open is not None)
+            return self._buffered - sum(queue.open.room for queue in self._active if queue.open is not None)
 
     # Inside; the turn is held
 
@@ -298,78 +300,78 @@ class Accumulator:
         if size > self._memory:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 
-    def _sticky_lane(self, router: Router, size: int) -> Lane:
-        """Where the next `size` bytes without key go. A lane that has had its share of them does not wait for more."""
-        lane = router.sticky
-        if size <= router.sticky_left():
-            return lane
-        chosen = router.change_over(self._batch_size)
-        if chosen is not lane and lane.open is not None:
-            lane.sealed.append(self._seal(lane, lane.open))
+    def _sticky_queue(self, topic_queues: TopicQueues, size: int) -> PartitionQueue:
+        """Where the next `size` bytes without key go. A queue that has had its share of them does not wait for more."""
+        queue = topic_queues.sticky
+        if size <= topic_queues.sticky_left():
+            return queue
+        chosen = topic_queues.change_over(self._batch_size)
+        if chosen is not queue and queue.open is not None:
+            queue.sealed.append(self._seal(queue, queue.open))
             self._is_wake_due = True
         return chosen
 
-    def _with_room(self, router: Router, lane: Lane, size: int) -> Batch | None:
-        """The lane's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
+    def _with_room(self, topic_queues: TopicQueues, queue: PartitionQueue, size: int) -> Batch | None:
+        """The queue's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
 
         Once for many records: the batch gets room for more beside the record, up to where it counts as full. That
         memory is reserved until the batch is closed, so it is a share that leaves some for other partitions. Where the
-        records without key go at the moment it ends with the lane's share of them, at which they change over.
+        records without key go at the moment it ends with the queue's share of them, at which they change over.
         """
-        batch, batch_size = lane.open, self._batch_size
+        batch, batch_size = queue.open, self._batch_size
         before = 0 if batch is None else batch.reserved - batch.room
         free = self._memory - self._buffered + (0 if batch is None else batch.room)
         if size > free:
             self._raise_if_never(size)
             return None
-        if batch is None or before + size > lane.limit:
-            batch, before = self._next_batch(lane, batch), 0
+        if batch is None or before + size > queue.limit:
+            batch, before = self._next_batch(queue, batch), 0
         filled = before + size
-        if filled >= lane.full_size(batch_size) > before:
+        if filled >= queue.full_size(batch_size) > before:
             self._is_wake_due = True
-        until = min(lane.limit, batch_size if filled < batch_size else filled + batch_size)
+        until = min(queue.limit, batch_size if filled < batch_size else filled + batch_size)
         room = min(until - filled, (free - size) // (ROOM_SHARE * len(self._active)))
-        if router.sticky is lane:
-            left = router.sticky_left() - size
-            if left >= 0 or router.change_over(self._batch_size) is lane:
-                room = min(room, router.sticky_left() - size)
+        if topic_queues.sticky is queue:
+            left = topic_queues.sticky_left() - size
+            if left >= 0 or topic_queues.change_over(self._batch_size) is queue:
+                room = min(room, topic_queues.sticky_left() - size)
         room = max(0, room)
         self._buffered += filled + room - batch.reserved
         batch.reserved, batch.room = filled + room, room
         return batch
 
-    def _seal(self, lane: Lane, batch: Batch) -> Batch:
+    def _seal(self, queue: PartitionQueue, batch: Batch) -> Batch:
         """Nothing is added to the open batch any more."""
-        lane.open = None
+        queue.open = None
         self._buffered -= batch.room
         batch.size = batch.reserved - batch.room
         batch.room = 0
-        lane.waiting_bytes += batch.size
-        lane.closed_bytes += batch.size
+        queue.waiting_bytes += batch.size
+        queue.closed_bytes += batch.size
         return batch
 
-    def _next_batch(self, lane: Lane, full: Batch | None) -> Batch:
+    def _next_batch(self, queue: PartitionQueue, full: Batch | None) -> Batch:
         if full is not None:
-            lane.sealed.append(self._seal(lane, full))
+            queue.sealed.append(self._seal(queue, full))
             self._is_wake_due = True
-        batch = lane.open = self._new_batch(lane)
-        self._activate(lane)
-        due_s = self._lingers_until_s(lane, batch)
+        batch = queue.open = self._new_batch(queue)
+        self._activate(queue)
+        due_s = self._lingers_until_s(queue, batch)
         if due_s < self._next_pass_s:
             self._next_pass_s = due_s
             self._is_wake_due = True
         return batch
 
-    def _lingers_until_s(self, lane: Lane, batch: Batch) -> float:
-        if self._lingers_when_quiet or lane.waiting_bytes:
+    def _lingers_until_s(self, queue: PartitionQueue, batch: Batch) -> float:
+        if self._lingers_when_quiet or queue.waiting_bytes:
             return batch.opened_s + self._linger_s
         return batch.opened_s  # nothing is under way whose answer would bring company
 
-    def _new_batch(self, lane: Lane) -> Batch:
+    def _new_batch(self, queue: PartitionQueue) -> Batch:
         now_s = time.monotonic()
-        return Batch(lane.topic, lane.partition, now_s, now_s + self._delivery_s, self.loop_thread)
+        return Batch(queue.topic, queue.partition, now_s, now_s + self._delivery_s, self.loop_thread)
 
-    def _activate(self, lane: Lane) -> None:
-        if not lane.is_active:
-            lane.is_active = True
-            self._active.append(lane)
+    def _activate(self, queue: PartitionQueue) -> None:
+        if not queue.is_active:
+            queue.is_active = True
+            self._active.append(queue)

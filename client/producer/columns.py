@@ -19,7 +19,7 @@ from raylog.client.arguments import as_bytes
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import AsyncSendFuture
-from raylog.client.producer.queues import Lane, Router
+from raylog.client.producer.queues import PartitionQueue, TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord
 from raylog.core.errors import RaylogError
 
@@ -192,33 +192,37 @@ def _sizes(column: Column) -> list[int]:
 
 
 class Planned(NamedTuple):
-    """A batch to append, and the lane it is bound to; None = the one that gets records without key at the moment."""
+    """A batch to append, and the queue it is bound to; None = the one that gets records without key at the moment."""
 
-    lane: Lane | None
+    queue: PartitionQueue | None
     piece: Piece
 
 
-def planned(accumulator: Accumulator, router: Router, columns: Columns, partition: int | None) -> list[Planned]:
+def planned(
+    accumulator: Accumulator, topic_queues: TopicQueues, columns: Columns, partition: int | None
+) -> list[Planned]:
     """The batches that these columns become. Raises RecordTooLarge, UnknownTopicOrPartition."""
-    limit, largest = router.largest, router.largest_record
+    limit, largest = topic_queues.largest, topic_queues.largest_record
     if partition is None and columns.keys is None and not accumulator.chooses:
         return [Planned(None, piece) for piece in pieces_of(columns, limit, largest)]
     keys = columns.keys
     if partition is not None or keys is None:
-        lanes = {accumulator.lane_of(router, None, partition): columns}
+        queues = {accumulator.queue_of(topic_queues, None, partition): columns}
     else:
-        lanes = _by_lane(accumulator, router, columns.values, keys)
-    return [Planned(lane, piece) for lane, part in lanes.items() for piece in pieces_of(part, limit, largest)]
+        queues = _by_queue(accumulator, topic_queues, columns.values, keys)
+    return [Planned(queue, piece) for queue, part in queues.items() for piece in pieces_of(part, limit, largest)]
 
 
-def _by_lane(accumulator: Accumulator, router: Router, values: Column, keys: Column) -> dict[Lane | None, Columns]:
+def _by_queue(
+    accumulator: Accumulator, topic_queues: TopicQueues, values: Column, keys: Column
+) -> dict[PartitionQueue | None, Columns]:
     chosen: dict[bytes | None, Columns] = {}
-    lanes: dict[Lane | None, Columns] = {}
+    queues: dict[PartitionQueue | None, Columns] = {}
     for key, value in zip(keys, values, strict=True):
         part = chosen.get(key)
         if part is None:
-            lane = accumulator.lane_of(router, key, None)
-            part = chosen[key] = lanes.setdefault(lane, Columns([], []))
+            queue = accumulator.queue_of(topic_queues, key, None)
+            part = chosen[key] = queues.setdefault(queue, Columns([], []))
         part.values.append(value)
         part.keys.append(key)  # type: ignore[union-attr]  # made with keys, two lines above
-    return lanes
+    return queues

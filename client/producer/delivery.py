@@ -31,7 +31,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import IN_LINE, SENT, STORED, Batch
-from raylog.client.producer.queues import Lane
+from raylog.client.producer.queues import PartitionQueue
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
@@ -99,11 +99,11 @@ class DeliveryOwner(Protocol):
 
 
 class Delivery:
-    """One lane's line of batches and the connection with its leader."""
+    """One queue's line of batches and the connection with its leader."""
 
-    def __init__(self, sender: DeliveryOwner, lane: Lane) -> None:
+    def __init__(self, sender: DeliveryOwner, queue: PartitionQueue) -> None:
         self._sender = sender
-        self._lane = lane
+        self._queue = queue
         self._line: deque[Batch] = deque()
         self._connection: Connection | None = None
         self._topic_id = ""
@@ -145,9 +145,9 @@ class Delivery:
         """Send what may be sent: what is in line for another time, then new batches while the line is short enough."""
         if self._is_recovering:
             return
-        lane, line, sender = self._lane, self._line, self._sender
+        queue, line, sender = self._queue, self._line, self._sender
         if self._connection is None or self._connection.is_closed:
-            if line or lane.sealed or lane.open is not None:
+            if line or queue.sealed or queue.open is not None:
                 self._recover()
             return
         if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
@@ -157,8 +157,8 @@ class Delivery:
             for batch in islice(line, window):
                 if batch.state is IN_LINE:
                     self._send(batch, now_s)
-        while len(line) < window and (lane.sealed or lane.open is not None) and not self._is_recovering:
-            taken = sender.accumulator.take(lane, now_s)
+        while len(line) < window and (queue.sealed or queue.open is not None) and not self._is_recovering:
+            taken = sender.accumulator.take(queue, now_s)
             if taken is None:
                 return
             if self._put_in_line(taken):
@@ -170,19 +170,19 @@ class Delivery:
         for batch in late:
             self._line.remove(batch)
             batch.attempts += 1  # an answer that still comes finds nobody
-        for batch in [*late, *self._sender.accumulator.take_expired(self._lane, now_s)]:
+        for batch in [*late, *self._sender.accumulator.take_expired(self._queue, now_s)]:
             self._fail(batch, self._too_late())
         if late:
             self._settle_front()
 
     def expires_s(self) -> float:
         """When the next batch will be late: the oldest, because each has the same time from its beginning."""
-        return self._line[0].deadline_s if self._line else self._sender.accumulator.oldest_deadline_s(self._lane)
+        return self._line[0].deadline_s if self._line else self._sender.accumulator.oldest_deadline_s(self._queue)
 
     def leader_changed(self) -> None:
         """Metadata has changed: do not wait for answers of a leader that is none any more (its machine may be gone)."""
-        found = self._sender.cluster.metadata.partition(self._lane.topic, self._lane.partition)
-        topic = self._sender.cluster.metadata.topic(self._lane.topic)
+        found = self._sender.cluster.metadata.partition(self._queue.topic, self._queue.partition)
+        topic = self._sender.cluster.metadata.topic(self._queue.topic)
         connection = self._connection
         if found is None or topic is None or connection is None or found.endpoint is None:
             return
@@ -190,7 +190,7 @@ class Delivery:
             return
         self._connection = None
         if any(batch.state is SENT for batch in self._line):
-            connection.abort(f"{self._lane.topic}-{self._lane.partition} has another leader")
+            connection.abort(f"{self._queue.topic}-{self._queue.partition} has another leader")
 
     def fail_all(self, error: RaylogError) -> None:
         """Give up everything in line."""
@@ -201,10 +201,10 @@ class Delivery:
 
     def give_up(self, error: Exception) -> None:
         """Fail everything of this partition for an error that the rules above do not know: no future may be left."""
-        lane = self._lane
+        queue = self._queue
         reason = as_raylog_error(error)
-        logger.error("The records for %s-%s failed: %s", lane.topic, lane.partition, reason.message, exc_info=error)
-        self.fail_lane(reason)
+        logger.error("The records for %s-%s failed: %s", queue.topic, queue.partition, reason.message, exc_info=error)
+        self.fail_queue(reason)
 
     def close(self) -> None:
         """End the task that looks for the leader."""
@@ -220,7 +220,7 @@ class Delivery:
         sequence = self._next_sequence if is_idempotent else -1
         try:
             batch.encode(sender.compression, self._producer_id, self._producer_epoch, sequence)
-        except Exception as error:  # whatever the records or the codec raised, the batch has left its lane already
+        except Exception as error:  # whatever the records or the codec raised, the batch has left its queue already
             self._fail(batch, _not_encoded(batch, error))
             return False
         if is_idempotent:
@@ -237,9 +237,9 @@ class Delivery:
         batch.state = SENT
         batch.sent_s = now_s
         batch.is_refused_as_out_of_order = False
-        lane = self._lane
+        queue = self._queue
         request = ProduceRequest(
-            self._topic_id, lane.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms
+            self._topic_id, queue.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms
         )
         attempt = batch.attempts
         if sender.wire_acks == 0:
@@ -296,7 +296,7 @@ class Delivery:
         while line and line[0].state is STORED:
             batch = line.popleft()
             sender.count_stored(batch)
-            sender.accumulator.release(self._lane, batch.size)
+            sender.accumulator.release(self._queue, batch.size)
             batch.complete(batch.base_offset)
         if self._is_recovering:
             self._begin_recovery_when_answered()
@@ -328,14 +328,14 @@ class Delivery:
 
     def _fail(self, batch: Batch, error: RaylogError) -> None:
         self._sender.count_failed(batch)
-        self._sender.accumulator.release(self._lane, batch.size)
+        self._sender.accumulator.release(self._queue, batch.size)
         batch.fail(error)
 
     def _too_late(self) -> DeliveryTimedOut:
         limit_ms = self._sender.config.delivery_timeout_ms
         reason = f" The last error was: {self._last_error.message}" if self._last_error is not None else ""
         return DeliveryTimedOut(
-            f"Records for {self._lane.topic}-{self._lane.partition} were not acknowledged within delivery_timeout_ms="
+            f"Records for {self._queue.topic}-{self._queue.partition} were not acknowledged within delivery_timeout_ms="
             f"{limit_ms}; they may or may not be stored.{reason}"
         )
 
@@ -367,10 +367,10 @@ class Delivery:
                     error = self._last_error = as_raylog_error(failure)
                     self._needs_metadata = True
                     if not isinstance(failure, RaylogError):
-                        logger.exception("The search for a leader of %s failed.", self._lane.topic)
+                        logger.exception("The search for a leader of %s failed.", self._queue.topic)
                     if not error.retriable:
-                        self.fail_lane(error)
-                    if not self._line and not self._lane.sealed and self._lane.open is None:
+                        self.fail_queue(error)
+                    if not self._line and not self._queue.sealed and self._queue.open is None:
                         break
         finally:
             self._recovery = None
@@ -378,15 +378,15 @@ class Delivery:
         self._sender.look_again()
 
     async def _connect(self) -> None:
-        sender, lane = self._sender, self._lane
+        sender, queue = self._sender, self._queue
         timeout_s = sender.request_timeout_s
         if self._needs_metadata:
-            await sender.cluster.refresh((lane.topic,), timeout_s=timeout_s)
+            await sender.cluster.refresh((queue.topic,), timeout_s=timeout_s)
         self._needs_metadata = False
-        topic = sender.cluster.metadata.topic(lane.topic)
-        found = sender.cluster.metadata.partition(lane.topic, lane.partition)
+        topic = sender.cluster.metadata.topic(queue.topic)
+        found = sender.cluster.metadata.partition(queue.topic, queue.partition)
         if topic is None or found is None or found.endpoint is None:
-            raise LeaderNotAvailable(f"Partition {lane.topic}-{lane.partition} has no leader at the moment.")
+            raise LeaderNotAvailable(f"Partition {queue.topic}-{queue.partition} has no leader at the moment.")
         # A leader that is slow to connect to may be gone: the attempt goes on, and meanwhile metadata is asked again.
         connection = await sender.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
         if sender.config.enable_idempotence:
@@ -416,10 +416,10 @@ class Delivery:
             batch.is_refused_as_out_of_order = False
             self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
 
-    def fail_lane(self, error: RaylogError) -> None:
+    def fail_queue(self, error: RaylogError) -> None:
         """An error that no repetition heals, such as a wrong secret, ends everything that waits for this partition."""
         self.fail_all(error)
-        while (batch := self._sender.accumulator.take(self._lane, float("inf"))) is not None:
+        while (batch := self._sender.accumulator.take(self._queue, float("inf"))) is not None:
             self._fail(batch, error)
 
 

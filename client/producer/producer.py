@@ -25,7 +25,7 @@ from raylog.client.config import ProducerConfig, load
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, Planned, SentBatch, checked_columns, planned
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.queues import Router
+from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.sender import Sender, closed_error
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.serializers import serializer
@@ -118,13 +118,15 @@ class AsyncProducer:
         pairs = None if headers is None else checked_headers(headers)
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
-        router = accumulator.routers.get(topic) or await self._route(topic)
-        if partition is not None and partition >= router.count:
-            router = await self._route(topic, at_least=partition + 1)
-        future = accumulator.append(router, key, value, pairs, partition, timestamp_ms)
+        topic_queues = accumulator.topic_queues_by_name.get(topic) or await self._route(topic)
+        if partition is not None and partition >= topic_queues.count:
+            topic_queues = await self._route(topic, at_least=partition + 1)
+        future = accumulator.append(topic_queues, key, value, pairs, partition, timestamp_ms)
         if future is None:
             moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
-            future = await self._when_room(partial(accumulator.append, router, key, value, pairs, partition, moment_ms))
+            future = await self._when_room(
+                partial(accumulator.append, topic_queues, key, value, pairs, partition, moment_ms)
+            )
         return AsyncSendFuture(future._batch, future._index)
 
     async def send_batch(
@@ -143,13 +145,13 @@ class AsyncProducer:
         """
         self._check_usable()
         timestamp_ms = checked_timestamp(timestamp_ms)
-        router = self.sender.accumulator.routers.get(topic) or await self._route(topic)
-        if partition is not None and partition >= router.count:
-            router = await self._route(topic, at_least=partition + 1)
+        topic_queues = self.sender.accumulator.topic_queues_by_name.get(topic) or await self._route(topic)
+        if partition is not None and partition >= topic_queues.count:
+            topic_queues = await self._route(topic, at_least=partition + 1)
         moment = now_ms() if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
-        for one in self.plan(router, values, keys, partition):
-            append = self.appending(router, one, moment)
+        for one in self.plan(topic_queues, values, keys, partition):
+            append = self.appending(topic_queues, one, moment)
             batches.append(append() or await self._when_room(append))
             counts.append(len(one.piece.columns.values))
         return AsyncSentBatch(batches, counts)
@@ -192,7 +194,7 @@ class AsyncProducer:
 
     # Shared with the synchronous producer
 
-    async def _route(self, topic: str, at_least: int = 0) -> Router:
+    async def _route(self, topic: str, at_least: int = 0) -> TopicQueues:
         """Learn where a topic's partitions are."""
         self._check_usable()
         self.cluster.watch((checked_topic(topic),))
@@ -204,7 +206,7 @@ class AsyncProducer:
         except RaylogError:
             self.cluster.unwatch((topic,))
             raise
-        return self.sender.accumulator.router(info)
+        return self.sender.accumulator.topic_queues(info)
 
     def _check_usable(self) -> None:
         if self._is_closed:
@@ -224,7 +226,7 @@ class AsyncProducer:
             value = self._serialize_value(value)
         return value if value is None or type(value) is bytes else as_bytes("value", value)
 
-    def plan(self, router: Router, values: Any, keys: Any, partition: int | None) -> list[Planned]:
+    def plan(self, topic_queues: TopicQueues, values: Any, keys: Any, partition: int | None) -> list[Planned]:
         """The batches that columns become. Raises TypeError, ValueError, RecordTooLarge, UnknownTopicOrPartition."""
         columns = checked_columns(
             values,
@@ -232,12 +234,12 @@ class AsyncProducer:
             None if self._serialize_value is None else self.checked_value,
             None if self._serialize_key is None else self.checked_key,
         )
-        return planned(self.sender.accumulator, router, columns, partition)
+        return planned(self.sender.accumulator, topic_queues, columns, partition)
 
-    def appending(self, router: Router, one: Planned, timestamp_ms: int) -> Callable[[], Batch | None]:
+    def appending(self, topic_queues: TopicQueues, one: Planned, timestamp_ms: int) -> Callable[[], Batch | None]:
         """What puts a planned batch in line; it returns None while there is no memory."""
         (values, keys), size = one.piece
-        return lambda: self.sender.accumulator.append_batch(router, one.lane, keys, values, timestamp_ms, size)
+        return lambda: self.sender.accumulator.append_batch(topic_queues, one.queue, keys, values, timestamp_ms, size)
 
     def exhausted(self) -> BufferExhausted:
         """The error for a buffer that stayed full."""
@@ -259,10 +261,10 @@ class Producer:
         self.config = self._twin.config
         self._runtime = runtime.shared()
         self._accumulator = self._twin.sender.accumulator
-        self._routers = self._accumulator.routers
+        self._topic_queues = self._accumulator.topic_queues_by_name
         self._turn = self._accumulator.turn
         has_ways_of_its_own = self._twin._serialize_key or self._twin._serialize_value or self._accumulator.chooses
-        self._quick_routers = {} if has_ways_of_its_own else self._routers
+        self._fast_topic_queues = {} if has_ways_of_its_own else self._topic_queues
         self._runtime.run(self._twin.start())
         _open_twins.add(self._twin)
 
@@ -290,9 +292,9 @@ class Producer:
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
-                lane = self._quick_routers[topic].sticky
+                queue = self._fast_topic_queues[topic].sticky
             else:
-                lane = self._quick_routers[topic].lanes_of_keys[key]
+                queue = self._fast_topic_queues[topic].queues_of_keys[key]
                 size += len(key)
         except KeyError:  # not seen lately
             return self._send(topic, value, key, headers, partition, timestamp_ms)
@@ -306,7 +308,7 @@ class Producer:
             except AttributeError:
                 turn.pause()
         try:
-            batch = lane.open
+            batch = queue.open
             if batch is not None and moment_s < batch.quick_until_s and moment_s >= batch.quick_from_s:
                 room, keys = batch.room - size, batch.keys
                 if room > 0 and (not keys if key is None else keys):
@@ -317,8 +319,8 @@ class Producer:
                     values.append(value)
                     added = batch
         except BaseException:  # Ctrl-C may come between the two columns; the record was not added then
-            if lane.open is not None:
-                lane.open.even_out()
+            if queue.open is not None:
+                queue.open.even_out()
             raise
         finally:
             turn.free = True
@@ -339,13 +341,13 @@ class Producer:
         checked = self._twin.checked_key(key), self._twin.checked_value(value), pairs
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
-        router = self._routers.get(topic)
-        if router is None or (partition is not None and partition >= router.count):
-            router = self._route(topic, partition)
-        future = self._accumulator.append(router, *checked, partition, timestamp_ms)
+        topic_queues = self._topic_queues.get(topic)
+        if topic_queues is None or (partition is not None and partition >= topic_queues.count):
+            topic_queues = self._route(topic, partition)
+        future = self._accumulator.append(topic_queues, *checked, partition, timestamp_ms)
         if future is None:
             timestamp_ms = now_ms() if timestamp_ms is None else timestamp_ms
-            future = self._when_room(partial(self._accumulator.append, router, *checked, partition, timestamp_ms))
+            future = self._when_room(partial(self._accumulator.append, topic_queues, *checked, partition, timestamp_ms))
         return future
 
     def send_batch(
@@ -365,13 +367,13 @@ class Producer:
         may be sent nevertheless.
         """
         timestamp_ms = checked_timestamp(timestamp_ms)
-        router = self._routers.get(topic)
-        if router is None or (partition is not None and partition >= router.count):
-            router = self._route(topic, partition)
+        topic_queues = self._topic_queues.get(topic)
+        if topic_queues is None or (partition is not None and partition >= topic_queues.count):
+            topic_queues = self._route(topic, partition)
         moment = now_ms() if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
-        for one in self._twin.plan(router, values, keys, partition):
-            append = self._twin.appending(router, one, moment)
+        for one in self._twin.plan(topic_queues, values, keys, partition):
+            append = self._twin.appending(topic_queues, one, moment)
             batches.append(append() or self._when_room(append))
             counts.append(len(one.piece.columns.values))
         return SentBatch(batches, counts)
@@ -426,7 +428,7 @@ class Producer:
     def _is_closed(self) -> bool:
         return self._twin not in _open_twins
 
-    def _route(self, topic: str, partition: int | None) -> Router:
+    def _route(self, topic: str, partition: int | None) -> TopicQueues:
         self._check_usable()
         return self._runtime.run(self._twin._route(topic, 0 if partition is None else partition + 1))
 

@@ -19,7 +19,7 @@ KEYS_REMEMBERED = 16_384
 """Of each topic: streams repeat their keys, and a look-up costs a tenth of hashing."""
 
 
-class Lane:
+class PartitionQueue:
     """One partition's queue: the open batch, and full ones in order behind which it stands."""
 
     __slots__ = (
@@ -56,12 +56,20 @@ class Lane:
         return self.closed_bytes if batch is None else self.closed_bytes + batch.reserved - batch.room
 
 
-class Router:
-    """One topic's lanes, and which of them gets the records without key at the moment."""
+class TopicQueues:
+    """One topic's queues, and which of them gets the records without key at the moment."""
 
     __slots__ = (
-        "_chance", "_sticky_until", "check_from", "count", "lanes", "lanes_of_keys", "largest", "largest_record",
-        "sticky", "topic",
+        "_chance",
+        "_sticky_until",
+        "check_from",
+        "count",
+        "largest",
+        "largest_record",
+        "queues",
+        "queues_of_keys",
+        "sticky",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, chance: random.Random) -> None:
@@ -71,19 +79,19 @@ class Router:
         self.largest_record = LargestRecord(topic, INT_MAX, INT_MAX, is_compressed=False)
         self.check_from = 0
         """Of `largest_record`: kept here, as it is looked at for each record."""
-        self.lanes: list[Lane] = []
-        self.lanes_of_keys: dict[bytes, Lane] = {}
+        self.queues: list[PartitionQueue] = []
+        self.queues_of_keys: dict[bytes, PartitionQueue] = {}
         """Of keys seen lately."""
         self.count = 0
         self._chance = chance
-        self.sticky: Lane
+        self.sticky: PartitionQueue
         """Where records without key go, as long as it has got less than a batch from when it was chosen."""
         self._sticky_until = 0
 
-    def update(self, info: TopicInfo, limit: int, request_limit: int) -> list[Lane]:
+    def update(self, info: TopicInfo, limit: int, request_limit: int) -> list[PartitionQueue]:
         """Take in the topic's metadata: other partitions, other leaders, another largest message.
 
-        Returns the lanes of partitions that are gone, because the topic was deleted and made again with fewer.
+        Returns the queues of partitions that are gone, because the topic was deleted and made again with fewer.
         """
         message_bytes = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
         request_limit = min(request_limit, most_counted_bytes(message_bytes))
@@ -91,59 +99,59 @@ class Router:
         self.largest = request_limit
         self.largest_record = replace(self.largest_record, message_bytes=message_bytes)
         self.check_from = self.largest_record.check_from
-        gone = self.lanes[len(info.partitions) :] if info.partitions else []
-        # `lane_of_key` reads without the turn: first the keys that are known, then the lanes.
-        self.lanes = [lane for lane in self.lanes if lane not in gone]
-        for number in range(len(self.lanes), len(info.partitions)):
-            self.lanes.append(Lane(self.topic, number, limit))
-        for lane in gone:
-            lane.is_gone = True
-        for lane, partition in zip(self.lanes, info.partitions, strict=False):
-            lane.is_available = partition.endpoint is not None
-            lane.limit = limit
+        gone = self.queues[len(info.partitions) :] if info.partitions else []
+        # `queue_of_key` reads without the turn: first the keys that are known, then the queues.
+        self.queues = [queue for queue in self.queues if queue not in gone]
+        for number in range(len(self.queues), len(info.partitions)):
+            self.queues.append(PartitionQueue(self.topic, number, limit))
+        for queue in gone:
+            queue.is_gone = True
+        for queue, partition in zip(self.queues, info.partitions, strict=False):
+            queue.is_available = partition.endpoint is not None
+            queue.limit = limit
         if not self.count or self.sticky.is_gone:
-            self.sticky, self._sticky_until = self.lanes[0], 0
-        if self.count != len(self.lanes):
-            self.count, self.lanes_of_keys = len(self.lanes), {}
+            self.sticky, self._sticky_until = self.queues[0], 0
+        if self.count != len(self.queues):
+            self.count, self.queues_of_keys = len(self.queues), {}
         return gone
 
     def sticky_left(self) -> int:
-        """How many bytes the chosen lane still gets."""
+        """How many bytes the chosen queue still gets."""
         return self._sticky_until - self.sticky.appended_bytes()
 
-    def change_over(self, batch_size: int) -> Lane:
-        """Choose where records without key go from now on: each lane gets as much as makes a batch."""
-        waiting = [lane.waiting_bytes // batch_size for lane in self.lanes]
-        chosen = next_sticky_partition(waiting, [lane.is_available for lane in self.lanes], self._chance)
-        lane = self.sticky = self.lanes[chosen]
-        self._sticky_until = lane.appended_bytes() + lane.full_size(batch_size)
-        return lane
+    def change_over(self, batch_size: int) -> PartitionQueue:
+        """Choose where records without key go from now on: each queue gets as much as makes a batch."""
+        waiting = [queue.waiting_bytes // batch_size for queue in self.queues]
+        chosen = next_sticky_partition(waiting, [queue.is_available for queue in self.queues], self._chance)
+        queue = self.sticky = self.queues[chosen]
+        self._sticky_until = queue.appended_bytes() + queue.full_size(batch_size)
+        return queue
 
-    def lane_of_key(self, key: bytes) -> Lane:
+    def queue_of_key(self, key: bytes) -> PartitionQueue:
         """Where a key's records go, remembered for the next of them."""
-        known = self.lanes_of_keys
-        lane = known.get(key)
-        if lane is None:
+        known = self.queues_of_keys
+        queue = known.get(key)
+        if queue is None:
             if len(known) >= KEYS_REMEMBERED:
                 known.clear()
-            lanes = self.lanes
-            lane = known[key] = lanes[hash_of_key(key) % len(lanes)]
-        return lane
+            queues = self.queues
+            queue = known[key] = queues[hash_of_key(key) % len(queues)]
+        return queue
 
-    def lane(self, partition: int | None) -> Lane:
-        """The lane of a partition that somebody has named. Raises UnknownTopicOrPartition."""
-        lanes = self.lanes
-        if partition is None or not 0 <= partition < len(lanes):
+    def queue(self, partition: int | None) -> PartitionQueue:
+        """The queue of a partition that somebody has named. Raises UnknownTopicOrPartition."""
+        queues = self.queues
+        if partition is None or not 0 <= partition < len(queues):
             raise UnknownTopicOrPartition(
-                f"Topic {self.topic!r} has partitions 0 to {len(lanes) - 1}, not {partition}.", topic=self.topic
+                f"Topic {self.topic!r} has partitions 0 to {len(queues) - 1}, not {partition}.", topic=self.topic
             )
-        return lanes[partition]
+        return queues[partition]
 
 
-def lane_gone(lane: Lane) -> UnknownTopicOrPartition:
+def queue_gone(queue: PartitionQueue) -> UnknownTopicOrPartition:
     """The error of records for a partition that its topic no longer has."""
     return UnknownTopicOrPartition(
-        f"Partition {lane.topic}-{lane.partition} is gone: the topic was deleted and created again with fewer "
+        f"Partition {queue.topic}-{queue.partition} is gone: the topic was deleted and created again with fewer "
         "partitions. Send the records again; their keys have other partitions now.",
-        topic=lane.topic,
+        topic=queue.topic,
     )

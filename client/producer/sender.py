@@ -1,6 +1,6 @@
-"""The producer's loop side: looks at all lanes when woken, at linger times and at deadlines, and keeps the numbers.
+"""The producer's loop side: looks at all queues when woken, at linger times and at deadlines, and keeps the numbers.
 
-One per producer; owns a `Delivery` per lane. Everything here runs on one event loop. May touch: the clock, timers, and
+One per producer; owns a `Delivery` per queue. Everything here runs on one event loop. May touch: the clock, timers, and
 the network through `ClusterClient`.
 """
 
@@ -17,10 +17,10 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.delivery import Delivery
-from raylog.client.producer.queues import Lane, lane_gone
+from raylog.client.producer.queues import PartitionQueue, queue_gone
 from raylog.core.errors import ClientClosed, RaylogError
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
-from raylog.rpc import Together
+from raylog.rpc import WriteCoalescer
 from raylog.rpc.host.malloc import keep_freed_memory
 from raylog.storage.batch.compression import COMPRESSIONS
 
@@ -57,8 +57,8 @@ class Sender:
         self.request_timeout_s = config.request_timeout_ms / 1000
         self.counts = SendCounts()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._together = Together()  # of the loop, once it is known
-        self._deliveries: dict[Lane, Delivery] = {}
+        self._coalescer = WriteCoalescer()  # of the loop, once it is known
+        self._deliveries: dict[PartitionQueue, Delivery] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = _NEVER_S
         self._expires_s = _NEVER_S
@@ -75,7 +75,7 @@ class Sender:
     def start(self, loop_thread: int) -> None:
         """Take up work on the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._together = Together.on(self._loop)
+        self._coalescer = WriteCoalescer.on(self._loop)
         keep_freed_memory(KEPT_BYTES)
         self.accumulator.loop_thread = loop_thread
         self.cluster.on_topics_changed(self._topics_changed)
@@ -119,7 +119,7 @@ class Sender:
     # Passes
 
     def wake(self) -> None:
-        """Look at all lanes soon; from any thread."""
+        """Look at all queues soon; from any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
@@ -129,7 +129,7 @@ class Sender:
             loop.call_soon_threadsafe(self._woken)
 
     def look_again(self) -> None:
-        """Look at all lanes in this turn of the loop; on the loop only. Many reasons in one turn make one pass."""
+        """Look at all queues in this turn of the loop; on the loop only. Many reasons in one turn make one pass."""
         if not self._is_pass_due and self._loop is not None and not self._is_closed:
             self._is_pass_due = True
             self._loop.call_soon(self._pass)
@@ -142,18 +142,18 @@ class Sender:
         self._is_pass_due = False
         if self._is_closed:
             return
-        lanes = self.accumulator.begin_pass()
+        queues = self.accumulator.begin_pass()
         now_s = time.monotonic()
-        together = self._together
-        together.depth += 1
+        coalescer = self._coalescer
+        coalescer.depth += 1
         try:
-            self._serve(lanes, now_s)
+            self._serve(queues, now_s)
         finally:
-            together.depth -= 1
-            if not together.depth and together.queues:
-                together.flush()
+            coalescer.depth -= 1
+            if not coalescer.depth and coalescer.queues:
+                coalescer.flush()
         # What follows is on nobody's way: what could be sent has left.
-        next_s, idle = self._look_ahead(lanes, now_s)
+        next_s, idle = self._look_ahead(queues, now_s)
         self.accumulator.end_pass(next_s, idle)
         if next_s < self._timer_s and self._loop is not None:  # one that comes earlier may stay: it looks again
             if self._timer is not None:
@@ -161,40 +161,40 @@ class Sender:
             self._timer_s = next_s
             self._timer = self._loop.call_later(max(0.0, next_s - time.monotonic()), self._pass_by_timer)
 
-    def _serve(self, lanes: list[Lane], now_s: float) -> None:
-        """Let every lane send what it may."""
+    def _serve(self, queues: list[PartitionQueue], now_s: float) -> None:
+        """Let every queue send what it may."""
         is_late = now_s >= self._expires_s
-        for lane in lanes:
-            delivery = self._deliveries.get(lane)
+        for queue in queues:
+            delivery = self._deliveries.get(queue)
             if delivery is None:
-                delivery = self._deliveries[lane] = Delivery(self, lane)
+                delivery = self._deliveries[queue] = Delivery(self, queue)
             try:
-                if lane.is_gone:
-                    delivery.fail_lane(lane_gone(lane))
+                if queue.is_gone:
+                    delivery.fail_queue(queue_gone(queue))
                 if is_late:
                     delivery.expire(now_s)
                 delivery.pump(now_s)
             except Exception as error:  # one partition's trouble must neither hold up the others nor go unseen
                 delivery.give_up(error)
 
-    def _look_ahead(self, lanes: list[Lane], now_s: float) -> tuple[float, list[Lane]]:
-        """When one of the lanes wants to be looked at again, and which have no work."""
+    def _look_ahead(self, queues: list[PartitionQueue], now_s: float) -> tuple[float, list[PartitionQueue]]:
+        """When one of the queues wants to be looked at again, and which have no work."""
         expires_s = next_s = _NEVER_S
         idle = []
-        for lane in lanes:
-            delivery = self._deliveries[lane]
+        for queue in queues:
+            delivery = self._deliveries[queue]
             expires_s = min(expires_s, delivery.expires_s())
             suspect_s = delivery.waits_since_s() + SUSPECT_S
             if suspect_s <= now_s:
-                self._look_for_leader(lane.topic)
+                self._look_for_leader(queue.topic)
                 suspect_s = now_s + SUSPECT_S
             next_s = min(next_s, suspect_s)
-            if lane.open is not None:
-                lingers_until_s = self.accumulator.ready_at_s(lane)
+            if queue.open is not None:
+                lingers_until_s = self.accumulator.ready_at_s(queue)
                 if now_s < lingers_until_s < next_s:  # else it waits for an answer, which makes a pass by itself
                     next_s = lingers_until_s
             if delivery.is_idle:
-                idle.append(lane)
+                idle.append(queue)
         self._expires_s = expires_s
         return min(next_s, expires_s), idle
 
@@ -211,20 +211,20 @@ class Sender:
     def _topics_changed(self, topics: set[str]) -> None:
         for name in topics:
             info = self.cluster.metadata.topic(name)
-            if name in self.accumulator.routers and info is not None:
-                self.accumulator.router(info)
-        for lane, delivery in list(self._deliveries.items()):
-            if lane.topic in topics:
+            if name in self.accumulator.topic_queues_by_name and info is not None:
+                self.accumulator.topic_queues(info)
+        for queue, delivery in list(self._deliveries.items()):
+            if queue.topic in topics:
                 delivery.leader_changed()
-                if lane.is_gone and not lane.is_active and delivery.is_idle:
+                if queue.is_gone and not queue.is_active and delivery.is_idle:
                     delivery.close()
-                    del self._deliveries[lane]
+                    del self._deliveries[queue]
         self.look_again()
 
     def _abandon(self, error: RaylogError) -> None:
-        for lane, batch in self.accumulator.close(error):
+        for queue, batch in self.accumulator.close(error):
             self.count_failed(batch)
-            self.accumulator.release(lane, batch.size)
+            self.accumulator.release(queue, batch.size)
             batch.fail(error)
         for delivery in self._deliveries.values():
             delivery.fail_all(error)

@@ -1,4 +1,4 @@
-"""`Turn`: a lock for steps that are shorter than what a lock of the standard library costs.
+"""`Spinlock`: a lock for steps that are shorter than what a lock of the standard library costs.
 
 `threading.Lock` reads the clock whenever it is taken, and with `with` it costs a fifth of a microsecond, as much as all
 else that `send()` does for a record in a batch. Used by the accumulator and `Producer.send`. Touches nothing.
@@ -11,7 +11,7 @@ from time import sleep
 _PAUSE_S = 0.000_05
 
 
-class Turn:
+class Spinlock:
     """Held by one thread at a time: by the one that has deleted `free`, until it sets `free` again.
 
     Deleting an attribute is one step under the interpreter's lock, and fails for all but one thread. No signal handler

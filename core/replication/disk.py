@@ -4,8 +4,9 @@ A leader whose disk goes on failing lets another in-sync replica lead; a followe
 that nobody waits for it. A disk that is only full may have room again at any moment, and the partition may be idle
 until then: so the doubt ends by itself when nothing has failed for a while, and comes back with the first failure.
 
-A disk that hangs fails nothing: appends go to the page cache, and the sync behind them does not end. Ticks report since
-when the oldest sync is under way. A follower with such a disk acknowledges nothing, and leaves the ISR as it lags.
+A disk that hangs fails nothing: appends go to the page cache, and the sync behind them does not end. Ticks report
+since when the oldest sync is under way. A follower with such a disk acknowledges nothing, and leaves the ISR as it
+lags.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from raylog.launch.placement import (
 )
 from raylog.launch.plaintext import check_hosts, plaintext_is_allowed
 from raylog.launch.ray_note import leave_note
-from raylog.launch.readiness import Serving
+from raylog.launch.readiness import Readiness
 from raylog.launch.running_config import ignored_settings, what_was_ignored
 from raylog.launch.stopping import actor_names, stop_actors
 from raylog.launch.survey import adopt, join_nodes
@@ -357,7 +357,7 @@ def _ensure_ray(address: str | None) -> bool:
 
 def _wait_until_serving(placements: list[BrokerPlacement], deadline: float, timeout_s: float) -> None:
     embedded = placements[0].broker is not None
-    waiting = Serving(
+    waiting = Readiness(
         {
             placement.broker if placement.broker is not None else placement.node_id: placement.host
             for placement in placements

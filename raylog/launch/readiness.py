@@ -9,7 +9,7 @@ FOLLOWERS_WAIT_S: Final = 15.0
 """How long a start waits for what may never come: in-sync replicas that are absent, partitions that nobody can lead."""
 
 
-class Serving:
+class Readiness:
     """Looks at the controller's status again and again until it is enough."""
 
     def __init__(self, wanted: Mapping[int | str, str], embedded: bool) -> None:

@@ -65,7 +65,7 @@ def read_place(folder: Path, name: str) -> tuple[str, int]:
 
 
 class Host:
-    """The servers of one node, on one event loop; the workshop of its broker."""
+    """The servers of one node, on one event loop; the factory of its broker."""
 
     def __init__(self, spec: HostSpec) -> None:
         """Nothing is started yet."""
@@ -115,7 +115,7 @@ class Host:
                 allow_plaintext=True,
             ),
             find_controller=self._find_controller,
-            workshop=self,
+            factory=self,
             on_fatal=end_process,
         )
         await self._broker.start()
@@ -160,7 +160,7 @@ class Host:
     async def _find_voter(self, broker: int) -> tuple[str, int]:
         return read_place(self._places, f"broker-{broker}")
 
-    # The workshop: what Ray does for a broker
+    # The factory: what Ray does for a broker
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make a replica unless it runs."""

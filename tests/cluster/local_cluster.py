@@ -122,7 +122,7 @@ class LocalCluster:
         spec = BrokerSpec(
             broker=broker, folder=self.root / f"broker-{broker}", secret=SECRET, cluster_id=CLUSTER_ID, node_id="here"
         )
-        server = BrokerServer(spec, find_controller=self.find_controller, workshop=self, on_fatal=self.fatal.append)
+        server = BrokerServer(spec, find_controller=self.find_controller, factory=self, on_fatal=self.fatal.append)
         self.broker_servers[broker] = server
         await server.start()
 
@@ -137,7 +137,7 @@ class LocalCluster:
         return self.controller.endpoint
 
     async def ensure(self, spec: ReplicaSpec) -> None:
-        """Make a replica unless it runs (the supervisor's workshop)."""
+        """Make a replica unless it runs (the supervisor's factory)."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         if name not in self.replicas:
             server = ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
@@ -149,11 +149,11 @@ class LocalCluster:
                 raise
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell a replica what has changed (the supervisor's workshop)."""
+        """Tell a replica what has changed (the supervisor's factory)."""
         self.replicas[replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)].reconfigure(spec)
 
     async def end(self, name: str) -> None:
-        """End a replica (the supervisor's workshop)."""
+        """End a replica (the supervisor's factory)."""
         server = self.replicas.pop(name, None)
         if server is not None:
             await server.stop()

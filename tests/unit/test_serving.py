@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raylog.launch.readiness import FOLLOWERS_WAIT_S, Serving
+from raylog.launch.readiness import FOLLOWERS_WAIT_S, Readiness
 
 
 def status(there: set[str], **partition: Any) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def nodes(*numbers: int) -> Any:
     return lambda: {f"n{number}" for number in numbers}
 
 
-def on_nodes() -> Serving:
-    return Serving({"n1": "host-1", "n2": "host-2"}, embedded=False)
+def on_nodes() -> Readiness:
+    return Readiness({"n1": "host-1", "n2": "host-2"}, embedded=False)
 
 
 def test_every_node_that_is_there_has_to_have_its_broker() -> None:
@@ -35,13 +35,13 @@ def test_a_node_that_was_lost_meanwhile_is_not_waited_for() -> None:
 
 
 def test_brokers_of_this_machine_are_waited_for_whatever_ray_says() -> None:
-    waiting = Serving({1: "here", 2: "here"}, embedded=True)
+    waiting = Readiness({1: "here", 2: "here"}, embedded=True)
     assert not waiting.look(status({"n1"}), 0.0, nodes())
     assert waiting.look(status({"n1", "n2"}), 0.0, nodes())
 
 
 def test_a_partition_that_nobody_here_can_lead_delays_the_start_and_does_not_prevent_it() -> None:
-    waiting = Serving({1: "here", 2: "here"}, embedded=True)
+    waiting = Readiness({1: "here", 2: "here"}, embedded=True)
     seen = status({"n1", "n2"}, leader=-1, replicas=[1, 2], online=[1, 2], isr=[3])
     assert not waiting.look(seen, 100.0, nodes())
     assert "t-0" in waiting.problem
@@ -51,7 +51,7 @@ def test_a_partition_that_nobody_here_can_lead_delays_the_start_and_does_not_pre
 
 
 def test_in_sync_replicas_are_waited_for_and_not_for_ever() -> None:
-    waiting = Serving({1: "here"}, embedded=True)
+    waiting = Readiness({1: "here"}, embedded=True)
     seen = status({"n1"}, leader=1, replicas=[1, 2], online=[1], isr=[1, 2])
     assert not waiting.look(seen, 0.0, nodes())
     assert waiting.look(seen, 0.1 + FOLLOWERS_WAIT_S, nodes())

@@ -132,7 +132,7 @@ async def a_missing_replica(tmp_path: Path) -> None:
                 await admin.create_topic("t", partitions=1, replication_factor=2)
             await cluster.stop_broker(2)
             for name in [name for name in cluster.replicas if ":broker-1:" in name and ":t-0:" in name]:
-                await cluster.replicas[name].stop()  # the workshop has it in its books, and makes no other
+                await cluster.replicas[name].stop()  # the factory has it in its books, and makes no other
             await eventually(
                 lambda: not cluster.running().image.brokers[BrokerId(2)].online, what="broker 2 is offline"
             )

@@ -26,7 +26,7 @@ def documented(message: str) -> bool:
 
 def broker_on(cluster: LocalCluster, folder: Path, *, broker: int | None, cluster_id: str = CLUSTER_ID) -> BrokerServer:
     spec = BrokerSpec(broker=broker, folder=folder, secret=SECRET, cluster_id=cluster_id, node_id="here")
-    return BrokerServer(spec, find_controller=cluster.find_controller, workshop=cluster, on_fatal=cluster.fatal.append)
+    return BrokerServer(spec, find_controller=cluster.find_controller, factory=cluster, on_fatal=cluster.fatal.append)
 
 
 def test_only_what_the_table_quotes_counts_as_documented() -> None:

@@ -38,23 +38,23 @@ def test_memory_is_never_exceeded_is_counted_to_the_byte_and_comes_back(
         ProducerConfig, None, {"bootstrap": "host:1", "batch_size": batch_size, "buffer_memory": memory, "linger_ms": 9}
     )
     accumulator = Accumulator(config, lambda: None)
-    router = accumulator.router(TOPIC)
+    topic_queues = accumulator.topic_queues(TOPIC)
     appended = taken = 0
     for what, number, size in actions:
-        lane = router.lanes[number]
+        queue = topic_queues.queues[number]
         if what == "append":
-            future = accumulator.append(router, None, b"v" * size, None, number, 0)
+            future = accumulator.append(topic_queues, None, b"v" * size, None, number, 0)
             record = RECORD_OVERHEAD_BYTES + size
             if future is None:
-                assert accumulator._buffered + record - (lane.open.room if lane.open else 0) > memory
+                assert accumulator._buffered + record - (queue.open.room if queue.open else 0) > memory
             else:
                 appended += record
         elif what == "take":
-            batch = accumulator.take(lane, 0.0)
+            batch = accumulator.take(queue, 0.0)
             if batch is not None:
                 assert batch.size == sum(RECORD_OVERHEAD_BYTES + len(one or b"") for one in batch.values)
-                assert batch.size <= lane.limit or len(batch.values) == 1
-                accumulator.release(lane, batch.size)
+                assert batch.size <= queue.limit or len(batch.values) == 1
+                accumulator.release(queue, batch.size)
                 taken += batch.size
         else:
             accumulator.seal_all()

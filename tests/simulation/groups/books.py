@@ -1,7 +1,7 @@
 """I15 as small books outside the system: what the offsets topic holds, who was told what, and who claims what.
 
-Told by ``coordinator.py``, ``topic.py`` and ``member.py`` what an observer of messages, the log and the clients could
-see; test_group_checkers.py tells it hand-made histories. None of it looks into a machine.
+CallbackWaiter by ``coordinator.py``, ``topic.py`` and ``member.py`` what an observer of messages, the log and the
+clients could see; test_group_checkers.py tells it hand-made histories. None of it looks into a machine.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Cluster:
             return BrokerServer(
                 spec,
                 find_controller=self.find_controller,
-                workshop=Workshop(self, broker),
+                factory=Workshop(self, broker),
                 on_fatal=self._end_process(process),
             )
 

@@ -13,7 +13,7 @@ LONG_MS = 60_000
 PATIENCE_S = 20.0
 
 
-class Told:
+class CallbackWaiter:
     """What is to tick: notes when it did, and says when it wants to again."""
 
     def __init__(self, next_ms: Callable[[int], int]) -> None:
@@ -37,12 +37,12 @@ def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ticks, "LONGEST_MS", LONG_MS)
 
 
-def play(next_ms: Callable[[int], int], story: Callable[[Told, ticks.Ticks], object]) -> list[int]:
+def play(next_ms: Callable[[int], int], story: Callable[[CallbackWaiter, ticks.TickTimer], object]) -> list[int]:
     """Let a story happen while something ticks; when it did."""
 
     async def played() -> list[int]:
-        told = Told(next_ms)
-        clock = ticks.Ticks(told.tick)
+        told = CallbackWaiter(next_ms)
+        clock = ticks.TickTimer(told.tick)
         running = asyncio.create_task(clock.run())
         try:
             await asyncio.wait_for(told.ticked.wait(), PATIENCE_S)
@@ -57,7 +57,7 @@ def play(next_ms: Callable[[int], int], story: Callable[[Told, ticks.Ticks], obj
 
 
 def test_something_due_is_ticked_for_and_never_more_often_than_the_shortest_pause() -> None:
-    async def story(told: Told, _: ticks.Ticks) -> None:
+    async def story(told: CallbackWaiter, _: ticks.TickTimer) -> None:
         await told.again()
         await told.again()
 
@@ -66,7 +66,7 @@ def test_something_due_is_ticked_for_and_never_more_often_than_the_shortest_paus
 
 
 def test_at_rest_nothing_happens_until_it_is_hastened() -> None:
-    async def story(told: Told, clock: ticks.Ticks) -> None:
+    async def story(told: CallbackWaiter, clock: ticks.TickTimer) -> None:
         assert len(told.at_ms) == 1
         clock.hasten()
         await told.again()
@@ -75,7 +75,7 @@ def test_at_rest_nothing_happens_until_it_is_hastened() -> None:
 
 
 def test_what_is_due_later_than_the_next_tick_does_not_delay_it() -> None:
-    async def story(told: Told, clock: ticks.Ticks) -> None:
+    async def story(told: CallbackWaiter, clock: ticks.TickTimer) -> None:
         clock.hasten(10)
         clock.hasten(LONG_MS - 1)
         await told.again()

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from raylog.core.errors import ConnectionFailed
-from raylog.rpc import FrameTooLarge, Together
+from raylog.rpc import FrameTooLarge, WriteCoalescer
 from raylog.rpc.auth.credentials import derived_client_secret
 from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header
 from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, serving, stranger, until, until_full
@@ -52,7 +52,7 @@ async def test_above_the_budget_of_the_process_no_request_of_a_peer_with_unsent_
         writers = [(await stack.enter_async_context(raw_member(place)))[1] for _ in range(3)]
         for writer in writers:  # each stays below its own mark
             writer.write(encode_header(REQUEST, 1, "blob", [30_000_000], 0))
-        shared = Together.on(asyncio.get_running_loop())
+        shared = WriteCoalescer.on(asyncio.get_running_loop())
         await until(lambda: shared.unsent_bytes > 60_000_000, "answers pile up")
         unsent = sum(connection.statistics()["unsent_bytes"] for connection in place.server.connections)
         assert shared.unsent_bytes == unsent
@@ -60,7 +60,7 @@ async def test_above_the_budget_of_the_process_no_request_of_a_peer_with_unsent_
         writers[0].write(encode_header(REQUEST, 2, "echo", [], 0))
         await place.still_serves()
         assert len(place.echo.seen) == handled + 1
-    assert Together.on(asyncio.get_running_loop()).unsent_bytes == 0
+    assert WriteCoalescer.on(asyncio.get_running_loop()).unsent_bytes == 0
 
 
 def test_a_header_over_the_limit_is_refused_before_it_is_decoded() -> None:

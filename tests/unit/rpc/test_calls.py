@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from raylog.core.errors import ConnectionFailed, OffsetOutOfRange, RaylogError, RequestTimedOut
-from raylog.rpc.calls import SWEEP_GRAIN_S, PendingCalls, Told, fail
+from raylog.rpc.calls import SWEEP_GRAIN_S, CallbackWaiter, PendingCalls, fail
 from raylog.rpc.reply import Reply
 
 
@@ -73,7 +73,7 @@ async def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a
     pending = PendingCalls(loop)
     told: list[Reply | RaylogError] = []
     for number in (1, 2):
-        pending.add(number, "m", 10, Told(loop, told.append))
+        pending.add(number, "m", 10, CallbackWaiter(loop, told.append))
     assert pending.resolve(1, "yes", memoryview(b""))
     assert [one.args for one in told if isinstance(one, Reply)] == ["yes"]
     pending.fail_all("cut")
@@ -91,7 +91,7 @@ async def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() ->
     def bug(_: object) -> None:
         raise ZeroDivisionError
 
-    waiting = Told(loop, bug)
+    waiting = CallbackWaiter(loop, bug)
     waiting.set_result(Reply(None, memoryview(b"")))
     assert [type(one) for one in reported] == [ZeroDivisionError]
     fail(waiting, ConnectionFailed("too late to be told"))

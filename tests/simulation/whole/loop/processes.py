@@ -1,7 +1,7 @@
 """A simulated process: an event loop of its own, on the world's clock, that can be killed and paused.
 
 Shipped code finds it with ``asyncio.get_running_loop()``, as it would find its process's loop in production; what is
-kept for each loop there (tasks, :class:`raylog.rpc.sending.Together`) is kept for each simulated process here.
+kept for each loop there (tasks, :class:`raylog.rpc.sending.WriteCoalescer`) is kept for each simulated process here.
 """
 
 from __future__ import annotations

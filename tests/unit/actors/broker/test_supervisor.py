@@ -66,19 +66,19 @@ def told(
     """Run a story with a supervisor of broker 1, and a topic of which it holds every partition."""
 
     async def whole() -> None:
-        workshop, image = Workshop(), MetadataImage()
+        factory, image = Workshop(), MetadataImage()
         spec = BrokerSpec(broker=1, folder=root, secret=b"s" * 16, cluster_id="c", node_id="n")
 
         async def newest() -> MetadataImage:
-            return workshop.newest or image
+            return factory.newest or image
 
-        supervisor = ReplicaSupervisor(spec, 1, workshop, newest)
+        supervisor = ReplicaSupervisor(spec, 1, factory, newest)
         placed_on = assignment or ((BrokerId(1),),) * partitions
         image.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=placed_on))
         supervisor.start()
         try:
             async with asyncio.timeout(20):
-                await story(workshop, supervisor, image)
+                await story(factory, supervisor, image)
         finally:
             async with asyncio.timeout(5):
                 await supervisor.stop()
@@ -93,33 +93,33 @@ def placed(incarnation: int, port: int = 1) -> ReplicaPlaced:
 
 
 def test_what_fails_is_tried_again(tmp_path: Path) -> None:
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
-        workshop.failures = 1
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        factory.failures = 1
         supervisor.reconcile(image)
-        await eventually(lambda: bool(workshop.running))
-        assert workshop.asked == 2
-        workshop.failures = 1
+        await eventually(lambda: bool(factory.running))
+        assert factory.asked == 2
+        factory.failures = 1
         image.apply(TopicDeleted(topic_id=TOPIC_ID, topic="t"))
         supervisor.reconcile(image)
-        await eventually(lambda: not workshop.running)
+        await eventually(lambda: not factory.running)
 
     told(tmp_path, story)
 
 
 def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None:
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
-        workshop.stuck = {0}
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        factory.stuck = {0}
         supervisor.reconcile(image)
-        await eventually(lambda: set(workshop.running) == {"t1", "t2"})
+        await eventually(lambda: set(factory.running) == {"t1", "t2"})
 
     told(tmp_path, story, partitions=3)
 
 
 def test_leaders_are_started_first_and_then_the_first_followers(tmp_path: Path) -> None:
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         supervisor.reconcile(image)
-        await eventually(lambda: len(workshop.running) == 4)
-        assert list(workshop.running) == ["t1", "t2", "t0", "t3"]
+        await eventually(lambda: len(factory.running) == 4)
+        assert list(factory.running) == ["t1", "t2", "t0", "t3"]
 
     one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
     told(tmp_path, story, assignment=((two, three, one), (one, two, three), (three, one, two), (three, two, one)))
@@ -132,18 +132,18 @@ def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile
     (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}\n")
     here_and_elsewhere = ((BrokerId(1), BrokerId(2)),)
 
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         supervisor.reconcile(image)
-        await eventually(lambda: bool(workshop.running))
-        workshop.newest = image.copy()
+        await eventually(lambda: bool(factory.running))
+        factory.newest = image.copy()
         late = MetadataImage()
         late.apply(TopicCreated(topic_id=TOPIC_ID, topic="t", config={}, partitions=((BrokerId(2),),)))
         supervisor.reconcile(late)
-        await eventually(lambda: not workshop.running)
-        supervisor.reconcile(workshop.newest)
-        await eventually(lambda: bool(workshop.running))
+        await eventually(lambda: not factory.running)
+        supervisor.reconcile(factory.newest)
+        await eventually(lambda: bool(factory.running))
         assert folder.exists()
-        workshop.newest = late
+        factory.newest = late
         supervisor.reconcile(late)
         await eventually(lambda: not folder.exists())
 
@@ -151,51 +151,51 @@ def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile
 
 
 def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_path: Path) -> None:
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         def look(*records: ReplicaPlaced | TopicConfigured) -> None:
             for record in records:
                 image.apply(record)
             supervisor.reconcile(image)
 
         look(placed(5))
-        await eventually(lambda: workshop.told == [{}])
+        await eventually(lambda: factory.told == [{}])
         look(TopicConfigured(topic_id=TOPIC_ID, topic="t", config={"retention.ms": "5"}))
-        await eventually(lambda: workshop.told == [{}, {"retention.ms": "5"}])
+        await eventually(lambda: factory.told == [{}, {"retention.ms": "5"}])
         look(placed(5, port=0), placed(9))
-        await eventually(lambda: len(workshop.told) == 3)
+        await eventually(lambda: len(factory.told) == 3)
         look()
-        asked = workshop.asked
+        asked = factory.asked
         await asyncio.sleep(0)
-        assert workshop.asked == asked
+        assert factory.asked == asked
 
     told(tmp_path, story)
 
 
 def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_path: Path) -> None:
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         supervisor.reconcile(image)
-        await eventually(lambda: bool(workshop.running))
+        await eventually(lambda: bool(factory.running))
 
     told(tmp_path / "missing", story)
 
 
 def test_the_replicas_of_a_stopped_broker_end_and_come_back_when_it_is_resumed(tmp_path: Path) -> None:
-    async def story(workshop: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         me = BrokerId(1)
         image.apply(
             BrokerRegistered(broker=me, incarnation=Incarnation(1), node_id="n", host="h", port=1, directory_id="d")
         )
         supervisor.reconcile(image)
-        await eventually(lambda: set(workshop.running) == {"t0", "t1"})
+        await eventually(lambda: set(factory.running) == {"t0", "t1"})
         image.apply(BrokerStopped(broker=me))
         supervisor.reconcile(image)
-        await eventually(lambda: not workshop.running)
-        asked = workshop.asked
+        await eventually(lambda: not factory.running)
+        asked = factory.asked
         supervisor.reconcile(image)
         await asyncio.sleep(0)
-        assert workshop.asked == asked, "nothing is made again"
+        assert factory.asked == asked, "nothing is made again"
         image.apply(BrokerResumed(broker=me))
         supervisor.reconcile(image)
-        await eventually(lambda: set(workshop.running) == {"t0", "t1"})
+        await eventually(lambda: set(factory.running) == {"t0", "t1"})
 
     told(tmp_path, story, partitions=2)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raylog.actors.controller.liveness_probe import Endpoint, GraceProbe
+from raylog.actors.controller.liveness_probe import Endpoint, LivenessProbe
 from tests.waiting import free_port
 
 LOCAL = "127.0.0.1"
@@ -21,7 +21,7 @@ async def told_gone(awaited: dict[Endpoint, str], alive: set[str] | None = None)
             raise RuntimeError("Ray does not answer")
         return alive
 
-    probe = GraceProbe(lambda: None if told.done() else awaited, on_gone, nodes_alive=nodes_alive)
+    probe = LivenessProbe(lambda: None if told.done() else awaited, on_gone, nodes_alive=nodes_alive)
     probe.start()
     try:
         async with asyncio.timeout(10):
@@ -47,7 +47,7 @@ async def test_whoever_was_on_a_dead_node_is_given_up_without_knocking() -> None
 
 
 async def test_the_probe_ends_when_nobody_is_awaited_any_more() -> None:
-    probe = GraceProbe(lambda: None, lambda _: None)
+    probe = LivenessProbe(lambda: None, lambda _: None)
     probe.start()
     async with asyncio.timeout(5):
         assert probe._task is not None

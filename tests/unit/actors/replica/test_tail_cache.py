@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.replica.tail_cache import KEPT_BYTES, TailReader
+from raylog.actors.replica.tail_cache import KEPT_BYTES, TailCache
 from raylog.core.errors import OffsetOutOfRange
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, open_log
@@ -35,30 +35,28 @@ def counted(tmp_path: Path) -> Iterator[CountedLog]:
 
 
 @pytest.fixture
-def tail(counted: CountedLog) -> TailReader:
-    return TailReader(counted)  # type: ignore[arg-type]
+def tail(counted: CountedLog) -> TailCache:
+    return TailCache(counted)  # type: ignore[arg-type]
 
 
-def append(counted: CountedLog, tail: TailReader, *values: bytes) -> None:
+def append(counted: CountedLog, tail: TailCache, *values: bytes) -> None:
     append_batches(counted, tail, batch(*values))
 
 
-def append_batches(counted: CountedLog, tail: TailReader, *batches: bytes) -> None:
+def append_batches(counted: CountedLog, tail: TailCache, *batches: bytes) -> None:
     payload = memoryview(bytearray(b"".join(batches)))
     done = counted.log.append_as_leader(payload, 1, NOW)
     tail.appended(done.first_offset, done.end_offset, payload)
 
 
-def test_what_was_appended_last_is_read_from_memory_as_the_file_has_it(counted: CountedLog, tail: TailReader) -> None:
+def test_what_was_appended_last_is_read_from_memory_as_the_file_has_it(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append(counted, tail, b"b", b"c")
     assert bytes(tail.read(1, 1 << 20, 3)) == counted.log.read(1, 1 << 20, 3)
     assert counted.reads == 0
 
 
-def test_nothing_is_given_above_the_upper_offset_or_over_the_bytes_wanted(
-    counted: CountedLog, tail: TailReader
-) -> None:
+def test_nothing_is_given_above_the_upper_offset_or_over_the_bytes_wanted(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append(counted, tail, b"b", b"c")
     assert tail.read(1, 1 << 20, 1) == b""
@@ -66,14 +64,14 @@ def test_nothing_is_given_above_the_upper_offset_or_over_the_bytes_wanted(
     assert counted.reads == 2
 
 
-def test_the_next_who_asks_for_the_same_gets_the_same(counted: CountedLog, tail: TailReader) -> None:
+def test_the_next_who_asks_for_the_same_gets_the_same(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append(counted, tail, b"b")
     assert tail.read(0, 1 << 20, 2) == tail.read(0, 1 << 20, 2) == counted.log.read(0, 1 << 20, 2)
     assert counted.reads == 1
 
 
-def test_after_a_cut_other_records_at_the_same_offsets_are_read(counted: CountedLog, tail: TailReader) -> None:
+def test_after_a_cut_other_records_at_the_same_offsets_are_read(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append(counted, tail, b"old")
     before = bytes(tail.read(1, 1 << 20, 2))
@@ -85,7 +83,7 @@ def test_after_a_cut_other_records_at_the_same_offsets_are_read(counted: Counted
     assert tail.read(0, 1 << 20, 2) == counted.log.read(0, 1 << 20, 2)
 
 
-def test_what_was_deleted_is_refused_also_if_it_is_still_in_memory(counted: CountedLog, tail: TailReader) -> None:
+def test_what_was_deleted_is_refused_also_if_it_is_still_in_memory(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     assert tail.read(0, 1 << 20, 1)
     counted.log.advance_log_start(1)
@@ -93,7 +91,7 @@ def test_what_was_deleted_is_refused_also_if_it_is_still_in_memory(counted: Coun
         tail.read(0, 1 << 20, 1)
 
 
-def test_large_appends_and_reads_are_not_kept(counted: CountedLog, tail: TailReader) -> None:
+def test_large_appends_and_reads_are_not_kept(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append_batches(counted, tail, batch(b"v" * (KEPT_BYTES // 2)), batch(b"w" * (KEPT_BYTES // 2)))
     for _ in range(2):
@@ -101,7 +99,7 @@ def test_large_appends_and_reads_are_not_kept(counted: CountedLog, tail: TailRea
     assert counted.reads == 2
 
 
-def test_only_the_last_append_is_known_to_be_small(counted: CountedLog, tail: TailReader) -> None:
+def test_only_the_last_append_is_known_to_be_small(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append(counted, tail, b"b")
     size = len(tail.read(1, 1 << 20, 2))

@@ -3,7 +3,7 @@
 from raylog.client.cluster.metadata import PartitionInfo, TopicInfo
 from raylog.client.config import ProducerConfig, load
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.queues import Lane
+from raylog.client.producer.queues import PartitionQueue
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 
 BATCH_BYTES = 1_000
@@ -20,8 +20,8 @@ class Stage:
         config = {"bootstrap": "h:1", "batch_size": BATCH_BYTES, "max_request_size": 4 * LIMIT_BYTES, "linger_ms": 9}
         self.woken = 0
         self.accumulator = Accumulator(load(ProducerConfig, None, config), self._wake)
-        self.router = self.accumulator.router(TOPIC)
-        self.lane: Lane = self.router.lanes[0]
+        self.topic_queues = self.accumulator.topic_queues(TOPIC)
+        self.queue: PartitionQueue = self.topic_queues.queues[0]
 
     def _wake(self) -> None:
         self.woken += 1
@@ -29,11 +29,11 @@ class Stage:
     def append(self, records: int) -> None:
         """Append so many hundreds of bytes."""
         for _ in range(records):
-            assert self.accumulator.append(self.router, None, RECORD, None, None, 0) is not None
+            assert self.accumulator.append(self.topic_queues, None, RECORD, None, None, 0) is not None
 
     def taken_bytes(self, now_s: float = 0.0) -> int:
         """The size of the batch that the sender gets; 0 when it has to wait."""
-        batch = self.accumulator.take(self.lane, now_s)
+        batch = self.accumulator.take(self.queue, now_s)
         return 0 if batch is None else batch.size
 
 
@@ -71,8 +71,8 @@ def test_linger_time_ends_the_wait_unless_as_much_as_the_limit_is_under_way() ->
     assert stage.taken_bytes() == LIMIT_BYTES
     stage.append(3)
     assert stage.taken_bytes(LATE_S) == 0
-    stage.accumulator.release(stage.lane, first)
-    stage.accumulator.release(stage.lane, LIMIT_BYTES)
+    stage.accumulator.release(stage.queue, first)
+    stage.accumulator.release(stage.queue, LIMIT_BYTES)
     assert stage.taken_bytes(LATE_S) == 300
 
 

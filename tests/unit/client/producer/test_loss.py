@@ -93,7 +93,7 @@ def test_an_unexpected_error_of_one_partition_fails_its_records_and_no_others(
     normal = getattr(Delivery, name)
 
     def fail_for_0(delivery: Delivery, *args: Any) -> Any:
-        if delivery._lane.partition == 0:
+        if delivery._queue.partition == 0:
             raise KeyError("a bug")
         return normal(delivery, *args)
 

@@ -11,7 +11,7 @@ import pytest
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
-from raylog.client.producer.spinlock import Turn
+from raylog.client.producer.spinlock import Spinlock
 from tests.unit.client.toy_server import ToyCluster
 
 THREADS = 4
@@ -153,7 +153,7 @@ def test_a_record_whose_adding_is_interrupted_leaves_the_columns_even() -> None:
 
 @pytest.mark.usefixtures("hasty_threads")
 def test_a_turn_is_held_by_one_thread_at_a_time() -> None:
-    turn, count = Turn(), 0
+    turn, count = Spinlock(), 0
 
     def work(_: int) -> None:
         nonlocal count

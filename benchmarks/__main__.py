@@ -75,12 +75,12 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
         Prototype(scratch),
     ]  # fmt: skip
     names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
-    return [one for one in everything if one.name in names]
+    return [item for item in everything if item.name in names]
 
 
 def measure(bench: Bench, scenarios: Sequence[str]) -> None:
     """Run the scenarios in order; one that fails, or for which there is no time, does not take the others along."""
-    chosen = [one for one in SCENARIOS if one in scenarios]
+    chosen = [scenario for scenario in SCENARIOS if scenario in scenarios]
     done = 0
     try:
         if set(chosen) - NEEDS_NO_SERVER:
@@ -95,7 +95,7 @@ def measure(bench: Bench, scenarios: Sequence[str]) -> None:
     except TimeIsOver:
         over = Unavailable(f"the run's time of {bench.pace.hard_s:.0f} s was over")
         for name in chosen[done:]:
-            begun = any(one.scenario == name for one in bench.results.measured)
+            begun = any(row.scenario == name for row in bench.results.measured)
             bench.leave_out(f"{REST_OF}{name}" if begun else f"scenario {name}", over)
 
 

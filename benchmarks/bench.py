@@ -57,8 +57,8 @@ class Contestant:
 
 
 CONTESTANTS = {
-    one.name: one
-    for one in (
+    item.name: item
+    for item in (
         Contestant("raylog send", "raylog", "raylog"),
         Contestant("raylog send_batch", "raylog", "raylog", "columns"),
         Contestant("raylog records", "raylog", "raylog"),
@@ -115,7 +115,7 @@ class Bench:
     """One run."""
 
     def __init__(self, peers: Sequence[Peer], pace: Pace, results: Results, scratch: Path) -> None:
-        self._all = {one.name: one for one in peers}
+        self._all = {peer.name: peer for peer in peers}
         self.peers: dict[str, Peer] = {}
         self.pace = pace
         self.results = results
@@ -210,7 +210,7 @@ class Bench:
         if is_kept:
             self._kept[kind] = name
         jobs: dict[str, Job] = {}
-        for peer in {one.peer: self.peers[one.peer] for one in contestants}.values():
+        for peer in {contestant.peer: self.peers[contestant.peer] for contestant in contestants}.values():
             try:
                 if (peer.name, name) not in self._made:
                     peer.create_topic(name, partitions, replication, fsync=fsync)
@@ -256,7 +256,7 @@ class Bench:
 
     def _delete(self, topic: str) -> None:
         """Delete a topic from every server that has it."""
-        for peer_name in [one for one, name in self._made if name == topic]:
+        for peer_name in [worker for worker, name in self._made if name == topic]:
             self._made.discard((peer_name, topic))
             if self.is_broken_off:  # the servers are about to be stopped, with all that they hold
                 continue
@@ -295,7 +295,11 @@ class Bench:
         forgets: bool = False,
     ) -> None:
         """As `rounds`, with several cases that are compared with each other: each round has all of them."""
-        rows = {(case, one.name): Measured(scenario, case, one.name, metric) for case in cases for one in contestants}
+        rows = {
+            (case, contestant.name): Measured(scenario, case, contestant.name, metric)
+            for case in cases
+            for contestant in contestants
+        }
         self.results.measured += rows.values()
         for number in range(self.pace.rounds if count is None else count):
             for (case, measure), contestant in itertools.product(cases.items(), contestants):

@@ -37,10 +37,10 @@ def verdicts(results: Results) -> list[Verdict]:
 
 def _row(results: Results, scenario: str, contestant: str, *parts: str) -> Measured | None:
     """The first case of a scenario that has all parts in its name, fsync only where it is asked for."""
-    for one in results.measured:
-        wants = all(part in one.case for part in parts) and (SYNCED in one.case) == (SYNCED in parts)
-        if one.scenario == scenario and one.contestant == contestant and one.rounds and wants:
-            return one
+    for row in results.measured:
+        wants = all(part in row.case for part in parts) and (SYNCED in row.case) == (SYNCED in parts)
+        if row.scenario == scenario and row.contestant == contestant and row.rounds and wants:
+            return row
     return None
 
 
@@ -108,8 +108,8 @@ def _others(results: Results) -> list[Verdict]:
         ours = _row(results, "small", "raylog send", replication)
         rivals = (_row(results, "small", name, replication) for name in ("confluent-kafka", "aiokafka"))
         best = max(
-            (one for one in rivals if one is not None),
-            key=lambda one: stats.summary(one.numbers()).median,
+            (rival for rival in rivals if rival is not None),
+            key=lambda rival: stats.summary(rival.numbers()).median,
             default=None,
         )
         found.append(_times(f"50 unbatched connections, {replication}: at least Kafka's rate", ours, best, 1.0))
@@ -130,11 +130,11 @@ def _growth(results: Results) -> list[Verdict]:
     for axis, is_data, last in AXES:
         for load, forms in GROWING.items():
             rows = [
-                one
-                for one in results.measured
-                if one.scenario == "growth" and one.case.startswith(load) and ("on disk" in one.case) == is_data
+                row
+                for row in results.measured
+                if row.scenario == "growth" and row.case.startswith(load) and ("on disk" in row.case) == is_data
             ]
-            is_whole = any(one.case.endswith(last) and one.rounds for one in rows)
+            is_whole = any(row.case.endswith(last) and row.rounds for row in rows)
             for words, metric in (("rate", "rate"), ("CPU time a record", "cpu_us")):
                 worst = min(filter(None, (_falls_to(rows, form, metric) for form in forms)), default=None)
                 goal = f"growth, {axis}: {load}, {words} within 20 % of the best"
@@ -147,13 +147,13 @@ def _growth(results: Results) -> list[Verdict]:
 
 def _largest(rows: list[Measured]) -> str:
     """How far a run has grown that did not go to the end of the axis; a full run does."""
-    sizes = [one.case.rpartition(", ")[2] for one in rows if one.rounds]
-    return max(sizes, key=lambda one: int(one.split()[0]))
+    sizes = [row.case.rpartition(", ")[2] for row in rows if row.rounds]
+    return max(sizes, key=lambda size: int(size.split()[0]))
 
 
 def _falls_to(rows: list[Measured], contestant: str, metric: str) -> tuple[float, str] | None:
     """The worst case's part of the best one, and which it is; None when there are not two cases to compare."""
-    medians = {one.case: one.summary(metric) for one in rows if one.contestant == contestant}
+    medians = {row.case: row.summary(metric) for row in rows if row.contestant == contestant}
     known = {case: summary.median for case, summary in medians.items() if summary is not None}
     if len(known) < 2:
         return None

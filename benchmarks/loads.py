@@ -271,7 +271,7 @@ def group(job: Job, make: Make, tell: Tell) -> Outcome:
     done.set()
     for thread in threads:
         thread.join()
-    return {**outcome, "join_s": max(joined_s), "stored": job.count, "members": sum(1 for one in joined_s if one)}
+    return {**outcome, "join_s": max(joined_s), "stored": job.count, "members": sum(1 for item in joined_s if item)}
 
 
 def probe(job: Job, make: Make, tell: Tell) -> Outcome:
@@ -297,5 +297,5 @@ def create(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 LOADS: dict[str, Callable[[Job, Make, Tell], Outcome]] = {
-    one.__name__: one for one in (produce, count, consume, listen, follow, pace, small, group, probe, create)
+    item.__name__: item for item in (produce, count, consume, listen, follow, pace, small, group, probe, create)
 }

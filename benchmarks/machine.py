@@ -51,8 +51,8 @@ def _processor() -> str:
 
 def _file_system() -> str:
     here = str(Path.cwd())
-    mounts = [one for one in psutil.disk_partitions(all=True) if here.startswith(one.mountpoint)]
-    return max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else "unknown"
+    mounts = [partition for partition in psutil.disk_partitions(all=True) if here.startswith(partition.mountpoint)]
+    return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else "unknown"
 
 
 def _java() -> str:

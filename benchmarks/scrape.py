@@ -98,7 +98,7 @@ def counting_us() -> tuple[float, float]:
         counters.fetch.observe_ns(time.monotonic_ns() - began_ns)
 
     rounds = 100_000
-    lowest = [min(timeit.repeat(one, number=rounds, repeat=5)) / rounds * 1e6 for one in (produce, fetch)]
+    lowest = [min(timeit.repeat(item, number=rounds, repeat=5)) / rounds * 1e6 for item in (produce, fetch)]
     return lowest[0], lowest[1]
 
 

@@ -166,7 +166,7 @@ Config = TypeVar("Config", bound=ClientConfig)
 
 def keys_of(kind: type[ClientConfig]) -> dict[str, Field[Any]]:
     """The registry: every key of a client in Python spelling; `metadata["doc"]` says what it means."""
-    return {one.name: one for one in fields(kind)}
+    return {field.name: field for field in fields(kind)}
 
 
 def kafka_name(name: str) -> str:
@@ -186,7 +186,7 @@ def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping
             name = spelt.replace(".", "_").replace("-", "_")
             name = _ALIASES.get(name, name)
             if name not in known:
-                choices = known if "." not in spelt else [kafka_name(one) for one in known]
+                choices = known if "." not in spelt else [kafka_name(entry) for entry in known]
                 raise InvalidConfig(did_you_mean("configuration key", spelt, choices))
             chosen[name] = _checked(known[name], spelt, value)
     return kind(**chosen)
@@ -209,7 +209,7 @@ def _checked(wanted: Field[Any], spelt: str, value: Any) -> Any:
     if high is not None and value > high:
         raise InvalidConfig(f"{spelt} must be at most {high}, not {value}.")
     if one_of and value not in one_of:
-        raise InvalidConfig(did_you_mean(f"value of {spelt}", str(value), [str(one) for one in one_of]))
+        raise InvalidConfig(did_you_mean(f"value of {spelt}", str(value), [str(item) for item in one_of]))
     return value
 
 

@@ -257,8 +257,8 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "datasource": source,
         "targets": [
-            {"refId": chr(ord("A") + number), "datasource": source, "expr": one.query, "legendFormat": one.legend}
-            for number, one in enumerate(panel.targets)
+            {"refId": chr(ord("A") + number), "datasource": source, "expr": target.query, "legendFormat": target.legend}
+            for number, target in enumerate(panel.targets)
         ],
         "fieldConfig": {
             "defaults": {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}},

@@ -53,11 +53,11 @@ class Narrowing:
 def narrowing_of(filters: Iterable[Filter]) -> Narrowing:
     """Combine comparisons that all must hold; those that say nothing useful are passed over."""
     found = Narrowing()
-    for one in filters:
+    for item in filters:
         if isinstance(
-            one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
+            item, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
         ):
-            found = _narrowed(found, one, one.attribute, one.value)
+            found = _narrowed(found, item, item.attribute, item.value)
     return found
 
 

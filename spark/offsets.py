@@ -44,13 +44,13 @@ class OffsetSpec:
         """InvalidConfig unless the option names exactly these partitions (or none in particular)."""
         if self.each is None:
             return
-        missing = [str(one) for one in partitions if one not in self.each]
+        missing = [str(partition) for partition in partitions if partition not in self.each]
         if missing:
             raise InvalidConfig(
                 f"{self.option} must name every partition that is read; these are missing: {', '.join(missing[:10])}."
             )
         known = set(partitions)
-        extra = sorted(str(one) for one in self.each if one not in known)
+        extra = sorted(str(item) for item in self.each if item not in known)
         if extra:
             raise InvalidConfig(
                 f"{self.option} names partitions that do not exist or are not read: {', '.join(extra[:10])}."

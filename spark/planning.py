@@ -114,10 +114,10 @@ class _Planner:
         partitions = await self._partitions()
         self._options.start.check_names(partitions)
         self._options.end.check_names(partitions)
-        kept = [one for one in partitions if self._narrowing.keeps(one.topic, one.partition)]
-        whole = [found for found in await _gathered(self._range(one) for one in kept) if found.start < found.end]
+        kept = [partition for partition in partitions if self._narrowing.keeps(partition.topic, partition.partition)]
+        whole = [found for found in await _gathered(self._range(item) for item in kept) if found.start < found.end]
         pieces = split_ranges(
-            [(one.start, one.end) for one in whole],
+            [(item.start, item.end) for item in whole],
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
@@ -127,22 +127,23 @@ class _Planner:
         """All partitions that the options name, in order; UnknownTopicOrPartition for one that does not exist."""
         options = self._options
         if options.assigned:
-            for one in options.assigned:
-                count = len((await self._client.topic(one.topic, timeout_s=self._left_s())).partitions)
-                if one.partition >= count:
+            for partition in options.assigned:
+                count = len((await self._client.topic(partition.topic, timeout_s=self._left_s())).partitions)
+                if partition.partition >= count:
                     raise UnknownTopicOrPartition(
-                        f"Topic {one.topic!r} has partitions 0 to {count - 1}, not {one.partition}; change assign."
+                        f"Topic {partition.topic!r} has partitions 0 to {count - 1}, not {partition.partition}; "
+                        "change assign."
                     )
             return sorted(options.assigned)
         topics = options.topics
         if options.pattern is not None:
             await self._client.refresh(None, timeout_s=self._left_s())
-            known = [one for one in self._client.metadata.topics.values() if not one.internal]
-            topics = tuple(sorted(one.name for one in known if re.fullmatch(options.pattern, one.name)))
+            known = [topic for topic in self._client.metadata.topics.values() if not topic.internal]
+            topics = tuple(sorted(entry.name for entry in known if re.fullmatch(options.pattern, entry.name)))
         found: list[TopicPartition] = []
         for topic in topics:
             info = await self._client.topic(topic, timeout_s=self._left_s())
-            found += [TopicPartition(topic, one.partition) for one in info.partitions]
+            found += [TopicPartition(topic, partition.partition) for partition in info.partitions]
         return sorted(found)
 
     async def _range(self, one: TopicPartition) -> PartitionRange:
@@ -224,7 +225,7 @@ def _check_order(one: TopicPartition, start: int, end: int) -> None:
 
 async def _gathered(work: Iterable[Awaitable[PartitionRange]]) -> list[PartitionRange]:
     """Run all; the first error ends the others before it is raised, so that none is left behind."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(item) for item in work]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

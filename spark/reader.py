@@ -68,7 +68,7 @@ class RaylogReader(DataSourceReader):
         """One task for each range; runs on the driver."""
         from raylog.spark.planning import plan_read
 
-        return [RangePartition(one) for one in plan_read(self.options, self.narrowing)]
+        return [RangePartition(item) for item in plan_read(self.options, self.narrowing)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range as Arrow record batches; runs in a worker. Spark's empty partition gives nothing."""

@@ -56,7 +56,7 @@ def _prepare_class(node: ast.ClassDef, lines: list[str]) -> None:
 
 def _constants(decorator: ast.expr) -> dict[str | None, object]:
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-    return {one.arg: one.value.value for one in keywords if isinstance(one.value, ast.Constant)}
+    return {keyword.arg: keyword.value.value for keyword in keywords if isinstance(keyword.value, ast.Constant)}
 
 
 def _written_out(node: ast.ClassDef, *, kw_only: bool) -> str:
@@ -70,13 +70,13 @@ def _written_out(node: ast.ClassDef, *, kw_only: bool) -> str:
             continue
         value = name
         if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
-            made = ast.unparse(next(one.value for one in default.keywords if one.arg == "default_factory"))
+            made = ast.unparse(next(keyword.value for keyword in default.keywords if keyword.arg == "default_factory"))
             parameters.append(f"{name}: {kind} | None = None")
             value = f"{made}() if {name} is None else {name}"
         else:
             parameters.append(f"{name}: {kind}" + (f" = {ast.unparse(default)}" if default is not None else ""))
         steps.append(f"self.{name} = {value}")
-    if any(isinstance(one, ast.FunctionDef) and one.name == "__post_init__" for one in node.body):
+    if any(isinstance(item, ast.FunctionDef) and item.name == "__post_init__" for item in node.body):
         steps.append("self.__post_init__()")
     return f"def __init__({', '.join(parameters)}) -> None: " + ("; ".join(steps) or "pass")
 

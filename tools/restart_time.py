@@ -72,21 +72,21 @@ def measure(folder: Path, *, partitions: int, log_bytes: int, segment_bytes: int
     """Fill, kill, and time the restart; removes what it wrote."""
     folders = [folder / f"t-{number}" for number in range(partitions)]
     try:
-        for one in folders:
-            process = _spawn("write", one, log_bytes, segment_bytes)
+        for item in folders:
+            process = _spawn("write", item, log_bytes, segment_bytes)
             process.communicate(timeout=DEADLINE_S)
             if process.returncode != -signal.SIGKILL:
-                raise RuntimeError(f"the writer of {one} ended with {process.returncode}")
+                raise RuntimeError(f"the writer of {item} ended with {process.returncode}")
         if cold:
-            for one in folders:
-                _forget(one)
+            for item in folders:
+                _forget(item)
         began = time.perf_counter()
-        processes = [_spawn("open", one, log_bytes, segment_bytes) for one in folders]
+        processes = [_spawn("open", folder, log_bytes, segment_bytes) for folder in folders]
         answers = [process.communicate(timeout=DEADLINE_S)[0].split() for process in processes]
         took = time.perf_counter() - began
     finally:
-        for one in folders:
-            shutil.rmtree(one, ignore_errors=True)
+        for item in folders:
+            shutil.rmtree(item, ignore_errors=True)
     return Restart(
         bytes_kept=sum(int(kept) for kept, _, _ in answers),
         bytes_scanned=sum(int(scanned) for _, scanned, _ in answers),

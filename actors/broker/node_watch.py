@@ -37,9 +37,9 @@ class Node:
 def offering(nodes: list[dict[str, Any]]) -> list[Node]:
     """Return the live nodes of ``ray.nodes()`` that offer the resource, by address."""
     found = [
-        Node(str(one["NodeID"]), str(one["NodeManagerAddress"]))
-        for one in nodes
-        if one["Alive"] and one["Resources"].get(RESOURCE)
+        Node(str(node["NodeID"]), str(node["NodeManagerAddress"]))
+        for node in nodes
+        if node["Alive"] and node["Resources"].get(RESOURCE)
     ]
     return sorted(found, key=lambda node: (node.host, node.node_id))
 

@@ -186,7 +186,7 @@ class BrokerServer:
 
     def connection_info(self) -> dict[str, object]:
         """Return what a client in this Ray cluster needs; serves when the controller is being restarted."""
-        brokers = [[one.broker, one.host, one.port] for one in self.image.online_brokers()]
+        brokers = [[broker.broker, broker.host, broker.port] for broker in self.image.online_brokers()]
         host, port = self.endpoint
         return {
             "cluster_id": self.image.cluster_id,

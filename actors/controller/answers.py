@@ -49,14 +49,14 @@ def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -
         },
         "brokers": [
             {
-                "broker": one.broker,
-                "host": one.host,
-                "port": one.port,
-                "node_id": one.node_id,
-                "online": one.online and is_present(BrokerMember(one.broker)),
-                "stopped": one.stopped,
+                "broker": item.broker,
+                "host": item.host,
+                "port": item.port,
+                "node_id": item.node_id,
+                "online": item.online and is_present(BrokerMember(item.broker)),
+                "stopped": item.stopped,
             }
-            for _, one in sorted(image.brokers.items())
+            for _, item in sorted(image.brokers.items())
         ],
         "topics": {
             name: [_partition_status(state, is_present) for state in topic.partitions]

@@ -57,11 +57,11 @@ class LivenessProbe:
     async def _run(self) -> None:
         while (awaited := self._awaited()) is not None:
             alive = await self._alive()
-            answers = await asyncio.gather(*(self._closed(one, awaited[one], alive) for one in awaited))
+            answers = await asyncio.gather(*(self._closed(place, awaited[place], alive) for place in awaited))
             now = asyncio.get_running_loop().time()
-            closed = {one for one, is_closed in zip(awaited, answers, strict=True) if is_closed}
-            self._refused_since = {one: self._refused_since.get(one, now) for one in closed}
-            gone = frozenset(one for one, since in self._refused_since.items() if now - since >= GIVEN_UP_AFTER_S)
+            closed = {place for place, is_closed in zip(awaited, answers, strict=True) if is_closed}
+            self._refused_since = {item: self._refused_since.get(item, now) for item in closed}
+            gone = frozenset(item for item, since in self._refused_since.items() if now - since >= GIVEN_UP_AFTER_S)
             if gone and self._awaited() is not None:
                 self._on_gone(gone)
             await asyncio.sleep(PROBE_S)

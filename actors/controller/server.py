@@ -158,8 +158,8 @@ class ControllerServer:
         """Return what a client in this Ray cluster needs: cluster id, secret and the brokers' endpoints."""
         image = self.image
         online = image.online_brokers()
-        present = [one for one in online if self._running().machine.is_present(BrokerMember(one.broker))]
-        brokers = [[one.broker, one.host, one.port] for one in present or online]
+        present = [broker for broker in online if self._running().machine.is_present(BrokerMember(broker.broker))]
+        brokers = [[item.broker, item.host, item.port] for item in present or online]
         stated = {"allow_plaintext": self.spec.allow_plaintext}
         return {"cluster_id": image.cluster_id, "secret": client_secret(self.spec.secret), "brokers": brokers, **stated}
 
@@ -212,8 +212,10 @@ class ControllerServer:
 
     def _metrics(self, machine: ControllerMachine) -> list[object]:
         usage, changes = usage_of(self._server), self._changes
-        families = controller_families(machine.image, changes, usage, lambda one: machine.is_present(BrokerMember(one)))
-        return [one.to_wire() for one in families]
+        families = controller_families(
+            machine.image, changes, usage, lambda item: machine.is_present(BrokerMember(item))
+        )
+        return [family.to_wire() for family in families]
 
     async def _tick_forever(self) -> None:
         while True:

@@ -43,7 +43,7 @@ class BrokerReport:
 
     def to_wire(self) -> dict[str, object]:
         """Return the msgpack form: the answer to ``broker_metrics``."""
-        return {"families": [one.to_wire() for one in self.families], "reasons": list(self.reasons)}
+        return {"families": [family.to_wire() for family in self.families], "reasons": list(self.reasons)}
 
 
 class BrokerMetrics:

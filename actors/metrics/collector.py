@@ -61,7 +61,7 @@ class Inquiries:
         ``timeout_s``: for connecting, and again for the answers; default :data:`ANSWER_S`.
         """
         timeout_s = ANSWER_S if timeout_s is None else timeout_s
-        missing = [one for one in asked if one not in self._connections or self._connections[one].is_closed]
+        missing = [name for name in asked if name not in self._connections or self._connections[name].is_closed]
         if missing:
             await asyncio.gather(*(self._connect(endpoint, timeout_s) for endpoint in missing))
         calls = {

@@ -34,9 +34,9 @@ class GroupFigures:
     async def families(self, image: MetadataImage, host: str) -> list[Family]:
         """Return the metrics of the groups of the coordinators at this address; none when none runs here."""
         places: dict[Endpoint, str] = {
-            (one.host, one.port): f"{one.kind}-{one.index}"
-            for one in image.coordinators.values()
-            if one.host == host and one.port
+            (coordinator.host, coordinator.port): f"{coordinator.kind}-{coordinator.index}"
+            for coordinator in image.coordinators.values()
+            if coordinator.host == host and coordinator.port
         }
         if not places:
             return []

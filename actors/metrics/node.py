@@ -133,7 +133,7 @@ class NodePage:
             reasons = [] if self._server.is_locked else ["the data directory is not locked by this process"]
             return _verdict(reasons)
         if path == "/readyz":
-            return _verdict([reason for one in await self._reports() for reason in one.reasons])
+            return _verdict([reason for report in await self._reports() for reason in report.reasons])
         if path == "/sd":
             return json_page(HTTPStatus.OK, self._targets())
         if path == "/":
@@ -147,7 +147,7 @@ class NodePage:
         )
         took = Family("raylog_metrics_collection_seconds", "gauge", "Time that making this page took.")
         took.add((monotonic_ms() - began_ms) / 1000)
-        families = [*(family for one in reports for family in one.families), *controller, *groups, took]
+        families = [*(family for report in reports for family in report.families), *controller, *groups, took]
         return render(families).encode(errors="replace")
 
     async def _reports(self) -> list[BrokerReport]:
@@ -166,7 +166,7 @@ class NodePage:
                 here[known.host, known.port] = known.broker
             else:
                 reports.append(BrokerReport([], [f"broker {known.broker} is offline"]))
-        answers = await self._inquiries.ask({one: ("broker_metrics", []) for one in here}, BROKER_S)
+        answers = await self._inquiries.ask({item: ("broker_metrics", []) for item in here}, BROKER_S)
         for place, broker in here.items():
             answer = answers.get(place)
             try:
@@ -194,8 +194,10 @@ class NodePage:
         image = self._server.image
         port = ClusterConfig.from_dict(image.config).metrics_port
         targets: list[dict[str, object]] = []
-        for host in sorted({one.host for one in image.brokers.values() if one.online}):
-            brokers = sorted(int(one.broker) for one in image.brokers.values() if one.online and one.host == host)
+        for host in sorted({broker.host for broker in image.brokers.values() if broker.online}):
+            brokers = sorted(
+                int(broker.broker) for broker in image.brokers.values() if broker.online and broker.host == host
+            )
             labels = {"cluster_id": image.cluster_id, "brokers": ",".join(map(str, brokers))}
             targets.append({"targets": [f"{host}:{port}"], "labels": labels})
         return targets if port else []

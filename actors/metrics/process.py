@@ -32,7 +32,7 @@ def usage_of(server: RpcServer) -> Usage:
 
 def unsent_bytes(connections: Iterable[Connection]) -> int:
     """Return the bytes that wait in the send queues of some connections."""
-    return sum(one.statistics()["unsent_bytes"] for one in connections)
+    return sum(connection.statistics()["unsent_bytes"] for connection in connections)
 
 
 def disk_figures(folder: Path) -> tuple[int, int]:

@@ -95,7 +95,7 @@ class Launcher:
         return cls(
             pid=pid,
             arguments=arguments,
-            environment=dict(one.split("=", 1) for one in _strings(proc / "environ") if "=" in one),
+            environment=dict(string.split("=", 1) for string in _strings(proc / "environ") if "=" in string),
             folder=os.readlink(proc / "cwd"),
             cgroup=(proc / "cgroup").read_text(),
             group=os.getpgid(pid),
@@ -110,7 +110,7 @@ class Launcher:
 
 
 def _strings(file: Path) -> list[str]:
-    return [os.fsdecode(one) for one in file.read_bytes().split(b"\0")[:-1]]
+    return [os.fsdecode(item) for item in file.read_bytes().split(b"\0")[:-1]]
 
 
 def _signals(mask: str) -> set[int]:
@@ -128,12 +128,12 @@ def chosen(environment: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[st
 def find_raylet(folder: Path) -> int | None:
     """Return the id of the raylet that was told to start its workers from this folder; None while there is none."""
     wanted = os.fsencode(folder)
-    for one in Path("/proc").iterdir():
-        if one.name.isdecimal():
+    for item in Path("/proc").iterdir():
+        if item.name.isdecimal():
             with suppress(OSError):  # it has ended meanwhile, or is another user's
-                command = (one / "cmdline").read_bytes()
+                command = (item / "cmdline").read_bytes()
                 if command.partition(b"\0")[0].endswith(b"/raylet") and wanted in command:
-                    return int(one.name)
+                    return int(item.name)
     return None
 
 
@@ -194,8 +194,8 @@ class ForkServer:
     def _touch(self) -> None:
         if time.monotonic() - self._touched >= TOUCH_S:
             self._touched = time.monotonic()
-            for one in (self._folder, *self._folder.iterdir()):
-                os.utime(one)
+            for item in (self._folder, *self._folder.iterdir()):
+                os.utime(item)
 
     def _answer(self) -> Launcher | None:
         """Serve one launcher; returns in the worker. A launcher that gets no answer goes on without us."""

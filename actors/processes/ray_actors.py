@@ -69,7 +69,9 @@ async def find_brokers() -> list[int]:
         )
     except (TimeoutError, ray.exceptions.RayError) as error:
         raise ConnectionFailed(f"Ray does not list its actors at the moment: {error}") from None
-    names = [one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith("broker-")]
+    names = [
+        entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith("broker-")
+    ]
     asked = await asyncio.gather(*(_id_of(name) for name in names))
     return sorted(broker for broker in asked if broker >= 0)
 
@@ -87,7 +89,9 @@ async def _id_of(name: str) -> int:
 async def _on_a_node(broker: int) -> Any:
     """Return the actor of a node's broker by the id in its directory; raises ValueError when none has it."""
     known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
-    names = [one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith("broker-on-")]
+    names = [
+        entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith("broker-on-")
+    ]
 
     async def matching(name: str) -> Any:
         try:
@@ -111,7 +115,7 @@ async def _on_a_node(broker: int) -> Any:
 async def nodes_alive() -> set[str]:
     """Return Ray's ids of the nodes that are alive."""
     nodes: list[dict[str, Any]] = await asyncio.to_thread(ray.nodes)
-    return {str(one["NodeID"]) for one in nodes if one["Alive"]}
+    return {str(node["NodeID"]) for node in nodes if node["Alive"]}
 
 
 class Controller:

@@ -82,5 +82,5 @@ def _holders() -> list[str]:
     """Return the names of the actors that may have the secrets, the controller first."""
     me = ray.get_runtime_context().get_actor_name()
     known = ray.util.list_named_actors(all_namespaces=True)
-    names = sorted(one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"] != me)
+    names = sorted(entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"] != me)
     return [name for name in names if name == CONTROLLER] + [name for name in names if name.startswith("broker-")]

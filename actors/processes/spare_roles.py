@@ -98,7 +98,7 @@ def actors_by_role(known: MutableMapping[str, str], timeout_s: float = ASK_S) ->
     import ray
 
     listed: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
-    names = sorted(one["name"] for one in listed if one["namespace"] == NAMESPACE)
+    names = sorted(entry["name"] for entry in listed if entry["namespace"] == NAMESPACE)
     for gone in known.keys() - set(names):
         del known[gone]
     asked: dict[str, Any] = {}

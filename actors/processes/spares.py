@@ -199,7 +199,7 @@ class SpareReplicas:
 async def _living(prefix: str) -> set[str]:
     """Return the names of Raylog's actors that begin so, also of those that start."""
     known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
-    return {one["name"] for one in known if one["namespace"] == NAMESPACE and one["name"].startswith(prefix)}
+    return {entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith(prefix)}
 
 
 async def _role(name: str) -> str | None:

@@ -97,7 +97,7 @@ class Measured(OnLoop):
             if group is not None:
                 consumer.subscribe([self.job.topic])
                 return consumer
-            partitions = [library.TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+            partitions = [library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
             consumer.assign(partitions)
             await (consumer.seek_to_end if at_end else consumer.seek_to_beginning)(*partitions)
             return consumer
@@ -136,7 +136,9 @@ class Measured(OnLoop):
             consumer = library.AIOKafkaConsumer(bootstrap_servers=self.job.address["bootstrap"])
             await consumer.start()
             try:
-                partitions = [library.TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+                partitions = [
+                    library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)
+                ]
                 return int(sum((await consumer.end_offsets(partitions)).values()))
             finally:
                 await consumer.stop()
@@ -150,8 +152,8 @@ class Measured(OnLoop):
             kind = module("aiokafka").AIOKafkaProducer
             address, acks = self.job.address["bootstrap"], "all" if self.job.acks == "all" else int(self.job.acks)
             producers = [kind(bootstrap_servers=address, acks=acks, linger_ms=0) for _ in range(self.job.connections)]
-            for one in producers:
-                await one.start()
+            for producer in producers:
+                await producer.start()
             return producers
 
         producers = self.run(opened())
@@ -164,11 +166,11 @@ class Measured(OnLoop):
             return sent
 
         async def all_until(ends_s: float) -> int:
-            return sum(await asyncio.gather(*(send_until(one, ends_s) for one in producers)))
+            return sum(await asyncio.gather(*(send_until(producer, ends_s) for producer in producers)))
 
         async def closed() -> int:
-            for one in producers:
-                await one.stop()
+            for producer in producers:
+                await producer.stop()
             return 0
 
         def run(seconds: float) -> int:
@@ -178,6 +180,6 @@ class Measured(OnLoop):
 
     def close(self) -> None:
         """Close what was opened."""
-        for one in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if one is not None:
-                self.run(one.stop())
+        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
+            if item is not None:
+                self.run(item.stop())

@@ -87,7 +87,9 @@ class Measured(Client):
             self.consumer.subscribe([self.job.topic])
             return
         begin = library.OFFSET_END if at_end else library.OFFSET_BEGINNING
-        self._partitions = [library.TopicPartition(self.job.topic, one, begin) for one in range(self.job.partitions)]
+        self._partitions = [
+            library.TopicPartition(self.job.topic, partition, begin) for partition in range(self.job.partitions)
+        ]
         self.consumer.assign(self._partitions)
 
     def take(self, timeout_s: float) -> tuple[int, int]:
@@ -117,8 +119,8 @@ class Measured(Client):
         library = module("confluent_kafka")
         asking = self._client("Consumer", **{"group.id": "bench-stored"})
         try:
-            partitions = [library.TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
-            return sum(asking.get_watermark_offsets(one, timeout=10)[1] for one in partitions)
+            partitions = [library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
+            return sum(asking.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions)
         finally:
             asking.close()
 
@@ -165,10 +167,10 @@ class Measured(Client):
                         self.job.topic, payloads[sent % len(payloads)], on_delivery=lambda *_, n=number: idle.append(n)
                     )
                     sent += 1
-                for one in producers:
-                    one.poll(0)
-            for one in producers:
-                one.flush(30)
+                for producer in producers:
+                    producer.poll(0)
+            for producer in producers:
+                producer.flush(30)
             return sent
 
         return run

@@ -48,7 +48,7 @@ class Measured(Client):
         if group is not None:
             self.consumer.subscribe([self.job.topic])
             return
-        partitions = [library.TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+        partitions = [library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
         self.consumer.assign(partitions)
         if at_end:
             self.consumer.seek_to_end(*partitions)
@@ -84,13 +84,13 @@ class Measured(Client):
         library = module("kafka")
         asking = library.KafkaConsumer(bootstrap_servers=self.job.address["bootstrap"])
         try:
-            partitions = [library.TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+            partitions = [library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
             return int(sum(asking.end_offsets(partitions).values()))
         finally:
             asking.close()
 
     def close(self) -> None:
         """Close what was opened."""
-        for one in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if one is not None:
-                one.close()
+        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
+            if item is not None:
+                item.close()

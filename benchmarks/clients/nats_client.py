@@ -27,7 +27,7 @@ class Measured(OnLoop):
             return self.connection.jetstream(publish_async_max_pending=IN_FLIGHT)
 
         self.stream = self.run(opened())
-        self._subjects = itertools.cycle([f"{self.job.topic}.{one}" for one in range(self.job.partitions)])
+        self._subjects = itertools.cycle([f"{self.job.topic}.{partition}" for partition in range(self.job.partitions)])
 
     async def send_one(self, payload: bytes) -> None:
         """Publish; waits when too many acknowledgements are outstanding."""

@@ -84,14 +84,14 @@ class Measured(Client):
         if group is not None:
             self.consumer.subscribe([self.job.topic])
             return
-        self._partitions = [TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+        self._partitions = [TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
         self.consumer.assign(self._partitions)
         if self.job.newest:
             self.rewind()
         if at_end:
             self.consumer.seek_to_end(*self._partitions)
-            for one in self._partitions:
-                self.consumer.position(one)
+            for partition in self._partitions:
+                self.consumer.position(partition)
 
     def take(self, timeout_s: float) -> tuple[int, int]:
         """Records with their values touched, or columns of whole batches."""
@@ -114,8 +114,8 @@ class Measured(Client):
         if not isinstance(batch, dict):
             values = batch.values
             return len(values), sum(map(len, values))
-        columns = [one for batches in batch.values() for one in batches]
-        return sum(len(one.offsets) for one in columns), sum(sum(map(len, one.values)) for one in columns)
+        columns = [batch for batches in batch.values() for batch in batches]
+        return sum(len(column.offsets) for column in columns), sum(sum(map(len, column.values)) for column in columns)
 
     def _consume_batch(self, timeout_s: float) -> Any:
         consume: Any = self.consumer.consume_batch
@@ -140,7 +140,7 @@ class Measured(Client):
 
     def stored(self) -> int:
         """The sum of the high watermarks."""
-        partitions = [TopicPartition(self.job.topic, one) for one in range(self.job.partitions)]
+        partitions = [TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
         deadline_s = time.monotonic() + 10
         with Consumer(**self._address()) as asking:
             while True:
@@ -186,7 +186,7 @@ class Measured(Client):
         loop = asyncio.new_event_loop()
         settings = {**self.settings(), "linger_ms": 0, "max_in_flight_requests_per_connection": 1}
         producers = [AsyncProducer(**settings) for _ in range(self.job.connections)]
-        loop.run_until_complete(_all(one.start() for one in producers))
+        loop.run_until_complete(_all(producer.start() for producer in producers))
 
         async def send_until(producer: AsyncProducer, ends_s: float) -> int:
             sent = 0
@@ -197,16 +197,16 @@ class Measured(Client):
 
         def run(seconds: float) -> int:
             if not seconds:
-                loop.run_until_complete(_all(one.stop() for one in producers))
+                loop.run_until_complete(_all(producer.stop() for producer in producers))
                 loop.close()
                 return 0
             ends_s = time.monotonic() + seconds
-            return sum(loop.run_until_complete(_all(send_until(one, ends_s) for one in producers)))
+            return sum(loop.run_until_complete(_all(send_until(producer, ends_s) for producer in producers)))
 
         return run
 
     def close(self) -> None:
         """Close what was opened."""
-        for one in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if one is not None:
-                one.close()
+        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
+            if item is not None:
+                item.close()

@@ -20,8 +20,8 @@ class Measured(Client):
         """Connect."""
         self.producer = self._connect()
         if self.job.fresh:
-            self.producer.delete(*(f"{self.job.topic}-{one}" for one in range(self.job.partitions)))
-        self._streams = itertools.cycle([f"{self.job.topic}-{one}" for one in range(self.job.partitions)])
+            self.producer.delete(*(f"{self.job.topic}-{partition}" for partition in range(self.job.partitions)))
+        self._streams = itertools.cycle([f"{self.job.topic}-{partition}" for partition in range(self.job.partitions)])
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
         """One XADD a record, and one round trip for the chunk."""
@@ -38,7 +38,7 @@ class Measured(Client):
         """Read every stream."""
         self.consumer = self._connect()
         begin = b"$" if at_end else b"0"
-        self._last = {f"{self.job.topic}-{one}".encode(): begin for one in range(self.job.partitions)}
+        self._last = {f"{self.job.topic}-{partition}".encode(): begin for partition in range(self.job.partitions)}
         if at_end:
             for stream in self._last:
                 newest = self.consumer.xrevrange(stream, count=1)
@@ -67,10 +67,10 @@ class Measured(Client):
     def stored(self) -> int:
         """The sum of the streams' lengths."""
         asking = self._connect()
-        return int(sum(asking.xlen(f"{self.job.topic}-{one}") for one in range(self.job.partitions)))
+        return int(sum(asking.xlen(f"{self.job.topic}-{partition}") for partition in range(self.job.partitions)))
 
     def close(self) -> None:
         """Close what was opened."""
-        for one in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if one is not None:
-                one.close()
+        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
+            if item is not None:
+                item.close()

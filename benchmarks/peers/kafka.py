@@ -87,7 +87,7 @@ class Kafka:
 
     def runs(self) -> bool:
         """Whether all brokers run."""
-        return all(one.runs() for one in self._brokers)
+        return all(broker.runs() for broker in self._brokers)
 
     def _wait(self) -> None:
         for number, broker in enumerate(self._brokers):
@@ -107,7 +107,7 @@ class Kafka:
     def _format(self, number: int) -> None:
         folder = self._root / f"broker-{number + 1}"
         file = self._root / f"broker-{number + 1}.properties"
-        voters = ",".join(f"{one + 1}@127.0.0.1:{self._ports[2 * one + 1]}" for one in range(self._count))
+        voters = ",".join(f"{item + 1}@127.0.0.1:{self._ports[2 * item + 1]}" for item in range(self._count))
         internal = min(3, self._count)
         here, control = self._ports[2 * number], self._ports[2 * number + 1]
         lines = [
@@ -178,7 +178,7 @@ class Kafka:
         with self._said():
             while time.monotonic() < deadline_s:
                 found = self._admin().list_topics(topic, timeout=10).topics[topic].partitions
-                leaders = [found[one].leader for one in range(count) if one in found]
+                leaders = [found[item].leader for item in range(count) if item in found]
                 if len(leaders) == count and all(leader > 0 for leader in leaders):
                     return leaders
                 time.sleep(0.01)
@@ -186,7 +186,7 @@ class Kafka:
 
     def pids(self) -> list[int]:
         """The server's processes."""
-        return [one.pid for one in self._brokers]
+        return [broker.pid for broker in self._brokers]
 
     def replica_pids(self) -> list[int]:
         """The processes whose memory counts for replicas."""

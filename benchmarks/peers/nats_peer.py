@@ -75,7 +75,7 @@ class Nats(WithoutFailover):
 
     def runs(self) -> bool:
         """Whether all servers run."""
-        return all(one.runs() for one in self._servers)
+        return all(server.runs() for server in self._servers)
 
     def address(self) -> dict[str, str]:
         """The port of the first."""
@@ -87,7 +87,7 @@ class Nats(WithoutFailover):
             raise Unavailable("this version of nats-server cannot sync before it answers")
         if replication > len(self._servers):
             raise Unavailable(f"only {len(self._servers)} servers run")
-        subjects = [f"{name}.{one}" for one in range(partitions)]
+        subjects = [f"{name}.{partition}" for partition in range(partitions)]
         self._do(lambda stream: stream.add_stream(name=name, subjects=subjects, num_replicas=replication))
 
     def delete_topic(self, name: str) -> None:
@@ -96,7 +96,7 @@ class Nats(WithoutFailover):
 
     def pids(self) -> list[int]:
         """The processes."""
-        return [one.pid for one in self._servers]
+        return [server.pid for server in self._servers]
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

@@ -129,16 +129,16 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody uses at this moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [socket.getsockname()[1] for socket in sockets]
 
 
 def kill_children() -> None:
     """Kill what this process has started and what that has started in turn; nothing is left when all was stopped."""
-    for one in psutil.Process().children(recursive=True):
+    for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            child.kill()
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

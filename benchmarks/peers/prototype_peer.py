@@ -34,7 +34,7 @@ class Prototype(WithoutFailover):
 
     def address(self) -> dict[str, str]:
         """The port of each topic."""
-        return {name: str(one.port) for name, one in self._running.items()}
+        return {name: str(item.port) for name, item in self._running.items()}
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Start a server that appends to one file."""
@@ -50,7 +50,7 @@ class Prototype(WithoutFailover):
 
     def pids(self) -> list[int]:
         """The servers' processes."""
-        return [one.pid for one in self._running.values()]
+        return [item.pid for item in self._running.values()]
 
     def describe(self) -> dict[str, str]:
         """What it leaves out is in the module's words."""

@@ -34,7 +34,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         "bootstrap": cluster.bootstrap(),
         "secret": cluster.secret(),
         "ray": ray.get_runtime_context().gcs_address,
-        "pids": [one.pid for one in psutil.Process().children(recursive=True)],
+        "pids": [child.pid for child in psutil.Process().children(recursive=True)],
         "replicas": _replicas(cluster),
     }
 
@@ -44,7 +44,7 @@ def spares() -> dict[str, Any]:
     import ray
 
     known = ray.util.list_named_actors(all_namespaces=True)
-    names = [one["name"] for one in known if one["name"].startswith(SPARE_PREFIX)]
+    names = [entry["name"] for entry in known if entry["name"].startswith(SPARE_PREFIX)]
     handles = [find_actor(name) for name in names]
     asked: list[Any] = [handle.role.remote() for handle in handles if handle is not None]
     try:
@@ -66,10 +66,10 @@ def _replicas(cluster: Cluster) -> list[dict[str, Any]]:
 
 def kill(cluster: Cluster, topic: str) -> dict[str, Any]:
     """Kill the process of the leader of a topic's partition 0."""
-    for one in cluster.replicas():
-        if (one["topic"], one["partition"], one["role"]) == (topic, 0, "leader"):
-            os.kill(one["pid"], signal.SIGKILL)
-            return {"killed": one["pid"]}
+    for replica in cluster.replicas():
+        if (replica["topic"], replica["partition"], replica["role"]) == (topic, 0, "leader"):
+            os.kill(replica["pid"], signal.SIGKILL)
+            return {"killed": replica["pid"]}
     return {"killed": None}
 
 

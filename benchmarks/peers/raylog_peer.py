@@ -116,11 +116,12 @@ class Raylog:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until its processes have ended."""
-        pids = [int(one["pid"]) for one in self._refreshed()["replicas"] if one["topic"] == name]
+        pids = [int(replica["pid"]) for replica in self._refreshed()["replicas"] if replica["topic"] == name]
         with self._admin() as admin:
             admin.delete_topic(name, timeout_s=60)
         _wait_until(
-            lambda: all(one["topic"] != name for one in self._refreshed()["replicas"]), f"{name} was not taken away"
+            lambda: all(replica["topic"] != name for replica in self._refreshed()["replicas"]),
+            f"{name} was not taken away",
         )
         _wait_until(lambda: not any(map(psutil.pid_exists, pids)), f"the processes of {name} did not end")
 
@@ -135,7 +136,7 @@ class Raylog:
 
     def replica_pids(self) -> list[int]:
         """The replicas' processes."""
-        return [int(one["pid"]) for one in self._refreshed()["replicas"]]
+        return [int(replica["pid"]) for replica in self._refreshed()["replicas"]]
 
     def kill_leader(self, topic: str) -> None:
         """Kill the leader's process."""
@@ -148,8 +149,8 @@ class Raylog:
 
             def in_sync() -> bool:
                 described = admin.describe_topics(admin.list_topics()).values()
-                states = [one for topic in described for one in topic.partitions]
-                return all(set(one.isr) == set(one.replicas) for one in states)
+                states = [partition for topic in described for partition in topic.partitions]
+                return all(set(state.isr) == set(state.replicas) for state in states)
 
             _wait_until(in_sync, "not every replica was in sync again")
 

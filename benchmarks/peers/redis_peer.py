@@ -62,7 +62,7 @@ class Redis(WithoutFailover):
     def delete_topic(self, name: str) -> None:
         """Remove the streams."""
         client = module("redis").Redis(port=self._port)
-        client.delete(*(f"{name}-{one}" for one in range(self._partitions.pop(name, 1))))
+        client.delete(*(f"{name}-{item}" for item in range(self._partitions.pop(name, 1))))
         client.close()
 
     def pids(self) -> list[int]:

@@ -83,14 +83,14 @@ disturbs all of them. A row is the median of its rounds, with the lowest and the
 def document(results: Results, pictures: list[Path]) -> str:
     """The page."""
     goals = verdicts(results)
-    reached, measured = (sum(1 for one in goals if one.reached is is_so) for is_so in (True, False))
+    reached, measured = (sum(1 for goal in goals if goal.reached is is_so) for is_so in (True, False))
     parts = [
         HEAD,
         _cautions(results),
         "## Goals\n\n",
         f"Of {len(goals)} goals {reached} were reached in this run and {measured} were not",
         f"; {left} were not measured.\n\n" if (left := len(goals) - reached - measured) else ".\n\n",
-        markdown(("goal", "found", "reached"), [(one.goal, one.found, said(one)) for one in goals]),
+        markdown(("goal", "found", "reached"), [(goal.goal, goal.found, said(goal)) for goal in goals]),
         "\n",
         NOTES.read_text(encoding="utf-8") + "\n" if NOTES.exists() else "",
         _left_out(results),
@@ -155,7 +155,7 @@ def main() -> None:
     """Write the page, its pictures, and the JSON that both come from."""
     if len(sys.argv) < 2:
         sys.exit("usage: python -m benchmarks.report.document RESULTS.json [RESULTS.json ...]")
-    results = Results.merged([Results.read(Path(one)) for one in sys.argv[1:]])
+    results = Results.merged([Results.read(Path(item)) for item in sys.argv[1:]])
     results.write(DOCS / "performance.json")
     pictures = draw(results, DOCS / "img")
     (DOCS / "performance.md").write_text(document(results, pictures), encoding="utf-8")

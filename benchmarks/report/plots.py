@@ -38,8 +38,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
 def _of_cases(plotting: Any, results: Results, scenario: str) -> Any:
     """Bars for each case of a scenario; of many cases those in which most took part. None when nothing was measured."""
     measured = [(case, [row for row in rows if row.rounds]) for name, case, rows in results.cases() if name == scenario]
-    most = sorted(measured, key=lambda one: -len(one[1]))[:CASES_MAX]
-    cases = [one for one in measured if one in most and one[1]]
+    most = sorted(measured, key=lambda row: -len(row[1]))[:CASES_MAX]
+    cases = [row for row in measured if row in most and row[1]]
     if not cases:
         return None
     heights = [1 + len(rows) for _, rows in cases]
@@ -54,13 +54,13 @@ def _of_cases(plotting: Any, results: Results, scenario: str) -> Any:
 
 def _of_growth(plotting: Any, results: Results) -> Any:
     """Lines over partitions and over gigabytes, for producing and for consuming; None when nothing was measured."""
-    rows = [one for one in results.measured if one.scenario == "growth" and one.metric == "rate" and one.rounds]
+    rows = [row for row in results.measured if row.scenario == "growth" and row.metric == "rate" and row.rounds]
     if not rows:
         return None
     figure, axes = plotting.subplots(2, 2, figsize=(7, 5.5), sharey="col", squeeze=False, layout="constrained")
     for line, (words, is_data) in enumerate((("partitions", False), ("GB on disk", True))):
         for column, load in enumerate(("produce", "consume")):
-            wanted = [one for one in rows if one.case.startswith(load) and ("on disk" in one.case) == is_data]
+            wanted = [row for row in rows if row.case.startswith(load) and ("on disk" in row.case) == is_data]
             _lines(axes[line][column], wanted)
             axes[line][column].set_title(f"{load}, 1,000 B, RF 1 (thousand records/s)", loc="left", fontsize=8)
             axes[line][column].set_xlabel(words)
@@ -70,11 +70,11 @@ def _of_growth(plotting: Any, results: Results) -> Any:
 def _lines(axis: Any, rows: list[Measured]) -> None:
     for number, name in enumerate(dict.fromkeys(row.contestant for row in rows)):
         found = {grown(row.case): row.summary() for row in rows if row.contestant == name}
-        points = [(size, one) for size, one in found.items() if one is not None]
-        low = [(one.median - one.low) / 1000 for _, one in points]
-        high = [(one.high - one.median) / 1000 for _, one in points]
+        points = [(size, item) for size, item in found.items() if item is not None]
+        low = [(point.median - point.low) / 1000 for _, point in points]
+        high = [(point.high - point.median) / 1000 for _, point in points]
         axis.errorbar(
-            [size for size, _ in points], [one.median / 1000 for _, one in points], yerr=[low, high], label=name,
+            [size for size, _ in points], [point.median / 1000 for _, point in points], yerr=[low, high], label=name,
             color=OURS if name.startswith(RAYLOG) else THEIRS, linestyle=("-", "--", ":")[number % 3], marker="o",
             markersize=3, capsize=2,
         )  # fmt: skip
@@ -93,9 +93,9 @@ def grown(case: str) -> int:
 
 def _bars(axis: Any, case: str, rows: list[Measured]) -> None:
     summaries = [row.summary() for row in rows]
-    medians = [one.median if one else 0.0 for one in summaries]
-    lows = [one.median - one.low if one else 0.0 for one in summaries]
-    highs = [one.high - one.median if one else 0.0 for one in summaries]
+    medians = [summary.median if summary else 0.0 for summary in summaries]
+    lows = [summary.median - summary.low if summary else 0.0 for summary in summaries]
+    highs = [summary.high - summary.median if summary else 0.0 for summary in summaries]
     colours = [OURS if row.contestant.startswith(RAYLOG) else THEIRS for row in rows]
     places = range(len(rows))
     axis.barh(places, medians, color=colours, height=0.7, xerr=[lows, highs], ecolor="#333333", capsize=2)

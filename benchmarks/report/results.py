@@ -39,7 +39,7 @@ class Measured:
     def numbers(self, metric: str = "") -> list[float]:
         """One number of each round; without a name the one that the scenario is about."""
         name = metric or self.metric
-        return [float(one[name]) for one in self.rounds if name in one]
+        return [float(item[name]) for item in self.rounds if name in item]
 
     def summary(self, metric: str = "") -> stats.Summary | None:
         """Median and range; None when nothing was measured."""
@@ -51,9 +51,9 @@ class Measured:
         kind = self.case.partition(",")[0] if self.scenario == "growth" else self.scenario
         counted = {"produce": "records", "consume": "once"}.get(kind)
         return [
-            f"{self.scenario}, {self.case}, {self.contestant}: {one[counted]} by the client, {one['stored']} stored"
-            for one in self.rounds
-            if counted is not None and {counted, "stored"} <= one.keys() and one["stored"] != one[counted]
+            f"{self.scenario}, {self.case}, {self.contestant}: {item[counted]} by the client, {item['stored']} stored"
+            for item in self.rounds
+            if counted is not None and {counted, "stored"} <= item.keys() and item["stored"] != item[counted]
         ]
 
 
@@ -70,16 +70,16 @@ class Results:
     def cases(self) -> Iterator[tuple[str, str, list[Measured]]]:
         """The contestants of each case, in the order in which they were measured."""
         found: dict[tuple[str, str], list[Measured]] = {}
-        for one in self.measured:
-            found.setdefault((one.scenario, one.case), []).append(one)
+        for row in self.measured:
+            found.setdefault((row.scenario, row.case), []).append(row)
         for (scenario, case), rows in found.items():
             yield scenario, case, rows
 
     def find(self, scenario: str, case: str, contestant: str) -> Measured | None:
         """One contestant's measurements; None when it has none."""
-        for one in self.measured:
-            if (one.scenario, one.case, one.contestant) == (scenario, case, contestant) and one.rounds:
-                return one
+        for row in self.measured:
+            if (row.scenario, row.case, row.contestant) == (scenario, case, contestant) and row.rounds:
+                return row
         return None
 
     @staticmethod
@@ -92,8 +92,8 @@ class Results:
             if _unchanging(run.machine) != _unchanging(first.machine) or not same_versions:
                 raise ValueError("The runs are of different machines or versions; show each by itself.")
             whole.versions |= run.versions
-            names = {one.scenario for one in run.measured}
-            whole.measured = [one for one in whole.measured if one.scenario not in names] + run.measured
+            names = {row.scenario for row in run.measured}
+            whole.measured = [row for row in whole.measured if row.scenario not in names] + run.measured
             before = {what: why for what, why in whole.left_out.items() if scenario_of(what) not in names}
             whole.left_out = {**before, **run.left_out}
             if run is not first:
@@ -105,7 +105,7 @@ class Results:
 
     def miscounts(self) -> list[str]:
         """Everything that does not add up."""
-        return [line for one in self.measured for line in one.miscounts()]
+        return [line for row in self.measured for line in row.miscounts()]
 
     def write(self, path: Path) -> None:
         """Keep them."""
@@ -116,7 +116,7 @@ class Results:
     def read(path: Path) -> Results:
         """Back from a file."""
         raw = json.loads(path.read_text(encoding="utf-8"))
-        raw["measured"] = [Measured(**one) for one in raw["measured"]]
+        raw["measured"] = [Measured(**row) for row in raw["measured"]]
         return Results(**raw)
 
 

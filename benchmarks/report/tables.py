@@ -31,22 +31,22 @@ def rows_of(measured: Sequence[Measured]) -> list[Row]:
     """A row for each contestant of a case, left out ones with their reason; ratios are to the best Raylog row."""
     best = best_of_raylog(measured)
     rows: list[Row] = []
-    for one in measured:
-        found = one.summary()
+    for row in measured:
+        found = row.summary()
         if found is None:
-            rows.append((one.contestant, "left out", one.left_out, "", "", "", ""))
+            rows.append((row.contestant, "left out", row.left_out, "", "", "", ""))
             continue
-        compared = "" if one.contestant.startswith(RAYLOG) else _compared(best, one)
+        compared = "" if row.contestant.startswith(RAYLOG) else _compared(best, row)
         costs = [
-            summary.median if (summary := one.summary(f"{side}_cpu_us")) else None for side in ("client", "server")
+            summary.median if (summary := row.summary(f"{side}_cpu_us")) else None for side in ("client", "server")
         ]
         rows.append(
             (
-                one.contestant,
+                row.contestant,
                 number(found.median),
                 f"{number(found.low)} to {number(found.high)}",
                 compared,
-                _more(one),
+                _more(row),
                 *("" if cost is None else number(cost) for cost in costs),
             )
         )
@@ -55,7 +55,7 @@ def rows_of(measured: Sequence[Measured]) -> list[Row]:
 
 def best_of_raylog(measured: Sequence[Measured]) -> Measured | None:
     """Raylog's row that the others are compared with: its per-record form, which is what the others have too."""
-    ours = [one for one in measured if one.contestant.startswith(RAYLOG) and one.rounds]
+    ours = [row for row in measured if row.contestant.startswith(RAYLOG) and row.rounds]
     return ours[0] if ours else None
 
 

@@ -34,4 +34,4 @@ SHARES_TOPICS_WITH_LAST = {"small", "together", "memory"}
 
 def share_of(name: str, still_to_run: Sequence[str]) -> float:
     """A scenario's share of the time that is left for it and those behind it."""
-    return WEIGHTS[name] / sum(WEIGHTS[one] for one in (name, *still_to_run))
+    return WEIGHTS[name] / sum(WEIGHTS[item] for item in (name, *still_to_run))

@@ -47,8 +47,8 @@ def latency(bench: Bench) -> None:
 def _at_rest(bench: Bench) -> None:
     """CPU time of each server while nobody asks it for anything, all in the same seconds."""
     servers = bench.among("raylog records", "confluent-kafka", "nats", "redis streams")
-    pids = {one.name: bench.peers[one.peer].pids() for one in servers}
-    replicas = {one.name: bench.peers[one.peer].replica_pids() for one in servers}
+    pids = {server.name: bench.peers[server.peer].pids() for server in servers}
+    replicas = {server.name: bench.peers[server.peer].replica_pids() for server in servers}
     time.sleep(SETTLE_S)
     began_s, before = time.monotonic(), {pid: cpu_seconds([pid]) for of in pids.values() for pid in of}
     time.sleep(REST_QUICK_S if bench.pace.quick else REST_S)

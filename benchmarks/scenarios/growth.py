@@ -64,7 +64,7 @@ def _partitions(bench: Bench, counts: tuple[int, ...]) -> None:
             held = fill_each(bench, job_for, writers, SIZE, HELD // 4 if bench.pace.quick else HELD)
             reading[f"consume, {_named(count)}"] = _settled(bench, job_for, "consume", held)
         bench.rounds_in_turn("growth", reading, readers, count=_rounds(bench))
-        writing = {f"produce, {_named(count)}": _settled(bench, one, "produce") for count, one in jobs.items()}
+        writing = {f"produce, {_named(count)}": _settled(bench, item, "produce") for count, item in jobs.items()}
         bench.rounds_in_turn("growth", writing, writers, count=_rounds(bench), forgets=True)
 
 
@@ -98,7 +98,7 @@ def _idle(bench: Bench, least: int) -> None:
         began_s = time.monotonic()
         time.sleep(IDLE_QUICK_S if bench.pace.quick else IDLE_S)
         seconds = time.monotonic() - began_s
-        used = [(cpu_seconds([pid]) - one) / seconds * 1000 for pid, one in zip(pids, before, strict=True)]
+        used = [(cpu_seconds([pid]) - item) / seconds * 1000 for pid, item in zip(pids, before, strict=True)]
         return {"idle_cpu_ms": statistics.mean(used), "processes": len(pids), "seconds": seconds}
 
     ours = bench.among("raylog send")

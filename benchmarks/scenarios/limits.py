@@ -30,10 +30,10 @@ def limits(bench: Bench) -> None:
             "prototype, 100 B": lambda: prototype.measure("store", folder, 100, seconds),
             "prototype, 1,000 B, fdatasync": lambda: prototype.measure("sync", folder, 1_000, seconds),
         }
-        contestants = [Contestant(one, "", "") for one in ways]
+        contestants = [Contestant(way, "", "") for way in ways]
         rounds = bench.pace.slow_rounds
         bench.rounds(
-            "limits", "this machine", contestants, lambda one: ways[one.name](), metric="rate_mb", count=rounds
+            "limits", "this machine", contestants, lambda item: ways[item.name](), metric="rate_mb", count=rounds
         )
 
 

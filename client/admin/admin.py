@@ -157,7 +157,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
     async def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
         """The names of all topics, sorted; Raylog's own only with `internal`."""
         await self.cluster.refresh(None, timeout_s=timeout_s)
-        return sorted(one.name for one in self.cluster.metadata.topics.values() if internal or not one.internal)
+        return sorted(topic.name for topic in self.cluster.metadata.topics.values() if internal or not topic.internal)
 
     async def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
         """One topic as it is now. Raises UnknownTopicOrPartition that names the nearest."""

@@ -111,7 +111,7 @@ class _Plan:
         return False
 
     def _shift(self, full: BrokerId, idle: BrokerId) -> bool:
-        partition = min(self._movable(full, idle), key=lambda one: self._rank[one], default=None)
+        partition = min(self._movable(full, idle), key=lambda move: self._rank[move], default=None)
         if partition is not None:
             self._move(partition, full, idle)
         return partition is not None
@@ -120,7 +120,7 @@ class _Plan:
         """Where nodes forbid the direct way: a third broker gives one to the idle one and takes one from the full."""
         for third in self._brokers:
             if third not in (full, idle):
-                given = min(self._movable(third, idle), key=lambda one: self._rank[one], default=None)
+                given = min(self._movable(third, idle), key=lambda move: self._rank[move], default=None)
                 if given is None:
                     continue
                 self._move(given, third, idle)

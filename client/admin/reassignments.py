@@ -119,7 +119,9 @@ class AsyncMoving:
             )
         if sizes and found:
             await self.cluster.refresh({partition.topic for partition in found}, timeout_s=timeout_s)
-            wanted = [(partition, broker) for partition, one in found.items() for broker in (one.leader, *one.adding)]
+            wanted = [
+                (partition, broker) for partition, item in found.items() for broker in (item.leader, *item.adding)
+            ]
             for (partition, broker), size in (await self._sizes(wanted)).items():
                 found[partition].sizes[broker] = size
         return found

@@ -141,7 +141,7 @@ class ClusterClient:
                 await self.refresh(None, timeout_s=max(0.1, deadline_s - self._now_s()))
                 found = self.metadata.topic(name)
                 if found is None:
-                    known = [one.name for one in self.metadata.topics.values() if not one.internal]
+                    known = [topic.name for topic in self.metadata.topics.values() if not topic.internal]
                     raise UnknownTopicOrPartition(did_you_mean("topic", name, known), topic=name)
             elif found is None:
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, unknown_s - self._now_s())))
@@ -341,7 +341,9 @@ class ClusterClient:
         given = list(self.address.endpoints) if self.address is not None else []
         self._random.shuffle(known)
         everyone = list(dict.fromkeys([*known, *given]))
-        return sorted(everyone, key=lambda one: (one == self._doubted, self.live_connection(one) is None))
+        return sorted(
+            everyone, key=lambda endpoint: (endpoint == self._doubted, self.live_connection(endpoint) is None)
+        )
 
     async def _find_again(self, deadline_s: float) -> None:
         """No known broker answers; those that Ray has restarted elsewhere are at new addresses."""

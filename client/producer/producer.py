@@ -150,10 +150,10 @@ class AsyncProducer:
             topic_queues = await self._route(topic, at_least=partition + 1)
         moment = now_ms() if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
-        for one in self.plan(topic_queues, values, keys, partition):
-            append = self.appending(topic_queues, one, moment)
+        for item in self.plan(topic_queues, values, keys, partition):
+            append = self.appending(topic_queues, item, moment)
             batches.append(append() or await self._when_room(append))
-            counts.append(len(one.piece.columns.values))
+            counts.append(len(item.piece.columns.values))
         return AsyncSentBatch(batches, counts)
 
     async def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
@@ -186,7 +186,7 @@ class AsyncProducer:
         """The topic's partition numbers. Raises UnknownTopicOrPartition."""
         self._check_usable()
         info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
-        return {one.partition for one in info.partitions}
+        return {partition.partition for partition in info.partitions}
 
     def metrics(self) -> dict[str, float]:
         """Numbers since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
@@ -372,10 +372,10 @@ class Producer:
             topic_queues = self._route(topic, partition)
         moment = now_ms() if timestamp_ms is None else timestamp_ms
         batches, counts = [], []
-        for one in self._twin.plan(topic_queues, values, keys, partition):
-            append = self._twin.appending(topic_queues, one, moment)
+        for item in self._twin.plan(topic_queues, values, keys, partition):
+            append = self._twin.appending(topic_queues, item, moment)
             batches.append(append() or self._when_room(append))
-            counts.append(len(one.piece.columns.values))
+            counts.append(len(item.piece.columns.values))
         return SentBatch(batches, counts)
 
     def flush(self, timeout: float | None = None) -> None:

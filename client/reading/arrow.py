@@ -73,12 +73,12 @@ def _runs(
     run: list[OpenPiece] = []
     of: TopicPartition | None = None
     rows = 0
-    for piece, one in zip(pieces, opened, strict=True):
+    for piece, item in zip(pieces, opened, strict=True):
         if of is not None and (of != piece.partition or rows + piece.rows > ROWS_OF_A_BATCH):
             yield of, run
             run, rows = [], 0
         of = piece.partition
-        run.append(one)
+        run.append(item)
         rows += piece.rows
     if of is not None:
         yield of, run

@@ -67,7 +67,7 @@ class BytesColumn(Sequence[bytes | None]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BytesColumn | list | tuple):
             return NotImplemented
-        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+        return len(self) == len(other) and all(item == another for item, another in zip(self, other, strict=True))
 
     def __repr__(self) -> str:
         return f"<BytesColumn of {len(self)} {self._name}>"

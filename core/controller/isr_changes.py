@@ -91,12 +91,12 @@ class IsrChanges:
         if state.leader == event.broker and state.leader_epoch == event.leader_epoch:
             lost = ledger.image.lost_logs
             others = [
-                one
-                for one in state.places
-                if one.broker != event.broker
-                and one.broker in state.isr
-                and (event.partition, one.broker) not in lost
-                and self._liveness.standing_of(state, one) is Standing.ONLINE
+                place
+                for place in state.places
+                if place.broker != event.broker
+                and place.broker in state.isr
+                and (event.partition, place.broker) not in lost
+                and self._liveness.standing_of(state, place) is Standing.ONLINE
             ]
             if not others:
                 raise IneligibleReplica(f"{event.partition} has no other in-sync replica that runs; keep leading.")

@@ -78,7 +78,7 @@ class Shutdown:
     def _check_majority(self, broker: BrokerId) -> None:
         image = self._ledger.image
         voters = [BrokerId(int(number)) for number in image.voters]
-        running = {one.broker for one in image.online_brokers() if not one.stopped}
+        running = {broker.broker for broker in image.online_brokers() if not broker.stopped}
         left = [voter for voter in voters if voter in running and voter != broker]
         if broker in voters and len(left) < len(voters) // 2 + 1:
             raise StopRefused(

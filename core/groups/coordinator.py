@@ -123,7 +123,10 @@ class CoordinatorMachine:
                 name,
                 group.state.value,
                 len(group.members),
-                [(one.key.topic_id, one.key.topic, one.key.partition, one.offset) for one in self._offsets.of(name)],
+                [
+                    (item.key.topic_id, item.key.topic, item.key.partition, item.offset)
+                    for item in self._offsets.of(name)
+                ],
             )
             for name, group in sorted(self._groups.items())
         ]

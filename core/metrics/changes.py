@@ -34,7 +34,7 @@ class PartitionChanges:
             if isinstance(record, PartitionChanged):
                 self._changed(record)
             elif isinstance(record, TopicCreated):  # a topic of the same name may have been deleted
-                for key in [one for one in self._known if one[0] == record.topic]:
+                for key in [entry for entry in self._known if entry[0] == record.topic]:
                     del self._known[key]
 
     def _changed(self, record: PartitionChanged) -> None:

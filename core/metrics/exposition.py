@@ -75,12 +75,13 @@ def families_from_wire(rows: Sequence[Sequence[object]]) -> list[Family]:
     families = []
     for row in rows:
         name, kind, text, samples = row[:4]
-        known = [one for one in KINDS if one == kind]
+        known = [item for item in KINDS if item == kind]
         if not known or not isinstance(samples, list):
             raise ValueError(f"{name!r} is no metric family.")
         family = Family(str(name), known[0], str(text))
         family.samples = [
-            (str(one[0]), {str(key): str(value) for key, value in one[1].items()}, float(one[2])) for one in samples
+            (str(sample[0]), {str(key): str(value) for key, value in sample[1].items()}, float(sample[2]))
+            for sample in samples
         ]
         families.append(family)
     return families

@@ -200,10 +200,10 @@ def _processes(view: BrokerView) -> Iterator[Family]:
                 "topic": partition.topic,
                 "partition": str(partition.partition),
             },
-            one.usage,
+            item.usage,
         )
-        for partition, one in sorted(view.replicas.items())
-        if one is not None
+        for partition, item in sorted(view.replicas.items())
+        if item is not None
     ]
     for figure, kind, name, text in USAGE:
         family = Family(name, kind, text)

@@ -86,12 +86,12 @@ class Totals:
 
     def forget(self, present: set[Hashable]) -> None:
         """Drop the last readings of processes that are no longer there; the sums stay."""
-        for process in [one for one in self._last if one not in present]:
+        for process in [item for item in self._last if item not in present]:
             del self._last[process]
 
     def forget_groups(self, present: set[str]) -> None:
         """Drop the sums of groups that no longer exist (topics that were deleted)."""
-        for group in [one for one in self.counters if one not in present]:
+        for group in [counter for counter in self.counters if counter not in present]:
             del self.counters[group]
 
     def recent(self, name: str) -> LatencyHistogram:
@@ -105,4 +105,4 @@ class Totals:
         while len(self._marks) > 1 and self._marks[1][0] <= now_ms - WINDOW_MS:
             self._marks.popleft()
         if now_ms - self._marks[-1][0] >= MARK_MS:
-            self._marks.append((now_ms, {name: one.copy() for name, one in self.latencies.items()}))
+            self._marks.append((now_ms, {name: item.copy() for name, item in self.latencies.items()}))

@@ -28,7 +28,7 @@ def usage_from_wire(row: object) -> Usage:
             raise TypeError(f"{row!r:.80} is no mapping")
         return Usage(
             figures={str(name): float(value) for name, value in row["figures"].items()},
-            refusals={(str(one[0]), int(one[1])): int(one[2]) for one in row["refusals"]},
+            refusals={(str(refusal[0]), int(refusal[1])): int(refusal[2]) for refusal in row["refusals"]},
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"no figures of a process: {error!r}") from None

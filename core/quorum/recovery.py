@@ -39,5 +39,5 @@ def put_together(log: LogHistory, snapshot: tuple[int, int] | None) -> Found:
         history = LogHistory()
         history.restart(end, epoch)
         return Found(history, restart_at=end)
-    entries = [(epoch, end - 1), *((one, first) for one, first in log.epochs if first >= end and one > epoch)]
+    entries = [(epoch, end - 1), *((item, first) for item, first in log.epochs if first >= end and item > epoch)]
     return Found(LogHistory(entries, log.end, end), drop_before=end if log.start < end else None)

@@ -95,8 +95,8 @@ def _without(
     target = list(state.replicas)
     for broker in dead:
         used = Counter(nodes[held] for held in target if held in nodes)
-        free = [one for one in sorted(nodes) if one not in target]
+        free = [node for node in sorted(nodes) if node not in target]
         if free:
-            heir = min(free, key=lambda one: (used[nodes[one]], load[one], one))
+            heir = min(free, key=lambda broker: (used[nodes[broker]], load[broker], broker))
             target[target.index(broker)] = heir
     return tuple(target)

@@ -60,7 +60,7 @@ class Visibility:
 
     def wake(self, out: Outbox[Effect]) -> None:
         """The high watermark has moved: have the fetches tried that may read more now."""
-        for waiting in [one for one in self.waiting.values() if self._may_read_more(one)]:
+        for waiting in [waiter for waiter in self.waiting.values() if self._may_read_more(waiter)]:
             del self.waiting[waiting.fetch.request]
             self._take(waiting.fetch, False, out)
 

@@ -57,7 +57,7 @@ def _first_life(console: Console, checks: Checks, root: Path, flights: data.Flig
     try:
         with step(console, f"Creating topic {TOPIC}: 3 partitions, replication factor 3"), raylog.Admin() as admin:
             admin.create_topic(TOPIC, partitions=3, replication_factor=3, config=KEEP_FOR_EVER)
-            replicas = sum(len(one.replicas) for one in admin.describe_topic(TOPIC).partitions)
+            replicas = sum(len(partition.replicas) for partition in admin.describe_topic(TOPIC).partitions)
             checks.equal("replica actors", replicas, 9)
         feed.produce(console, checks, cluster, TOPIC, flights)
         board.consume(console, checks, TOPIC, GROUP, flights)

@@ -84,7 +84,9 @@ def consume(console: Console, checks: Checks, topic: str, group: str, flights: F
     """Let three members read it all and check count, order by key, and absence of duplicates against the file."""
     began = time.monotonic()
     tally: Any = Tally.remote()  # type: ignore[attr-defined]
-    tasks = [read_share.remote(f"member-{one}", topic, group, len(flights), tally) for one in range(1, MEMBERS + 1)]
+    tasks = [
+        read_share.remote(f"member-{member}", topic, group, len(flights), tally) for member in range(1, MEMBERS + 1)
+    ]
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
@@ -106,7 +108,7 @@ def _show(console: Console, shares: list[Share], seconds: float) -> None:
         table.add_column(column, justify="right" if column == "records" else "left")
     for share in shares:
         carriers = ", ".join(key.decode() for key in sorted(share.rows))
-        parts = ", ".join(str(one) for one in sorted(share.partitions) if share.partitions[one])
+        parts = ", ".join(str(partition) for partition in sorted(share.partitions) if share.partitions[partition])
         table.add_row(share.member, parts, f"{share.count:,}", carriers)
     console.print(table)
 
@@ -157,7 +159,7 @@ def reread(console: Console, checks: Checks, topic: str, flights: Flights) -> No
     began = time.monotonic()
     share = Share("reader")
     with raylog.Consumer(auto_offset_reset="earliest", max_poll_records=20_000) as consumer:
-        consumer.assign([raylog.TopicPartition(topic, one) for one in sorted(consumer.partitions_for_topic(topic))])
+        consumer.assign([raylog.TopicPartition(topic, item) for item in sorted(consumer.partitions_for_topic(topic))])
         while share.count < len(flights) and time.monotonic() < began + DEADLINE_S:
             share.take(consumer.poll(timeout_ms=500))
     console.print(f"  read {share.count:,} records again in {time.monotonic() - began:.1f} s")

@@ -67,7 +67,9 @@ def _kill_leader(cluster: raylog.Cluster, topic: str) -> tuple[Failover, threadi
     with raylog.Admin() as admin:
         old = admin.describe_topic(topic).partitions[VICTIM].leader
     replica = next(
-        one for one in cluster.replicas() if (one["topic"], one["partition"], one["broker"]) == (topic, VICTIM, old)
+        replica
+        for replica in cluster.replicas()
+        if (replica["topic"], replica["partition"], replica["broker"]) == (topic, VICTIM, old)
     )
     failover = Failover(pid=replica["pid"], old_leader=old)
     os.kill(failover.pid, signal.SIGKILL)

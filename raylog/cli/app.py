@@ -43,7 +43,7 @@ class CommandLine(Commands):
         arguments = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in arguments
         # `--debug` is welcome anywhere: people add it at the end of the line that has just failed.
-        arguments = [one for one in arguments if one != "--debug"]
+        arguments = [argument for argument in arguments if argument != "--debug"]
         options["standalone_mode"] = False
         _set_up_logging(debug)
         sys.exit(self._run(arguments, prog_name or "raylog", debug, options))

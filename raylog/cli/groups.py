@@ -37,9 +37,11 @@ def list_(target: Target, as_json: bool) -> None:
     with _admin(target.client_arguments()) as admin:
         groups = admin.list_groups()
     if as_json:
-        show_json([{"group": one.group_id, "state": one.state, "protocol_type": one.protocol_type} for one in groups])
+        show_json(
+            [{"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type} for group in groups]
+        )
     elif groups:
-        show_table("", ["group", "state"], [[one.group_id, one.state] for one in groups])
+        show_table("", ["group", "state"], [[group.group_id, group.state] for group in groups])
     else:
         click.echo("No groups yet; a consumer with a group_id makes one.")
 
@@ -66,12 +68,12 @@ def describe(target: Target, name: str, as_json: bool) -> None:
                 "generation": found.generation,
                 "members": [
                     {
-                        "member_id": one.member_id,
-                        "client_id": one.client_id,
-                        "instance_id": one.instance_id,
-                        "assignment": [str(each) for each in one.assignment],
+                        "member_id": member.member_id,
+                        "client_id": member.client_id,
+                        "instance_id": member.instance_id,
+                        "assignment": [str(each) for each in member.assignment],
                     }
-                    for one in found.members
+                    for member in found.members
                 ],
                 "partitions": rows,
             }
@@ -95,7 +97,7 @@ def _cell(value: object) -> object:
 
 def progress(found: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]) -> list[dict[str, Any]]:
     """A row for each partition that the group has read or is reading; `lag_seconds`: see `PartitionLag`."""
-    owners = {one: member.client_id for member in found.members for one in member.assignment}
+    owners = {item: member.client_id for member in found.members for item in member.assignment}
     return [
         {
             "topic": partition.topic,

@@ -56,7 +56,7 @@ def segments_of(place: Path) -> list[Path]:
     found = sorted(place.glob(SEGMENTS))
     if found:
         return found
-    inside = sorted(str(one.relative_to(place)) for one in {path.parent for path in place.rglob(SEGMENTS)})
+    inside = sorted(str(item.relative_to(place)) for item in {path.parent for path in place.rglob(SEGMENTS)})
     if not inside:
         raise click.ClickException(f"{place} holds no {SEGMENT} file; give a partition's folder, such as <topic>-0")
     shown = ", ".join(inside[:5]) + (", ..." if len(inside) > 5 else "")

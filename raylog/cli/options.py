@@ -46,16 +46,16 @@ class ManyValues(click.Command):
         spread: list[str] = []
         current: str | None = None
         one_is_first = True
-        for one in args:
-            if one.startswith("-"):
-                current, one_is_first = (one if one in self.many else None), True
+        for arg in args:
+            if arg.startswith("-"):
+                current, one_is_first = (arg if arg in self.many else None), True
                 if current is None:
-                    spread.append(one)
-            elif current is not None and (one_is_first or "=" in one):
-                spread += [current, one]
+                    spread.append(arg)
+            elif current is not None and (one_is_first or "=" in arg):
+                spread += [current, arg]
                 one_is_first = False
             else:
-                spread.append(one)
+                spread.append(arg)
         if args and args[-1] in self.many:
             spread.append(args[-1])  # without a value: click says so
         return super().parse_args(ctx, spread)
@@ -178,10 +178,10 @@ data_dir_option = click.option(
 def pairs(option: str, values: Iterable[str]) -> dict[str, str]:
     """Read `key=value` arguments; raises UsageError for one that is none."""
     found: dict[str, str] = {}
-    for one in values:
-        name, equals, value = one.partition("=")
+    for item in values:
+        name, equals, value = item.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(f"{option} takes key=value, and {one!r} is not of that form")
+            raise click.UsageError(f"{option} takes key=value, and {item!r} is not of that form")
         found[name.strip()] = value.strip()
     return found
 

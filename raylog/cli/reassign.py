@@ -110,7 +110,7 @@ def _changes(
         if name is not None and partitions:
             return {(name, number): None for number in partitions}
         moving = admin.list_partition_reassignments()
-        return {(one.topic, one.partition): None for one in moving if name in (None, one.topic)}
+        return {(move.topic, move.partition): None for move in moving if name in (None, move.topic)}
     if replicas is None:
         return {}
     if name is None or not partitions:
@@ -148,7 +148,7 @@ def read_plan(path: Path) -> dict[tuple[str, int], list[int]]:
 def _show_moving(admin: Admin, as_json: bool) -> None:
     moving = admin.list_partition_reassignments(sizes=True)
     if as_json:
-        show_json([_plain(one) for one in moving.values()])
+        show_json([_plain(move) for move in moving.values()])
         return
     if not moving:
         click.echo("No partition is on the move.")
@@ -158,15 +158,15 @@ def _show_moving(admin: Admin, as_json: bool) -> None:
         ["topic", "partition", "to", "adding", "removing", "in sync", "copied"],
         [
             [
-                one.partition.topic,
-                one.partition.partition,
-                _ids(one.target),
-                _ids(one.adding),
-                _ids(one.removing),
-                _ids(one.isr),
-                _copied(one),
+                move.partition.topic,
+                move.partition.partition,
+                _ids(move.target),
+                _ids(move.adding),
+                _ids(move.removing),
+                _ids(move.isr),
+                _copied(move),
             ]
-            for one in moving.values()
+            for move in moving.values()
         ],
     )
 
@@ -206,7 +206,7 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
     say_at_s, left_before = time.monotonic() + SAY_S, len(partitions)
     while True:
         moving = admin.list_partition_reassignments(sizes=time.monotonic() >= say_at_s)
-        left = [one for one in moving.values() if tuple(one.partition) in partitions]
+        left = [move for move in moving.values() if tuple(move.partition) in partitions]
         if not left:
             click.echo("Done: every partition is on its brokers.")
             return
@@ -216,7 +216,7 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
                 "topic reassign --list`."
             )
         if time.monotonic() >= say_at_s or len(left) < left_before:
-            known = [one.progress for one in left if one.progress is not None and one.sizes]
+            known = [rest.progress for rest in left if rest.progress is not None and rest.sizes]
             slowest = f", the slowest at {min(known):.0%}" if known else ""
             click.echo(f"{len(partitions) - len(left)} of {len(partitions)} partitions are there{slowest}.")
             say_at_s, left_before = time.monotonic() + SAY_S, len(left)

@@ -88,16 +88,16 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     with _admin(target) as admin:
         described = admin.describe_topics(names or None)
     if as_json:
-        show_json({name: as_plain(one) for name, one in described.items()})
+        show_json({name: as_plain(item) for name, item in described.items()})
         return
     if not described:
         click.echo("No topics yet; make one with `raylog topic create`.")
-    for name, one in described.items():
-        partitions = [plain_partition(partition) for partition in one.partitions]
+    for name, item in described.items():
+        partitions = [plain_partition(partition) for partition in item.partitions]
         eligible = ["eligible"] if any(each["elr"] for each in partitions) else []
-        settings = ", ".join(f"{key}={value}" for key, value in sorted(one.config.items())) or "all defaults"
+        settings = ", ".join(f"{key}={value}" for key, value in sorted(item.config.items())) or "all defaults"
         show_table(
-            f"{name}  (id {one.topic_id}, replication factor {one.replication_factor}; {settings})",
+            f"{name}  (id {item.topic_id}, replication factor {item.replication_factor}; {settings})",
             ["partition", "leader", "epoch", "replicas", "in sync", *eligible, "state"],
             [
                 [
@@ -129,7 +129,7 @@ def as_plain(described: TopicDescription) -> dict[str, Any]:
         "internal": described.internal,
         "replication_factor": described.replication_factor,
         "config": described.config,
-        "partitions": [plain_partition(one) for one in described.partitions],
+        "partitions": [plain_partition(partition) for partition in described.partitions],
     }
 
 
@@ -226,7 +226,7 @@ def elect(
         wanted = None
         if name is not None:
             wanted = [(name, number) for number in partitions]
-            wanted = wanted or [(name, one.partition) for one in admin.describe_topic(name).partitions]
+            wanted = wanted or [(name, partition.partition) for partition in admin.describe_topic(name).partitions]
         results = admin.elect_leaders(wanted, unclean=unclean)
         described = admin.describe_topics(sorted({partition.topic for partition in results}))
     _show_elections(results, described, as_json)

@@ -86,8 +86,8 @@ def _wait_for(status: Callable[[], dict[str, Any]], broker: int, deadline: float
     while True:
         found = status()
         online = _row(found, broker)["online"]
-        partitions = [one for rows in found["topics"].values() for one in rows if broker in one["replicas"]]
-        if online and all(broker in one["isr"] for one in partitions):
+        partitions = [row for rows in found["topics"].values() for row in rows if broker in row["replicas"]]
+        if online and all(broker in partition["isr"] for partition in partitions):
             return
         if online and time.monotonic() >= in_sync_until:
             return

@@ -67,8 +67,8 @@ class Cluster:
 
     def bootstrap(self) -> str:
         """Return ``host:port[,host:port...]`` of the brokers, for clients without Ray (with :meth:`secret`)."""
-        brokers = [one for one in self.status()["brokers"] if one["online"]]
-        return ",".join(f"{one['host']}:{one['port']}" for one in brokers)
+        brokers = [broker for broker in self.status()["brokers"] if broker["online"]]
+        return ",".join(f"{broker['host']}:{broker['port']}" for broker in brokers)
 
     def replicas(self) -> list[dict[str, Any]]:
         """Return role, offsets and process id of every replica that answers within 15 seconds."""
@@ -88,7 +88,7 @@ class Cluster:
                     found.append(row)
             except ray.exceptions.RayError as error:
                 logger.info("a replica did not answer: %s", error)
-        return sorted(found, key=lambda one: (one["topic"], one["partition"], one["broker"]))
+        return sorted(found, key=lambda entry: (entry["topic"], entry["partition"], entry["broker"]))
 
     def secret(self) -> str:
         """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""

@@ -85,7 +85,7 @@ def provide(files: SecretFiles, node_ids: Sequence[str], this_node: str) -> None
     if not others:
         return
     credentials = files()
-    values = ([one.hex() for one in credentials.cluster], [one.hex() for one in credentials.client])
+    values = ([item.hex() for item in credentials.cluster], [item.hex() for item in credentials.client])
     try:
         _, silent = _on_nodes(_keep, others, str(files.folder), *values)
     except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
@@ -149,4 +149,4 @@ def _read(folder: str) -> tuple[list[str], list[str]] | None:
     if not files.exists:
         return None
     credentials = files()
-    return [one.hex() for one in credentials.cluster], [one.hex() for one in credentials.client]
+    return [item.hex() for item in credentials.cluster], [item.hex() for item in credentials.client]

@@ -36,20 +36,22 @@ class Readiness:
             # One partition that cannot come back must not keep all others down, nor its operator out: where all that
             # are here have reported and there is still no leader, the disk with its records is lost or missing.
             here = set(self._wanted)
-            if patient or not all(set(one["replicas"]) & here <= set(one["online"]) for one in leaderless.values()):
+            if patient or not all(set(item["replicas"]) & here <= set(item["online"]) for item in leaderless.values()):
                 return False
             self.hopeless = list(leaderless)
             return True
         # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
         # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
         absent = any(
-            set(one["isr"]) - set(one["online"]) for partitions in status["topics"].values() for one in partitions
+            set(partition["isr"]) - set(partition["online"])
+            for partitions in status["topics"].values()
+            for partition in partitions
         )
         return not (self._embedded and absent and patient)
 
     def _missing(self, status: Mapping[str, Any], nodes_here: Callable[[], set[int | str]]) -> list[str]:
         key = "broker" if self._embedded else "node_id"
-        online = {one[key] for one in status["brokers"] if one["online"]}
+        online = {broker[key] for broker in status["brokers"] if broker["online"]}
         missing = {name: host for name, host in self._wanted.items() if name not in online}
         if missing and not self._embedded:
             # Ray notices after a while that a node is lost: one that it still listed at first may be gone by now.
@@ -60,8 +62,8 @@ class Readiness:
 
 def _leaderless(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
-        f"{topic}-{one['partition']}": one
+        f"{topic}-{partition['partition']}": partition
         for topic, partitions in status["topics"].items()
-        for one in partitions
-        if one["leader"] not in one["online"]
+        for partition in partitions
+        if partition["leader"] not in partition["online"]
     }

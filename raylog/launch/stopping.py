@@ -48,7 +48,7 @@ def actor_names() -> list[str]:
     from raylog.actors.naming import NAMESPACE
 
     known = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(one["name"] for one in known if one["namespace"] == NAMESPACE)
+    return sorted(entry["name"] for entry in known if entry["namespace"] == NAMESPACE)
 
 
 def _end(names: list[str], deadline: float) -> None:

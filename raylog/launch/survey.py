@@ -78,27 +78,27 @@ def known_cluster(holdings: Sequence[Holding]) -> tuple[str, tuple[int, ...]] | 
     Raises :class:`DataDirectoryError` for directories of several clusters, and when none has the metadata.
     """
     by_cluster: dict[str, list[Holding]] = {}
-    for one in holdings:
-        if one.cluster_id:
-            by_cluster.setdefault(one.cluster_id, []).append(one)
+    for holding in holdings:
+        if holding.cluster_id:
+            by_cluster.setdefault(holding.cluster_id, []).append(holding)
     if not by_cluster:
         return None
     if len(by_cluster) > 1:
         raise DataDirectoryError(_several(by_cluster))
     ((cluster_id, members),) = by_cluster.items()
-    if not any(one.has_metadata for one in members):
-        hosts = ", ".join(one.host for one in members)
+    if not any(member.has_metadata for member in members):
+        hosts = ", ".join(member.host for member in members)
         raise DataDirectoryError(
             f"The brokers' directories on {hosts} belong to cluster {cluster_id}, but none of them holds a copy of the "
             "metadata log. Start the nodes that do (the file metadata-voters in a broker's directory names their "
             "brokers), then start again."
         )
-    return cluster_id, tuple(sorted({number for one in members for number in one.voters}))
+    return cluster_id, tuple(sorted({number for member in members for number in member.voters}))
 
 
 def _several(by_cluster: Mapping[str, Sequence[Holding]]) -> str:
     named = "; ".join(
-        f"{cluster_id} on {', '.join(one.host for one in members)}" for cluster_id, members in by_cluster.items()
+        f"{cluster_id} on {', '.join(member.host for member in members)}" for cluster_id, members in by_cluster.items()
     )
     return (
         f"The nodes hold directories of {len(by_cluster)} clusters: {named}. Take away those that do not belong here, "

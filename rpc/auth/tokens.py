@@ -40,11 +40,11 @@ class ReadGrant(msgspec.Struct, frozen=True, array_like=True):
 
     def covers(self, topic_id: object, partition: object) -> bool:
         """Whether this partition may be read."""
-        return any(one.topic_id == topic_id and partition in one.partitions for one in self.topics)
+        return any(topic.topic_id == topic_id and partition in topic.partitions for topic in self.topics)
 
     def names(self, topics: Iterable[object]) -> bool:
         """Whether metadata of all these topics may be read."""
-        known = {one.topic for one in self.topics}
+        known = {topic.topic for topic in self.topics}
         return all(topic in known for topic in topics)
 
 

@@ -197,9 +197,12 @@ class RayActors:
                     factor = min(3, self._brokers)
                     admin.create_topic(name, SIDE_PARTITIONS, factor, timeout_s=SIDE_WITHIN_S)
                     with raylog.Producer(**self.clients()) as producer:
-                        sent = [producer.send(name, value=b"here", partition=one) for one in range(SIDE_PARTITIONS)]
-                        for one in sent:
-                            one.result(timeout=SIDE_WITHIN_S)
+                        sent = [
+                            producer.send(name, value=b"here", partition=partition)
+                            for partition in range(SIDE_PARTITIONS)
+                        ]
+                        for item in sent:
+                            item.result(timeout=SIDE_WITHIN_S)
                     admin.delete_topic(name, timeout_s=SIDE_WITHIN_S)
             except (RaylogError, TimeoutError) as error:
                 self.remarks.append(f"{name} did not live: {error!r}")

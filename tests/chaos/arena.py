@@ -104,14 +104,15 @@ def incomplete(view: Mapping[str, Any] | None, brokers: int) -> str:
     """Return what the controller's view lacks, in words; "" when nothing."""
     if view is None:
         return "the controller does not answer"
-    online = {one["broker"] for one in view["brokers"] if one["online"]}
+    online = {broker["broker"] for broker in view["brokers"] if broker["online"]}
     for broker in range(1, brokers + 1):
         if broker not in online:
             return f"broker {broker} is offline"
     for topic, partitions in view["topics"].items():
-        for one in partitions:
-            if one["leader"] < 0:
-                return f"{topic}-{one['partition']} has no leader"
-            if set(one["isr"]) != set(one["replicas"]):
-                return f"{topic}-{one['partition']} has in sync {sorted(one['isr'])} of {sorted(one['replicas'])}"
+        for partition in partitions:
+            if partition["leader"] < 0:
+                return f"{topic}-{partition['partition']} has no leader"
+            if set(partition["isr"]) != set(partition["replicas"]):
+                in_sync = f"{sorted(partition['isr'])} of {sorted(partition['replicas'])}"
+                return f"{topic}-{partition['partition']} has in sync {in_sync}"
     return ""

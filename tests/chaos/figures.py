@@ -88,7 +88,11 @@ class Watch:
         view = self.arena.status()
         if view is None:
             raise TimeoutError("the controller does not answer")
-        return [(one["host"], one["port"]) for one in view["brokers"] if one["online"] and one["broker"] != without]
+        return [
+            (broker["host"], broker["port"])
+            for broker in view["brokers"]
+            if broker["online"] and broker["broker"] != without
+        ]
 
     def _row(self, endpoints: Sequence[Endpoint], partition: int) -> list[Any]:
         for endpoint in endpoints:
@@ -212,7 +216,7 @@ def in_arena(part: str, work: Sequence[Callable[[Watch], Figure]]) -> list[Figur
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, timeout_s=60)
         watch = Watch(arena, arena.secret())
         try:
-            return [one(watch) for one in work]
+            return [item(watch) for item in work]
         finally:
             watch.close()
     finally:
@@ -251,7 +255,8 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(figure.line() for figure in figures), flush=True)
     if options.json is not None:
         plain = [
-            {"name": one.name, "goal": one.goal, "led_s": one.led_s, "produced_s": one.produced_s} for one in figures
+            {"name": figure.name, "goal": figure.goal, "led_s": figure.led_s, "produced_s": figure.produced_s}
+            for figure in figures
         ]
         options.json.write_text(json.dumps(plain, indent=1) + "\n")
     return 0

@@ -242,9 +242,9 @@ class Run:
 
     def _high_watermarks(self) -> dict[int, int]:
         found: dict[int, int] = {}
-        for one in self._arena.replica_states():
-            if one["topic"] == TOPIC:
-                found[one["partition"]] = max(found.get(one["partition"], 0), one["high_watermark"])
+        for state in self._arena.replica_states():
+            if state["topic"] == TOPIC:
+                found[state["partition"]] = max(found.get(state["partition"], 0), state["high_watermark"])
         return found
 
     def _ends(self, workload: Workload) -> dict[logs.Place, logs.End]:
@@ -259,13 +259,13 @@ class Run:
             return {}
         found = {}
         for topic, partitions in view["topics"].items():
-            for one in partitions:
+            for partition in partitions:
                 marks = [
                     state["high_watermark"]
                     for state in states
-                    if (state["topic"], state["partition"]) == (topic, one["partition"])
+                    if (state["topic"], state["partition"]) == (topic, partition["partition"])
                 ]
-                found[topic, one["partition"]] = logs.End(max(marks, default=0), frozenset(one["isr"]))
+                found[topic, partition["partition"]] = logs.End(max(marks, default=0), frozenset(partition["isr"]))
         return found
 
     def _judge(self, workload: Workload, ends: dict[logs.Place, logs.End], *, drained: bool) -> Result:

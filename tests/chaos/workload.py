@@ -208,7 +208,7 @@ class Workload:
         return consumer
 
     def _moved(self, client: str, kind: str, partitions: list[raylog.TopicPartition]) -> None:
-        numbers = tuple(one.partition for one in partitions)
+        numbers = tuple(partition.partition for partition in partitions)
         now_s = self._history.now_s()
         self._history.add(Moved(client, GROUP, kind, numbers, now_s))  # type: ignore[arg-type]  # one of the three
 

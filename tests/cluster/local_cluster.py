@@ -163,7 +163,7 @@ class LocalCluster:
 
         def home() -> bool:
             assert self.controller is not None
-            endpoints = {one.endpoint for one in self.replicas.values()}
+            endpoints = {replica.endpoint for replica in self.replicas.values()}
             places = [place for state in self.controller.image.partitions() for place in state.places]
             return all((place.host, place.port) in endpoints for place in places)
 

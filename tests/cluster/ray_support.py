@@ -100,7 +100,7 @@ class RayNodes:
 
 def online(cluster: Cluster) -> set[int]:
     """Return the ids of the brokers that are online."""
-    return {one["broker"] for one in cluster.status()["brokers"] if one["online"]}
+    return {broker["broker"] for broker in cluster.status()["brokers"] if broker["online"]}
 
 
 def actor(name: str) -> Any:

@@ -120,9 +120,9 @@ class Talk:
         deadline = asyncio.get_running_loop().time() + 20
         while True:
             rows: list[Partition | None] = []
-            for one in list(self.cluster.broker_servers):
+            for server in list(self.cluster.broker_servers):
                 try:
-                    topic = await self.topic(name, one)
+                    topic = await self.topic(name, server)
                 except (NotController, RaylogError, OSError):
                     rows.append(None)  # that broker is starting
                 else:
@@ -177,7 +177,9 @@ class Talk:
         head, endpoint = await self.leader(name, partition)
         reply = await self.call(endpoint, "fetch", [*head, offset, max_bytes, 1, max_wait_ms, 0])
         high_watermark, _, log_start = reply.args
-        return Fetched(high_watermark, log_start, [one for one in records_in(reply.payload) if one[0] >= offset])
+        return Fetched(
+            high_watermark, log_start, [record for record in records_in(reply.payload) if record[0] >= offset]
+        )
 
     async def values(self, name: str, count: int, partition: int = 0) -> list[bytes | None]:
         """Read ``count`` records from the start, checking that offsets have no gaps; returns their values."""

@@ -86,10 +86,10 @@ def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None
     running = clusters.connect()
     running.start_broker(broker, timeout_s)
     behind = [
-        f"{topic}-{one['partition']}"
+        f"{topic}-{partition['partition']}"
         for topic, partitions in sorted(running.status()["topics"].items())
-        for one in partitions
-        if broker in one["replicas"] and broker not in one["isr"]
+        for partition in partitions
+        if broker in partition["replicas"] and broker not in partition["isr"]
     ]
     click.echo(f"Broker {broker} runs." + (f" Still catching up: {_few(behind)}." if behind else ""))
 
@@ -147,7 +147,7 @@ def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
         from raylog.launch.running_config import what_was_ignored
 
         click.echo(what_was_ignored(cluster.ignored_config, status["config"]), err=True)
-    bootstrap = ",".join(f"{one['host']}:{one['port']}" for one in status["brokers"] if one["online"])
+    bootstrap = ",".join(f"{broker['host']}:{broker['port']}" for broker in status["brokers"] if broker["online"])
     address = ray.get_runtime_context().gcs_address
     click.echo(f"Raylog runs, with its data in {root}.")
     for broker in status["brokers"]:

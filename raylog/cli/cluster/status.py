@@ -43,7 +43,7 @@ def _ask(target: Target) -> dict[str, Any]:
             return {
                 **admin.describe_cluster().details,
                 "topics": {
-                    name: [plain_partition(partition) for partition in one.partitions] for name, one in topics.items()
+                    name: [plain_partition(partition) for partition in item.partitions] for name, item in topics.items()
                 },
             }
     from raylog.launch.cluster import connect
@@ -67,16 +67,20 @@ def plain_partition(one: PartitionInfo) -> dict[str, Any]:
 
 def judged(status: dict[str, Any]) -> dict[str, Any]:
     """The same state, and beside it what is not as it should be."""
-    partitions = [(f"{topic}-{one['partition']}", one) for topic, all_ in status["topics"].items() for one in all_]
+    partitions = [(f"{topic}-{item['partition']}", item) for topic, all_ in status["topics"].items() for item in all_]
     return {
         **status,
-        "offline_brokers": [one["broker"] for one in status["brokers"] if broker_state(one) == "offline"],
-        "stopped_brokers": [one["broker"] for one in status["brokers"] if broker_state(one) == "stopped"],
+        "offline_brokers": [broker["broker"] for broker in status["brokers"] if broker_state(broker) == "offline"],
+        "stopped_brokers": [broker["broker"] for broker in status["brokers"] if broker_state(broker) == "stopped"],
         "unclean_partitions": [
-            [name, one["unclean_leader_epoch"]] for name, one in partitions if one.get("unclean_leader_epoch")
+            [name, partition["unclean_leader_epoch"]]
+            for name, partition in partitions
+            if partition.get("unclean_leader_epoch")
         ],
-        "offline_partitions": [name for name, one in partitions if condition(one) == "offline"],
-        "under_replicated_partitions": [name for name, one in partitions if condition(one) == "under-replicated"],
+        "offline_partitions": [name for name, partition in partitions if condition(partition) == "offline"],
+        "under_replicated_partitions": [
+            name for name, partition in partitions if condition(partition) == "under-replicated"
+        ],
     }
 
 
@@ -99,12 +103,12 @@ def _draw(found: dict[str, Any]) -> None:
     show_table(
         f"Cluster {found['cluster_id']}",
         ["broker", "address", "state"],
-        [[one["broker"], f"{one['host']}:{one['port']}", broker_state(one)] for one in brokers],
-        marks=[BROKER_STYLE[broker_state(one)] for one in brokers],
+        [[broker["broker"], f"{broker['host']}:{broker['port']}", broker_state(broker)] for broker in brokers],
+        marks=[BROKER_STYLE[broker_state(broker)] for broker in brokers],
     )
     if "metadata_voters" in found:
         click.echo(voters_line(found["metadata_voters"]))
-    rows = [(topic, one) for topic, partitions in sorted(found["topics"].items()) for one in partitions]
+    rows = [(topic, partition) for topic, partitions in sorted(found["topics"].items()) for partition in partitions]
     if not rows:
         click.echo("\nNo topics yet; make one with `raylog topic create`.")
         return
@@ -115,16 +119,16 @@ def _draw(found: dict[str, Any]) -> None:
         [
             [
                 topic,
-                one["partition"],
-                one["leader"] if one["leader"] >= 0 else "none",
-                one["leader_epoch"],
-                listed(one["replicas"]),
-                listed(one["isr"]),
-                condition(one),
+                row["partition"],
+                row["leader"] if row["leader"] >= 0 else "none",
+                row["leader_epoch"],
+                listed(row["replicas"]),
+                listed(row["isr"]),
+                condition(row),
             ]
-            for topic, one in rows
+            for topic, row in rows
         ],
-        marks=[STYLE[condition(one)] for _, one in rows],
+        marks=[STYLE[condition(row)] for _, row in rows],
     )
     for name, key in (("offline", "offline_partitions"), ("under-replicated", "under_replicated_partitions")):
         if found[key]:

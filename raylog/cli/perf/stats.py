@@ -61,7 +61,7 @@ class Latencies:
         self._window_bytes += size
         self._window_sum_s += total_s
         self._window_max_s = max(self._window_max_s, longest_s)
-        self._samples += [done_s - one for one in sent_s[self._skip :: self._every]]
+        self._samples += [done_s - item for item in sent_s[self._skip :: self._every]]
         self._skip = (self._skip - count) % self._every
         if done_s - self._window_began_s >= REPORT_INTERVAL_S:
             if self.prints_windows:

@@ -248,7 +248,7 @@ def _poll_order(view: _View) -> Iterator[Anomaly]:
 def _send_order(view: _View) -> Iterator[Anomaly]:
     """What one process sends to one partition is stored in the order it was sent, whatever was repeated."""
     last: dict[tuple[str, int], tuple[int, str]] = {}
-    for send in sorted(view.sends, key=lambda one: (one.process, one.number)):
+    for send in sorted(view.sends, key=lambda send: (send.process, send.number)):
         first: dict[int, int] = {}
         for partition, offset in view.places(send.value):  # a duplicate is an anomaly of its own
             first[partition] = min(offset, first.get(partition, offset))
@@ -275,7 +275,7 @@ def _commits_moved_back(view: _View) -> Iterator[Anomaly]:
                 committed[operation.reader, partition].append((operation.completed_s, offset))
         elif isinstance(operation, Moved):
             assigned_s[operation.client] = operation.at_s
-            began = {one for one in began if one[0] != operation.client}
+            began = {item for item in began if item[0] != operation.client}
         elif isinstance(operation, Poll) and operation.client in assigned_s:
             for partition, offset, _ in operation.records:
                 if (operation.client, partition) in began:

@@ -131,7 +131,7 @@ class History:
     def of(self, kind: type[Kind]) -> list[Kind]:
         """All operations of one kind, in order."""
         with self._lock:
-            return [one for one in self.operations if isinstance(one, kind)]
+            return [operation for operation in self.operations if isinstance(operation, kind)]
 
     def close(self) -> None:
         """Finish the file."""

@@ -100,9 +100,9 @@ def compare(logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place,
 def _differences(name: str, below: Mapping[int, list[Batch]]) -> Iterable[Anomaly]:
     brokers = sorted(below)
     for broker in brokers[1:]:
-        for one, other in zip(below[brokers[0]], below[broker], strict=False):
-            if one != other:
-                yield Anomaly("replicas differ", f"{name}: broker {brokers[0]} has {one}, broker {broker} has {other}")
+        for item, other in zip(below[brokers[0]], below[broker], strict=False):
+            if item != other:
+                yield Anomaly("replicas differ", f"{name}: broker {brokers[0]} has {item}, broker {broker} has {other}")
                 break
 
 

@@ -96,7 +96,7 @@ def as_plain(result: Result) -> dict[str, Any]:
         "records_read": history.records_read,
         "compared": result.compared,
         "anomalies": dict(sorted(analysis.counts.items())),
-        "examples": [[one.kind, one.what] for one in analysis.examples],
+        "examples": [[example.kind, example.what] for example in analysis.examples],
         "hangs": result.hangs,
         "doubts": result.doubts,
         "remarks": result.remarks,
@@ -114,9 +114,9 @@ def table(plain: Mapping[str, Any]) -> str:
         f"{plain['records_read']:,} records read",
         *([f"logs       {plain['compared']}"] if plain["compared"] else []),
         *_anomaly_lines(plain),
-        *(f"hang       {one}" for one in plain["hangs"]),
-        *(f"doubt      {one}" for one in plain["doubts"]),
-        *(f"remark     {one}" for one in plain["remarks"]),
+        *(f"hang       {hang}" for hang in plain["hangs"]),
+        *(f"doubt      {doubt}" for doubt in plain["doubts"]),
+        *(f"remark     {remark}" for remark in plain["remarks"]),
         f"verdict    {plain['verdict']}",
     ]
     return "\n".join(lines)
@@ -126,7 +126,7 @@ def summary(parts: Sequence[Mapping[str, Any]]) -> tuple[str, Verdict]:
     """All parts of a run in a few lines, and the worst of their verdicts."""
     order = [Verdict.PASSED, Verdict.NODATA, Verdict.UNKNOWN, Verdict.HANG, Verdict.FAILED]
     worst = max((Verdict(part["verdict"]) for part in parts), key=order.index, default=Verdict.NODATA)
-    times = sum(one["times"] for part in parts for one in part["faults"].values())
+    times = sum(fault["times"] for part in parts for fault in part["faults"].values())
     kinds = {(part["part"], kind) for part in parts for kind in part["faults"]}
     anomalies = sum(count for part in parts for count in part["anomalies"].values())
     lines = [
@@ -144,11 +144,11 @@ def _fault_lines(faults: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
     columns = {"no_write_s": "no write for, s", "no_read_s": "no read for, s", "whole_after_s": "whole after, s"}
     yield f"{'fault':<25}{'times':>5}" + "".join(f"   {name:>20}" for name in columns.values())
     yield f"{'':<30}" + f"   {'median':>6} {'p99':>6} {'max':>6}" * len(columns)
-    for kind, one in faults.items():
-        yield f"{kind:<25}{one['times']:>5}" + "".join(
+    for kind, item in faults.items():
+        yield f"{kind:<25}{item['times']:>5}" + "".join(
             f"   {'never':>6} {'':>6} {'':>6}"
-            if one[name] is None
-            else f"   {one[name]['median']:>6.2f} {one[name]['p99']:>6.2f} {one[name]['max']:>6.2f}"
+            if item[name] is None
+            else f"   {item[name]['median']:>6.2f} {item[name]['p99']:>6.2f} {item[name]['max']:>6.2f}"
             for name in columns
         )
     if not faults:

@@ -185,7 +185,7 @@ class Cuts:
                 self._mend(between)
                 time.sleep(0.2)
 
-        return Injected(", ".join(f"{one} to {other}" for one, other in pairs), hold_s=rng.uniform(0.2, 3), heal=heal)
+        return Injected(", ".join(f"{pair} to {other}" for pair, other in pairs), hold_s=rng.uniform(0.2, 3), heal=heal)
 
     def slow_node(self, rng: random.Random) -> Injected:
         """Delay everything from and to a node by 20 to 300 ms, and by as much again at random."""

@@ -44,7 +44,7 @@ class Nemesis:
         waiting = [injected for _, _, injected, _ in struck]
 
         def replaced() -> bool:
-            waiting[:] = [one for one in waiting if not one.back()]
+            waiting[:] = [waiter for waiter in waiting if not waiter.back()]
             return not waiting
 
         began_s = time.monotonic()
@@ -69,7 +69,7 @@ class Nemesis:
             except NoTarget:
                 continue
             struck.append((kind, self._history.now_s(), injected))
-        struck.sort(key=lambda one: one[1] + one[2].hold_s)
+        struck.sort(key=lambda item: item[1] + item[2].hold_s)
         healed = []
         for kind, at_s, injected in struck:
             time.sleep(max(0.0, at_s + injected.hold_s - self._history.now_s()))

@@ -132,7 +132,7 @@ class Namespaces(Cuts):
 
     def _is_serving(self) -> bool:
         view = self.status()
-        return view is not None and sum(one["online"] for one in view["brokers"]) == self._setup.brokers
+        return view is not None and sum(broker["online"] for broker in view["brokers"]) == self._setup.brokers
 
     def _keep_running(self) -> None:
         """Start what is not there, as Ray would."""
@@ -211,7 +211,7 @@ class Namespaces(Cuts):
     def replica_states(self) -> list[dict[str, Any]]:
         """Return the status of every replica of every broker that answers."""
         told = [self._nodes[name].ask("status") for name in self.brokers if name in self._nodes]
-        return [state for one in told if one is not None for state in one["replicas"]]
+        return [state for item in told if item is not None for state in item["replicas"]]
 
     def missing(self) -> str:
         """Return what keeps the cluster from being whole."""

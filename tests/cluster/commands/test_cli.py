@@ -106,7 +106,7 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     assert "did you mean 'flights'?" in shell.run("consume", "--topic", "flihgts", expect=1, env=away)
 
     status = json.loads(shell.run("status", "--json"))
-    assert {len(one["isr"]) for one in status["topics"]["flights"]} == {2}
+    assert {len(flight["isr"]) for flight in status["topics"]["flights"]} == {2}
     assert status["offline_brokers"] == []
     assert "online" in shell.run("status", env=away)
 

@@ -30,7 +30,7 @@ def test_the_quickstart_runs_twice_and_goes_on_where_it_had_stopped(user: Reader
     second = user.python(example("quickstart.py"), "--address", "local")
     stored = {line.removeprefix("stored in greetings-") for line in second.splitlines() if line.startswith("stored")}
     read = {line.partition(" from partition ")[2] for line in second.splitlines() if line.startswith("read")}
-    assert {one.replace(" at offset ", ", offset ") for one in stored} == read, "the group read the second ten, once"
+    assert {item.replace(" at offset ", ", offset ") for item in stored} == read, "the group read the second ten, once"
 
 
 def test_tasks_produce_and_an_actor_consumes(user: Reader) -> None:

@@ -44,7 +44,9 @@ async def shown(cluster: LocalCluster, *arguments: str) -> Any:
 
 async def layout(cluster: LocalCluster) -> list[tuple[int, ...]]:
     async with raylog.AsyncAdmin(**cluster.clients()) as admin:
-        return [one.replicas for topic in (await admin.describe_topics()).values() for one in topic.partitions]
+        return [
+            partition.replicas for topic in (await admin.describe_topics()).values() for partition in topic.partitions
+        ]
 
 
 @in_cluster(brokers=4)

@@ -41,10 +41,10 @@ def test_every_make_target_exists() -> None:
 
 def test_every_extra_that_is_installed_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = [one for block in BLOCKS for one in re.findall(r"^pip install .*'(.+)'", block.text, re.MULTILINE)]
+    named = [item for block in BLOCKS for item in re.findall(r"^pip install .*'(.+)'", block.text, re.MULTILINE)]
     assert named
-    for one in named:
-        required = Requirement(one.replace(".", project["name"], 1))
+    for item in named:
+        required = Requirement(item.replace(".", project["name"], 1))
         assert required.extras <= set(project["optional-dependencies"])
 
 

@@ -30,7 +30,7 @@ def when_known_as_dead(node_id: str) -> Callable[[], float]:
     known: list[float] = []
 
     def alive() -> bool:
-        return any(one["Alive"] for one in ray.nodes() if one["NodeID"] == node_id)  # type: ignore[no-untyped-call]
+        return any(node["Alive"] for node in ray.nodes() if node["NodeID"] == node_id)  # type: ignore[no-untyped-call]
 
     def watch() -> None:
         wait_for(lambda: not alive(), "Ray knows that the node is lost")
@@ -60,15 +60,15 @@ def lose(nodes: RayNodes, lost: Any, running: list[int]) -> float:
 def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> float:
     """Lose the controller's node; returns seconds from Ray's knowing of it until its partitions take records."""
     home = ask("controller", "node_id")
-    dead = next(one["broker"] for one in cluster.status()["brokers"] if one["node_id"] == home)
+    dead = next(broker["broker"] for broker in cluster.status()["brokers"] if broker["node_id"] == home)
     with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
         admin.create_topic("t", partitions=3, replication_factor=3)
-        wait_for(lambda: all(len(one["isr"]) == 3 for one in cluster.status()["topics"]["t"]), "all are in sync")
-        led = [one["partition"] for one in cluster.status()["topics"]["t"] if one["leader"] == dead]
+        wait_for(lambda: all(len(topic["isr"]) == 3 for topic in cluster.status()["topics"]["t"]), "all are in sync")
+        led = [topic["partition"] for topic in cluster.status()["topics"]["t"] if topic["leader"] == dead]
         assert led, "the lost broker leads nothing"
         for partition in led:
             producer.send("t", b"before", partition=partition).result(30)
-        running = [int(one["pid"]) for one in cluster.replicas() if one["broker"] == dead]
+        running = [int(replica["pid"]) for replica in cluster.replicas() if replica["broker"] == dead]
         running += [ask("controller", "pid"), ask(node_broker_name(home), "pid")]
         known = when_known_as_dead(home)
         begun = lose(nodes, next(node for node in others if node.node_id == home), running)
@@ -78,7 +78,7 @@ def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> f
         print(f"records are taken {served - begun:.1f} s after the loss; Ray knew of it after {known() - begun:.1f} s")
         admin.create_topic("later", partitions=1, replication_factor=2)
     assert ask("controller", "node_id") != home
-    assert all(one["leader"] != dead for one in cluster.status()["topics"]["t"])
+    assert all(topic["leader"] != dead for topic in cluster.status()["topics"]["t"])
     return served - known()
 
 
@@ -100,7 +100,7 @@ def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: P
         ("and a leader with it, another elected", with_leader),
         ("a record written", served),
     ):
-        print(f"{what}: median {statistics.median(times):.2f} s of {[round(one, 2) for one in times]}")
+        print(f"{what}: median {statistics.median(times):.2f} s of {[round(time, 2) for time in times]}")
     assert statistics.median(alone) < LIMIT_S
     assert statistics.median(with_leader) < 2 * LIMIT_S
 
@@ -137,7 +137,9 @@ def kill_and_wait(cluster: Any) -> tuple[list[float], list[float], list[float]]:
             wait_for(whole, "all replicas are in sync")
             leader = partition()["leader"]
             epoch = partition()["leader_epoch"]
-            leading = next(one for one in cluster.replicas() if (one["topic"], one["broker"]) == ("t", leader))
+            leading = next(
+                replica for replica in cluster.replicas() if (replica["topic"], replica["broker"]) == ("t", leader)
+            )
             pid = ask("controller", "pid")
             begun = kill(pid)
             kill(leading["pid"])

@@ -12,16 +12,16 @@ from tests.waiting import eventually
 def lives(cluster: LocalCluster) -> dict[tuple[object, ...], object]:
     """Incarnation and leader epoch of every replica."""
     return {
-        (one.spec.topic, one.spec.partition, one.spec.broker): (
-            one.status()["incarnation"],
-            one.status()["leader_epoch"],
+        (replica.spec.topic, replica.spec.partition, replica.spec.broker): (
+            replica.status()["incarnation"],
+            replica.status()["leader_epoch"],
         )
-        for one in cluster.replicas.values()
+        for replica in cluster.replicas.values()
     }
 
 
 def connected(cluster: LocalCluster) -> bool:
-    return all(one.status()["controller_connected"] for one in cluster.replicas.values())
+    return all(replica.status()["controller_connected"] for replica in cluster.replicas.values())
 
 
 @in_cluster()
@@ -53,7 +53,7 @@ async def test_after_a_controller_restart_replicas_keep_incarnation_and_epochs(
         await eventually(lambda: connected(cluster), what="all replicas register again")
         assert lives(cluster) == before
         topics = cluster.running().image.topics["t"].partitions
-        assert [(one.leader, one.leader_epoch, list(one.isr)) for one in topics] == [
+        assert [(topic.leader, topic.leader_epoch, list(topic.isr)) for topic in topics] == [
             (row.leader, row.leader_epoch, row.isr) for row in rows
         ]
     await cluster.pass_grace()

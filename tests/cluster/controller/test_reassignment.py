@@ -54,7 +54,7 @@ async def test_a_partition_moves_with_its_records_and_leaves_nothing_behind(clus
     assert await talk.values("t", 200) == values
     await talk.produce("t", b"more")
     await eventually(lambda: not folder(cluster, 1).exists(), what="the removed replica's folder goes")
-    assert sorted(one.spec.broker for one in cluster.replicas.values()) == [2, 3, 4]
+    assert sorted(replica.spec.broker for replica in cluster.replicas.values()) == [2, 3, 4]
     assert (await talk.broker("list_partition_reassignments", [])).args == []
 
 

@@ -98,8 +98,8 @@ async def test_folders_of_a_topic_deleted_while_its_broker_was_away_vanish(clust
     for name in ("gone", "again"):
         await talk.broker("delete_topic", [name])
     await talk.broker("create_topic", ["again", 1, 3, [[1, 2, 3]], {}, False, 5000])
-    await eventually(lambda: not [one for one in folders(cluster.root, "gone") if "broker-3" not in one])
-    assert [one for one in folders(cluster.root, "gone") if "broker-3" in one]
+    await eventually(lambda: not [folder for folder in folders(cluster.root, "gone") if "broker-3" not in folder])
+    assert [folder for folder in folders(cluster.root, "gone") if "broker-3" in folder]
     await cluster.start_broker(3)
     await talk.whole("again")
     await eventually(lambda: not folders(cluster.root, "gone"), what="the returned broker removes the folder")

@@ -70,7 +70,9 @@ def test_the_head_loses_its_disk_after_the_third_broker_joined(tmp_path: Path) -
         assert status["cluster_id"] == cluster_id, "no second cluster was created"
         assert set(voters(cluster)) >= {2, 3}
         assert "kept" in status["topics"]
-        wait_for(lambda: 4 in {one["broker"] for one in cluster.status()["brokers"]}, "the new head has a new broker")
+        wait_for(
+            lambda: 4 in {broker["broker"] for broker in cluster.status()["brokers"]}, "the new head has a new broker"
+        )
         with raylog.Consumer("kept", auto_offset_reset="earliest") as consumer:
             found: list[bytes | None] = []
             wait_for(

@@ -69,13 +69,13 @@ def replicas() -> list[dict[str, Any]]:
 
 
 def replica(partition: int, broker: int) -> dict[str, Any]:
-    return next(one for one in replicas() if (one["partition"], one["broker"]) == (partition, broker))
+    return next(replica for replica in replicas() if (replica["partition"], replica["broker"]) == (partition, broker))
 
 
 def test_nine_replicas_run_each_in_a_process_of_its_own(wire: Wire) -> None:
     found = replicas()
-    assert len(found) == len({one["pid"] for one in found}) == 9
-    assert sorted({(one["partition"], one["broker"]) for one in found}) == [
+    assert len(found) == len({entry["pid"] for entry in found}) == 9
+    assert sorted({(entry["partition"], entry["broker"]) for entry in found}) == [
         (partition, broker) for partition in range(3) for broker in (1, 2, 3)
     ]
     leaders = sorted(wire.look(TOPIC, partition)[1] for partition in range(PARTITIONS))
@@ -114,7 +114,7 @@ def memory_of(pid: int) -> bytes:
             place, rights, *rest = line.split()
             if not rights.startswith("rw") or (rest and rest[-1].startswith("[v")):
                 continue
-            begin, end = (int(one, 16) for one in place.split("-"))
+            begin, end = (int(item, 16) for item in place.split("-"))
             with suppress(OSError):
                 memory.seek(begin)
                 parts.append(memory.read(end - begin))
@@ -130,16 +130,16 @@ def test_a_replica_that_ended_since_it_was_listed_is_left_out(wire: Wire, monkey
 
     gone = "replica:gone-0:broker-1:00000000"
     monkeypatch.setattr("raylog.launch.cluster.actor_names", lambda: [*actor_names(), gone])
-    assert sum(one["topic"] == TOPIC for one in raylog.connect().replicas()) == 9
+    assert sum(replica["topic"] == TOPIC for replica in raylog.connect().replicas()) == 9
 
 
 def test_an_idle_replica_is_small_and_imports_no_numeric_libraries(wire: Wire) -> None:
-    for one in replicas():
-        files = mapped(one["pid"])
+    for item in replicas():
+        files = mapped(item["pid"])
         for library in ("numpy", "pandas", "pyarrow"):
-            assert f"/{library}/" not in files, f"replica {one['pid']} has loaded {library}"
-        assert private_bytes(one["pid"]) < 80 * 2**20
-    print("private MB of each replica:", sorted(private_bytes(one["pid"]) >> 20 for one in replicas()))
+            assert f"/{library}/" not in files, f"replica {item['pid']} has loaded {library}"
+        assert private_bytes(item["pid"]) < 80 * 2**20
+    print("private MB of each replica:", sorted(private_bytes(replica["pid"]) >> 20 for replica in replicas()))
 
 
 def test_starting_twice_gives_the_running_cluster_and_another_directory_is_refused(
@@ -147,10 +147,10 @@ def test_starting_twice_gives_the_running_cluster_and_another_directory_is_refus
 ) -> None:
     import raylog
 
-    before = {one["pid"] for one in replicas()}
+    before = {replica["pid"] for replica in replicas()}
     again = raylog.start(root)
-    assert {one["broker"] for one in again.status()["brokers"] if one["online"]} == {1, 2, 3}
-    assert {one["pid"] for one in replicas()} == before
+    assert {broker["broker"] for broker in again.status()["brokers"] if broker["online"]} == {1, 2, 3}
+    assert {replica["pid"] for replica in replicas()} == before
     with pytest.raises(StartFailed, match="runs in this Ray cluster already"):
         raylog.start(tmp_path / "other")
     with pytest.raises(StartFailed, match="holds the data of 3 brokers"):
@@ -196,19 +196,25 @@ def test_a_killed_leader_is_replaced_within_milliseconds_and_comes_back_in_place
         wire.wait_whole(TOPIC, PARTITIONS)
         back = replica(partition, leader)
         assert (back["role"], back["pid"] != pid) == ("follower", True), "Ray restarted it in place"
-    print(f"new leader after SIGKILL, ms: {[round(one, 1) for one in times]}, median {statistics.median(times):.1f}")
+    print(f"new leader after SIGKILL, ms: {[round(time, 1) for time in times]}, median {statistics.median(times):.1f}")
 
 
 def test_a_killed_controller_stops_nobody_and_comes_back(wire: Wire) -> None:
-    before = {(one["partition"], one["broker"]): (one["incarnation"], one["pid"]) for one in replicas()}
+    before = {
+        (replica["partition"], replica["broker"]): (replica["incarnation"], replica["pid"]) for replica in replicas()
+    }
     epochs = [wire.look(TOPIC, partition)[2] for partition in range(PARTITIONS)]
     pid = ask("controller", "pid")
     kill(pid)
     offsets = [wire.produce(TOPIC, number % PARTITIONS, b"without a controller") for number in range(30)]
     assert len(offsets) == 30
     wait_for(lambda: ask("controller", "pid") != pid, "Ray restarts the controller", RECOVERY_S)
-    wait_for(lambda: all(one["controller_connected"] for one in replicas()), "replicas register again", RECOVERY_S)
-    assert {(one["partition"], one["broker"]): (one["incarnation"], one["pid"]) for one in replicas()} == before
+    wait_for(
+        lambda: all(replica["controller_connected"] for replica in replicas()), "replicas register again", RECOVERY_S
+    )
+    assert {
+        (replica["partition"], replica["broker"]): (replica["incarnation"], replica["pid"]) for replica in replicas()
+    } == before
     assert [wire.look(TOPIC, partition)[2] for partition in range(PARTITIONS)] == epochs
     create_and_delete(wire, "after-the-controller")
 
@@ -227,7 +233,7 @@ def create_and_delete(wire: Wire, topic: str) -> None:
     wire.wait_whole(topic, 1)
     wire.produce(topic, 0, b"works")
     wire.run(wire.call(wire.broker_endpoint(), "delete_topic", [topic]))
-    wait_for(lambda: not [one for one in actor_names() if topic in one], f"the actors of {topic} end", RECOVERY_S)
+    wait_for(lambda: not [name for name in actor_names() if topic in name], f"the actors of {topic} end", RECOVERY_S)
 
 
 def test_deleted_topics_leave_no_folder(wire: Wire, root: Path) -> None:
@@ -260,13 +266,13 @@ def test_a_partition_moves_there_and_back_and_leaves_nothing_behind(wire: Wire, 
 
 
 def test_a_killed_broker_disturbs_no_replica_and_comes_back(wire: Wire) -> None:
-    before = {one["pid"] for one in replicas()}
+    before = {replica["pid"] for replica in replicas()}
     pid = ask("broker-2", "pid")
     kill(pid)
     for number in range(10):
         wire.produce(TOPIC, number % PARTITIONS, b"without a broker")
     wait_for(lambda: ask("broker-2", "pid") != pid, "Ray restarts the broker", RECOVERY_S)
-    assert {one["pid"] for one in replicas()} == before
+    assert {replica["pid"] for replica in replicas()} == before
     two = Wire(wire.secret.hex(), broker=2)
     try:
         two.wait_whole(TOPIC, PARTITIONS)
@@ -315,8 +321,8 @@ def wait_for_new_lives(pids: list[int]) -> None:
     def ready() -> bool:
         found = replicas()
         names = [name for name in actor_names() if not name.startswith("replica:")]
-        living = {one["pid"] for one in found} | {ask(name, "pid", RECOVERY_S) for name in names}
-        return len(found) == 9 and not living & set(pids) and all(one["controller_connected"] for one in found)
+        living = {entry["pid"] for entry in found} | {ask(name, "pid", RECOVERY_S) for name in names}
+        return len(found) == 9 and not living & set(pids) and all(entry["controller_connected"] for entry in found)
 
     wait_for(ready, "all actors run again and are registered", 90)
 

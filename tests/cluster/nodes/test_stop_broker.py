@@ -96,13 +96,13 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
     shell.run("topic", "create", "single", "--partitions", "1", "--replication-factor", "1")
     deadline = time.monotonic() + 60
     before = status(shell)
-    while any(len(one["isr"]) < 3 for one in before["topics"]["flights"]):
+    while any(len(flight["isr"]) < 3 for flight in before["topics"]["flights"]):
         assert time.monotonic() < deadline, "the replicas that came last are in sync, too"
         before = status(shell)
     [alone] = before["topics"]["single"]
     victim = alone["leader"] % 3 + 1
-    brokers = {one["broker"]: one for one in before["brokers"]}
-    reach = ",".join(f"{one['host']}:{one['port']}" for number, one in brokers.items() if number != victim)
+    brokers = {broker["broker"]: broker for broker in before["brokers"]}
+    reach = ",".join(f"{item['host']}:{item['port']}" for number, item in brokers.items() if number != victim)
     secret = (shell.folder / "raylog-data" / "secret").read_text().strip()
 
     with Load(bootstrap=reach, secret=secret) as load:
@@ -123,14 +123,14 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
         assert f"Broker {victim} runs." in shell.run("start", "--broker", str(victim))
         after = status(shell)
         assert after["stopped_brokers"] == []
-        assert all(victim in one["isr"] for one in after["topics"]["flights"])
+        assert all(victim in flight["isr"] for flight in after["topics"]["flights"])
     assert load.failures == []
     assert sorted(load.read) == sorted(load.sent)
     print(f"stop took {took_s:.1f} s; slowest acknowledgement {load.slowest_s * 1000:.0f} ms of {len(load.sent)}")
 
     shell.run("topic", "elect", "--all")
-    assert [one["leader"] for one in status(shell)["topics"]["flights"]] == [
-        one["replicas"][0] for one in after["topics"]["flights"]
+    assert [flight["leader"] for flight in status(shell)["topics"]["flights"]] == [
+        flight["replicas"][0] for flight in after["topics"]["flights"]
     ]
 
     refused = shell.run("stop", "--broker", str(alone["leader"]), expect=1)

@@ -65,7 +65,7 @@ def create(cluster: Cluster, topic: str) -> None:
 
 
 def pids(cluster: Cluster, topic: str) -> list[int]:
-    return [one["pid"] for one in cluster.replicas() if one["topic"] == topic]
+    return [replica["pid"] for replica in cluster.replicas() if replica["topic"] == topic]
 
 
 def test_replicas_are_forked_and_share_what_was_imported(cluster: Cluster, wire: Wire) -> None:
@@ -73,11 +73,11 @@ def test_replicas_are_forked_and_share_what_was_imported(cluster: Cluster, wire:
     wire.wait_whole("t", 2)
     made = [psutil.Process(pid) for pid in pids(cluster, "t")]
     assert len(set(made)) == 6
-    assert {one.ppid() for one in made} == {server().pid}
-    shown = sorted(one.cmdline()[0] for one in made)
+    assert {worker.ppid() for worker in made} == {server().pid}
+    shown = sorted(worker.cmdline()[0] for worker in made)
     assert all(title.startswith("ray::Replica ") for title in shown), shown
     assert len(set(shown)) == len(shown), "each process shows which replica it is"
-    assert max(one.memory_full_info().uss for one in made) < 35e6
+    assert max(worker.memory_full_info().uss for worker in made) < 35e6
     assert wire.produce("t", 0, b"kept") == 0
 
 
@@ -98,15 +98,15 @@ def test_tasks_of_users_are_forked_too_and_do_not_notice(cluster: Cluster) -> No
 
     actor: Any = ray.remote(num_cpus=0)(Anything)
     made = [actor.remote() for _ in range(3)]
-    told: list[dict[str, Any]] = ray.get([one.about.remote() for one in made], timeout=60)
+    told: list[dict[str, Any]] = ray.get([worker.about.remote() for worker in made], timeout=60)
     for what in ("worker", "actor", "random", "pid"):
-        assert len({one[what] for one in told}) == 3
-    for one in told:
-        assert (one["child"], one["group"]) == (0, one["pid"])
-        assert all(one["worker"] in file for file in one["files"])
-    for one in made:
-        ray.kill(one)
-    wait_for(lambda: not any(alive(one["pid"]) for one in told), "the actors have ended")
+        assert len({item[what] for item in told}) == 3
+    for item in told:
+        assert (item["child"], item["group"]) == (0, item["pid"])
+        assert all(item["worker"] in file for file in item["files"])
+    for worker in made:
+        ray.kill(worker)
+    wait_for(lambda: not any(alive(item["pid"]) for item in told), "the actors have ended")
 
 
 def test_a_killed_replica_is_forked_again_and_leaves_no_zombie(cluster: Cluster, wire: Wire) -> None:
@@ -117,7 +117,7 @@ def test_a_killed_replica_is_forked_again_and_leaves_no_zombie(cluster: Cluster,
     wire.wait_whole("t", 2)
     assert wire.end_offset("t", 0) == 1
     assert {psutil.Process(pid).ppid() for pid in pids(cluster, "t")} == {server().pid}
-    statuses = [one.status() for one in psutil.Process(server().pid).children()]
+    statuses = [child.status() for child in psutil.Process(server().pid).children()]
     assert psutil.STATUS_ZOMBIE not in statuses
 
 
@@ -141,7 +141,7 @@ def test_stopping_leaves_no_process_and_no_folder(home: Path, tmp_path: Path, cl
         with raylog.Admin(bootstrap=another.bootstrap(), secret=another.secret()) as admin:
             admin.create_topic("t")
         family = [child for child in psutil.Process().children(recursive=True) if child not in others]
-        assert server().pid in {one.pid for one in family}
+        assert server().pid in {item.pid for item in family}
     assert psutil.wait_procs(family, 30)[1] == []
     assert not list(home.glob("raylog-*"))
 

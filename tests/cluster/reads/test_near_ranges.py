@@ -43,7 +43,7 @@ async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: 
                     found += zip(columns.offsets, columns.values, strict=True)
     finally:
         await fetcher.close()
-    return [one for one in found if one[0] < end]
+    return [entry for entry in found if entry[0] < end]
 
 
 @in_cluster()

@@ -30,7 +30,7 @@ async def read(cluster: LocalCluster, topic: str, **more: Any) -> list[tuple[int
         while len(found) < len(VALUES):
             polled = await consumer.getmany(timeout_ms=20_000, max_records=3_000)
             assert polled, f"nothing came behind {len(found)} records"
-            found += [(one.offset, one.value) for records in polled.values() for one in records]
+            found += [(record.offset, record.value) for records in polled.values() for record in records]
     return found
 
 

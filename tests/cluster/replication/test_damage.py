@@ -71,7 +71,7 @@ async def test_a_damaged_only_member_of_the_isr_does_not_lead_with_an_empty_log(
     await talk.until("t", lambda row: row.leader == -1)
     for spec in [lost, *specs]:
         await cluster.ensure(spec)
-    await eventually(lambda: all(one.status()["controller_connected"] for one in cluster.replicas.values()))
+    await eventually(lambda: all(replica.status()["controller_connected"] for replica in cluster.replicas.values()))
     described = (await talk.broker("describe_cluster", [])).args
     assert described["lost_logs"] == [["t-0", leader]]
     assert (await talk.partition("t")).leader == -1, "what was committed may be on that disk: a person decides"

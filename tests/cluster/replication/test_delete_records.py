@@ -28,7 +28,7 @@ def admin_of(cluster: LocalCluster) -> AsyncAdmin:
 
 
 def starts(cluster: LocalCluster) -> set[object]:
-    return {one.status()["log_start_offset"] for one in cluster.replicas.values()}
+    return {replica.status()["log_start_offset"] for replica in cluster.replicas.values()}
 
 
 @in_cluster()
@@ -85,8 +85,8 @@ async def test_deleted_records_stay_deleted_after_a_change_of_leaders_and_a_cras
     await cluster.ensure(spec)
     await talk.whole("t")
     specs = [await cluster.crash_replica("t", 0, broker) for broker in (1, 2, 3)]
-    for one in specs:
-        await cluster.ensure(one)
+    for item in specs:
+        await cluster.ensure(item)
     await talk.whole("t")
     assert starts(cluster) == {6}
     assert (await talk.fetch("t", 6)).records == [(number, b"%d" % number) for number in range(6, 10)]
@@ -161,4 +161,4 @@ async def test_retention_looks_as_often_as_configured_and_timestamps_far_ahead_a
     await refused(talk.produce("t", b"a marker", attributes=CONTROL_BIT), InvalidRecord)
     assert await talk.produce("t", b"old soon") == 0
     await eventually(lambda: starts(cluster) == {1}, what="retention on every replica")
-    assert {one.status()["clock_jump_ms"] for one in cluster.replicas.values()} == {0}
+    assert {replica.status()["clock_jump_ms"] for replica in cluster.replicas.values()} == {0}

@@ -107,8 +107,8 @@ async def test_a_broker_is_stopped_and_comes_back_under_load_and_no_request_fail
     await talk.create("t", partitions=3)
     leads = {number: (await talk.partition("t", number)).leader for number in range(3)}
     broker = leads[0]
-    others = [one for one in (1, 2, 3) if one != broker]
-    places = {"bootstrap": ",".join(f"127.0.0.1:{cluster.broker_servers[one].endpoint[1]}" for one in others)}
+    others = [item for item in (1, 2, 3) if item != broker]
+    places = {"bootstrap": ",".join(f"127.0.0.1:{cluster.broker_servers[other].endpoint[1]}" for other in others)}
     reach: dict[str, Any] = {**places, "secret": SECRET}
     sent: list[bytes] = []
     slowest = 0.0
@@ -140,13 +140,14 @@ async def test_a_broker_is_stopped_and_comes_back_under_load_and_no_request_fail
         assert stopped.leaders_moved >= sum(leader == broker for leader in leads.values())
         assert not stopped.leaderless
         await eventually(
-            lambda: not any(one.spec.broker == broker for one in cluster.replicas.values()), what="its replicas end"
+            lambda: not any(replica.spec.broker == broker for replica in cluster.replicas.values()),
+            what="its replicas end",
         )
         await cluster.stop_broker(broker)
         without = len(sent)
         await eventually(lambda: len(sent) > without + 100, what="the others go on")
         described = await admin.describe_cluster()
-        assert [one.broker for one in described.stopped_brokers] == [broker]
+        assert [broker.broker for broker in described.stopped_brokers] == [broker]
         for number in range(3):
             assert broker not in (await talk.partition("t", number)).isr
         await admin.resume_broker(broker)
@@ -158,9 +159,8 @@ async def test_a_broker_is_stopped_and_comes_back_under_load_and_no_request_fail
     assert sorted(value for value in read if value is not None) == sorted(sent), "each record once"
     print(f"slowest acknowledgement {slowest * 1000:.0f} ms over {len(sent)} records")
     assert slowest < 3.0
-    assert (await talk.call(cluster.broker_servers[others[0]].endpoint, "describe_cluster", [])).args["brokers"][
-        broker - 1
-    ]["stopped"] is False
+    view = (await talk.call(cluster.broker_servers[others[0]].endpoint, "describe_cluster", [])).args
+    assert view["brokers"][broker - 1]["stopped"] is False
 
 
 @in_cluster()

@@ -125,7 +125,7 @@ async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCl
 
         def named() -> bool:
             found = cluster.running()._running().machine._description()["hanging_disks"]
-            return isinstance(found, list) and [one[:2] for one in found] == [["t-0", old]]
+            return isinstance(found, list) and [entry[:2] for entry in found] == [["t-0", old]]
 
         await eventually(named, what="the disk that hangs is in the description")
     finally:

@@ -29,7 +29,7 @@ async def test_produce_is_acknowledged_by_the_leader_alone_by_all_or_not_at_all(
 async def test_followers_learn_the_high_watermark(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     await talk.produce("t", b"a")
-    await eventually(lambda: all(one.status()["high_watermark"] == 1 for one in cluster.replicas.values()))
+    await eventually(lambda: all(replica.status()["high_watermark"] == 1 for replica in cluster.replicas.values()))
 
 
 @in_cluster()
@@ -65,7 +65,7 @@ async def test_a_replica_whose_start_is_given_up_leaves_nothing_open(cluster: Lo
     given_up = 0
     for turns in range(20):
         starting = asyncio.create_task(cluster.ensure(spec))
-        while not any(one.spec.broker == away and one._opened for one in cluster.replicas.values()):  # noqa: ASYNC110
+        while not any(replica.spec.broker == away and replica._opened for replica in cluster.replicas.values()):  # noqa: ASYNC110
             await asyncio.sleep(0)  # turns of the loop are what counts here
         for _ in range(turns):
             await asyncio.sleep(0)

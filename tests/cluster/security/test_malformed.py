@@ -159,7 +159,7 @@ async def test_random_frames_of_a_proved_peer_end_nothing_but_its_connection(clu
             assert connection._transport is not None
             connection._transport.write(struct.pack(">I", len(body)) + body)
             connection.call_nowait("metadata", [None], timeout_s=5).add_done_callback(lambda done: done.exception())
-            await eventually(lambda one=connection: one.is_closed, 5, f"{body!r} on {endpoint}")  # type: ignore[misc]
+            await eventually(lambda item=connection: item.is_closed, 5, f"{body!r} on {endpoint}")  # type: ignore[misc]
     await all_is_well(cluster, talk)
 
 

@@ -13,7 +13,7 @@ TOPIC = TopicInfo(
     topic_id="t" * 32,
     name="t",
     internal=False,
-    partitions=tuple(PartitionInfo(one, 1, 0, "host", 1, (1,), (1,)) for one in range(PARTITIONS)),
+    partitions=tuple(PartitionInfo(partition, 1, 0, "host", 1, (1,), (1,)) for partition in range(PARTITIONS)),
     config={},
     version=0,
 )
@@ -52,7 +52,7 @@ def test_memory_is_never_exceeded_is_counted_to_the_byte_and_comes_back(
         elif what == "take":
             batch = accumulator.take(queue, 0.0)
             if batch is not None:
-                assert batch.size == sum(RECORD_OVERHEAD_BYTES + len(one or b"") for one in batch.values)
+                assert batch.size == sum(RECORD_OVERHEAD_BYTES + len(value or b"") for value in batch.values)
                 assert batch.size <= queue.limit or len(batch.values) == 1
                 accumulator.release(queue, batch.size)
                 taken += batch.size

@@ -115,7 +115,7 @@ def test_columns_and_arrow_hold_what_the_records_hold(stored: list[bytes], limit
     assert table["key"].to_pylist() == [record.key for record in records]
     assert table["value"].to_pylist() == [record.value for record in records]
     headers = [
-        [] if row is None else [(one["key"], one["value"]) for one in row] for row in table["headers"].to_pylist()
+        [] if row is None else [(item["key"], item["value"]) for item in row] for row in table["headers"].to_pylist()
     ]
     assert headers == [list(record.headers) for record in records]
 

@@ -24,6 +24,6 @@ def test_each_record_keeps_its_timestamp(stamps: list[int]) -> None:
     assert batch.encoded == encode_batch(None, [b"v"] * len(stamps), stamps)
     batch.complete(7)
     found = [SendFuture(batch, index).result(0) for index in indexes]
-    assert [(one.offset, one.timestamp_ms) for one in found] == [
+    assert [(entry.offset, entry.timestamp_ms) for entry in found] == [
         (7 + index, timestamp_ms) for index, timestamp_ms in enumerate(stamps)
     ]

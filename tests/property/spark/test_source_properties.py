@@ -80,7 +80,7 @@ def test_decoding_equals_a_twin_that_goes_row_by_row(
                 expected.append((row, time_ms))
             offset += 1
     found = [
-        (row, int(row.pop("timestamp").timestamp() * 1000 + 0.5)) for one in builder.take() for row in one.to_pylist()
+        (row, int(row.pop("timestamp").timestamp() * 1000 + 0.5)) for item in builder.take() for row in item.to_pylist()
     ]
     assert found == expected
 
@@ -122,5 +122,5 @@ def matches(one: Any, row: dict[str, int]) -> bool:
 def test_a_row_that_matches_is_never_left_out(filters: list[Filter], partition: int, offset: int) -> None:
     found = narrowing_of(filters)
     kept = found.keeps("t", partition) and found.offset_low <= offset < found.offset_end
-    if all(matches(one, {"partition": partition, "offset": offset}) for one in filters):
+    if all(matches(item, {"partition": partition, "offset": offset}) for item in filters):
         assert kept

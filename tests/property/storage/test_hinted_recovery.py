@@ -29,7 +29,9 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def state_of(log: PartitionLog) -> tuple[object, ...]:
-    segments = [(one.base_offset, one.next_offset, one.size, one.max_timestamp) for one in log.segments]
+    segments = [
+        (segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp) for segment in log.segments
+    ]
     offsets, times = log.segments[-1].indexes()
     last = (offsets.to_bytes(), times.to_bytes())
     producers = {key: (entry.epoch, entry.batches) for key, entry in log.producers.producers.items()}

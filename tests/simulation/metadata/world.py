@@ -56,9 +56,12 @@ class MetadataWorld(World):
     def leading(self) -> list[MetadataController]:
         """Return the controllers that take requests, also those that were replaced without knowing it."""
         return [
-            one
-            for one in self.controllers
-            if isinstance(one, MetadataController) and one.alive and one.leads and one.told > 0
+            controller
+            for controller in self.controllers
+            if isinstance(controller, MetadataController)
+            and controller.alive
+            and controller.leads
+            and controller.told > 0
         ]
 
     def start_controller(self) -> MetadataController:
@@ -151,7 +154,7 @@ def _fault(world: MetadataWorld, draw: random.Random) -> None:
     elif kind < 0.65:
         world.brokers[number].go_down(draw.choice([10, 500, 3_000]))
     elif kind < 0.95 and world.replicas:
-        for replica in draw.sample(sorted(world.replicas.values(), key=lambda one: one.log_id), 1):
+        for replica in draw.sample(sorted(world.replicas.values(), key=lambda replica: replica.log_id), 1):
             replica.crash()
     if sum(controller.alive for controller in world.controllers) < (2 if draw.random() < 0.3 else 1):
         world.start_controller()

@@ -210,9 +210,9 @@ class Nemesis:
         ms = self.world.random.uniform(0.2, 1.5) * self.simulation.faults.cut_ms
         self.world.tell("cut {} -> {} (both ways: {}) for {:.0f} ms", source, target, both, ms)
         network = self.simulation.network
-        for one, other in ((source, target), (target, source))[: 2 if both else 1]:
-            network.cut(one, other)
-            self.world.after(int(ms * 1000), network.join, one, other)
+        for item, other in ((source, target), (target, source))[: 2 if both else 1]:
+            network.cut(item, other)
+            self.world.after(int(ms * 1000), network.join, item, other)
 
     def _clog(self) -> None:
         source, target = self._link()

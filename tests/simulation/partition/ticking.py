@@ -18,7 +18,7 @@ def checked_step(machine: ReplicaMachine, step: Callable[[Event], Outbox[Effect]
     is_early = isinstance(event, Tick) and machine.next_due_ms(event.now_ms, event.now_ms + 1) > event.now_ms
     out = step(event)
     if is_early:
-        done = [one for one in (*out.now, *out.after_sync) if not isinstance(one, LOOKED_FOR)]
+        done = [item for item in (*out.now, *out.after_sync) if not isinstance(item, LOOKED_FOR)]
         require(not done, f"a tick had something to do before it was due: {done}")
     machine.validate()
     return out

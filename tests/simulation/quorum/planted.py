@@ -267,7 +267,7 @@ class ForgetfulRunner(QuorumRunner):
     def _finish_reading(self, reading: _Reading) -> None:
         whole = reading.snapshot
         if whole is not None:
-            records = [one for one in whole.image().to_records() if not isinstance(one, VotersEntered)]
+            records = [record for record in whole.image().to_records() if not isinstance(record, VotersEntered)]
             reading.snapshot = MetadataSnapshot.of(records, whole.end, whole.epoch, 0)
         super()._finish_reading(reading)
 

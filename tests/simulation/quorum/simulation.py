@@ -115,7 +115,7 @@ class World:
         if self.winners.setdefault(epoch, controller) is not controller:
             raise Broken(f"epoch {epoch} has two controllers: {self.winners[epoch].name} and {controller.name}")
         members = controller.members() or founding
-        promised = [one for one in members.values() if self.promised.get((one, epoch)) == controller.name]
+        promised = [member for member in members.values() if self.promised.get((member, epoch)) == controller.name]
         if len(promised) < majority(len(members)):
             raise Broken(f"{controller.name} leads epoch {epoch}, promised by {promised} of {members} alone")
         self.wins += 1
@@ -185,7 +185,7 @@ class World:
     def is_on_a_majority(self, controller: SimController, end: int) -> None:
         """I4 of the metadata: committed is what a majority of the configuration in force has on disk."""
         members = controller.members()
-        have = [one for one in members.values() if self.held.get((one, controller.proposer.epoch), 0) >= end]
+        have = [member for member in members.values() if self.held.get((member, controller.proposer.epoch), 0) >= end]
         if len(have) < majority(len(members)):
             raise Broken(f"{controller.name} takes {end} for committed, which only {have} of {members} have")
 
@@ -201,7 +201,9 @@ class World:
         pending = (batch for batch in controller.runner.batches if batch[0].end > proposer.committed)
         if any(members_in(batch) for batch in pending):
             raise Broken(f"{controller.name} enters {members} while another change is pending")
-        ready = [one for one in members.values() if self.held.get((one, proposer.epoch), 0) >= proposer.committed]
+        ready = [
+            member for member in members.values() if self.held.get((member, proposer.epoch), 0) >= proposer.committed
+        ]
         if len(ready) < majority(len(members)):
             raise Broken(f"{controller.name} enters {members}, of which only {ready} have what is committed")
 
@@ -237,7 +239,7 @@ class World:
     def lose_directory(self, number: int) -> bool:
         """Lose a broker's directory, if a majority of every configuration that may be in force stays intact."""
         written = [batch for disk in self.disks.values() for batch in disk.batches]
-        written += [batch for one in self.controllers if one.alive for batch in one.runner.batches]
+        written += [batch for controller in self.controllers if controller.alive for batch in controller.runner.batches]
         end = self.image.version
         configurations = [members_in(batch) for batch in written if batch[0].end > end and members_in(batch)]
         current = last_members(self.committed.values())
@@ -245,7 +247,7 @@ class World:
             return False
         for members in (current, *configurations):
             intact = [
-                one for one, identity in members.items() if one != number and self.disks[one].identity == identity
+                item for item, identity in members.items() if item != number and self.disks[item].identity == identity
             ]
             if len(intact) < majority(len(members)):
                 return False

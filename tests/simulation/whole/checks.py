@@ -77,9 +77,10 @@ class Finish:
         if moving:
             return f"moves go on: {next(iter(moving.values()))}"
         for topic in topics.values():
-            for one in topic.partitions:
-                if one.leader < 0 or sorted(one.isr) != sorted(one.replicas):
-                    return f"{topic.name}-{one.partition} has leader {one.leader}, ISR {one.isr} of {one.replicas}"
+            for partition in topic.partitions:
+                if partition.leader < 0 or sorted(partition.isr) != sorted(partition.replicas):
+                    state = f"leader {partition.leader}, ISR {partition.isr} of {partition.replicas}"
+                    return f"{topic.name}-{partition.partition} has {state}"
         return ""
 
     async def _write_everywhere(self) -> None:
@@ -119,7 +120,11 @@ class Finish:
         read: dict[At, dict[int, bytes]] = defaultdict(dict)
 
         def missing() -> list[TopicPartition]:
-            return [one for one in partitions if starts[one] < ends[one] and last.get(one, -1) < ends[one] - 1]
+            return [
+                partition
+                for partition in partitions
+                if starts[partition] < ends[partition] and last.get(partition, -1) < ends[partition] - 1
+            ]
 
         while left := missing():
             world.waits_for = f"the last reader stands at {last.get(left[0])} of {left[0]}, below {ends[left[0]]}"

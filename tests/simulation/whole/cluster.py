@@ -291,7 +291,7 @@ class Cluster:
 
     async def _find_brokers(self) -> list[int]:
         await asyncio.sleep(self.scheduler.between(0.001, 0.01))
-        return [one for one in range(1, self.brokers + 1) if self.is_serving(f"broker-{one}")]
+        return [broker for broker in range(1, self.brokers + 1) if self.is_serving(f"broker-{broker}")]
 
     async def _nodes_alive(self) -> set[str]:
         await asyncio.sleep(self.scheduler.between(0.001, 0.01))

@@ -84,10 +84,10 @@ class World:
         """Return all partitions that may be written to now."""
         books = self.books
         return [
-            TopicPartition(topic, one)
+            TopicPartition(topic, item)
             for topic, count in books.partitions.items()
             if topic not in books.gone
-            for one in range(count)
+            for item in range(count)
         ]
 
     # ------------------------------------------------------------ the run

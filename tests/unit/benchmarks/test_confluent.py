@@ -22,7 +22,7 @@ def job(request: pytest.FixtureRequest) -> Iterator[Job]:
     # The mock lives as long as this producer does.
     mock = library.Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
     brokers = mock.list_topics(timeout=10).brokers.values()
-    address = {"bootstrap": ",".join(f"{one.host}:{one.port}" for one in brokers)}
+    address = {"bootstrap": ",".join(f"{broker.host}:{broker.port}" for broker in brokers)}
     deadline_s = time.monotonic() + 10
     while len(mock.list_topics("t", timeout=10).topics["t"].partitions) < PARTITIONS:
         assert time.monotonic() < deadline_s, "the mock did not make the topic"

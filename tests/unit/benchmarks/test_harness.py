@@ -35,7 +35,7 @@ def test_contestants_are_measured_in_turn(bench: Bench) -> None:
 
     bench.rounds("produce", "a case", [A, B], measure)
     assert order == ["a", "b", "a", "b"]
-    assert [len(one.rounds) for one in bench.results.measured] == [2, 2]
+    assert [len(row.rounds) for row in bench.results.measured] == [2, 2]
 
 
 def test_cases_that_are_compared_take_turns_too(bench: Bench) -> None:
@@ -57,7 +57,7 @@ def test_one_that_fails_in_a_case_goes_on_in_the_others(bench: Bench) -> None:
         raise Unavailable("the disk is full")
 
     bench.rounds_in_turn("growth", {"1": fail, "2": lambda _: {"rate": 1.0}}, [A])
-    assert [(one.case, one.left_out, len(one.rounds)) for one in bench.results.measured] == [
+    assert [(row.case, row.left_out, len(row.rounds)) for row in bench.results.measured] == [
         ("1", "the disk is full", 0),
         ("2", "", 2),
     ]
@@ -65,13 +65,13 @@ def test_one_that_fails_in_a_case_goes_on_in_the_others(bench: Bench) -> None:
 
 def test_a_quick_run_measures_once_what_no_goal_names(bench: Bench) -> None:
     bench.rounds("produce", "a case", [A, ONCE], lambda _: {"rate": 1.0})
-    assert [len(one.rounds) for one in bench.results.measured] == [2, 1]
+    assert [len(row.rounds) for row in bench.results.measured] == [2, 1]
 
 
 def test_when_the_time_is_over_every_case_that_began_has_one_round(tmp_path: Path) -> None:
     late = Bench([], replace(QUICK, limit_s=0.0), Results({}, {}, {}), tmp_path)
     late.rounds("produce", "a case", [A, B], lambda _: {"rate": 1.0})
-    assert [len(one.rounds) for one in late.results.measured] == [1, 1]
+    assert [len(row.rounds) for row in late.results.measured] == [1, 1]
 
 
 def test_one_that_fails_is_left_out_with_its_reason_and_the_other_goes_on(bench: Bench) -> None:
@@ -99,7 +99,7 @@ def test_an_unknown_scenario_is_refused_with_the_known_ones(capsys: pytest.Captu
 
 
 def test_the_queue_of_ray_brings_raylog_along(tmp_path: Path) -> None:
-    names = [one.name for one in make_peers(["ray.util.queue"], tmp_path, 1)]
+    names = [peer.name for peer in make_peers(["ray.util.queue"], tmp_path, 1)]
     assert names == ["raylog", "ray.util.queue", "prototype"]
 
 

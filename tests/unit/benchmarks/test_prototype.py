@@ -54,8 +54,8 @@ def test_it_has_no_replicas(server: Prototype) -> None:
 
 
 def test_one_form_has_the_batches_that_everybody_has() -> None:
-    everybody = {one.batch_bytes for one in CONTESTANTS.values() if one.peer != "prototype"}
-    ours = [one.batch_bytes for one in CONTESTANTS.values() if one.peer == "prototype"]
+    everybody = {contestant.batch_bytes for contestant in CONTESTANTS.values() if contestant.peer != "prototype"}
+    ours = [contestant.batch_bytes for contestant in CONTESTANTS.values() if contestant.peer == "prototype"]
     assert everybody == {ours[0]}
     assert ours[1] > ours[0]
 

@@ -65,7 +65,7 @@ def test_records_that_do_not_add_up_are_named() -> None:
 
 def test_goals_are_reached_or_missed_or_not_measured() -> None:
     measured = rows(**{"raylog_send": [400.0], "confluent-kafka": [100.0], "kafka-python": [100.0]})
-    found = {one.goal: one for one in verdicts(results(*measured))}
+    found = {verdict.goal: verdict for verdict in verdicts(results(*measured))}
     goal = "produce 100 B, RF 3, acks=all: "
     assert found[goal + "3 x confluent-kafka"].reached is True
     assert found[goal + "20 x kafka-python"].reached is False
@@ -76,8 +76,8 @@ def test_a_topic_has_a_goal_cold_and_one_with_spares() -> None:
     cold = [{"seconds": seconds, "created_s": 1.0} for seconds in (2.5, 9.0, 2.0)]
     spared = [{"seconds": seconds, "created_s": 0.5} for seconds in (1.5, 1.25, 0.75)]
     found = {
-        one.goal: (one.found, one.reached)
-        for one in verdicts(
+        verdict.goal: (verdict.found, verdict.reached)
+        for verdict in verdicts(
             results(
                 Measured("create", "6 partitions, RF 3, cold", "raylog send", "seconds", cold),
                 Measured("create", "6 partitions, RF 3, with spares", "raylog send", "seconds", spared),
@@ -135,7 +135,7 @@ def grown(load: str, contestant: str, rates: dict[str, float], cpu_us: float = 1
 def test_growth_is_flat_when_the_worst_case_is_within_a_fifth_of_the_best() -> None:
     flat = grown("produce", "raylog send", {"1 partition": 100.0, "24 partitions": 81.0})
     steep = grown("consume", "raylog records", {"1 partition": 100.0, "6 partitions": 90.0, "24 partitions": 79.0})
-    found = {one.goal: one for one in verdicts(results(*flat, *steep))}
+    found = {verdict.goal: verdict for verdict in verdicts(results(*flat, *steep))}
     goal = "growth, 1 to 24 partitions: {}, rate within 20 % of the best"
     assert found[goal.format("produce")].reached is True
     assert found[goal.format("consume")].reached is False
@@ -146,7 +146,7 @@ def test_growth_compares_each_form_with_itself_and_each_axis_alone() -> None:
     partitions = grown("produce", "raylog send", {"1 partition": 100.0, "24 partitions": 100.0})
     batches = grown("produce", "raylog send_batch", {"1 partition": 900.0, "24 partitions": 900.0})
     data = grown("produce", "raylog send", {"6 partitions, 1 GB on disk": 10.0, "6 partitions, 20 GB on disk": 9.0})
-    found = {one.goal: one.found for one in verdicts(results(*partitions, *batches, *data))}
+    found = {verdict.goal: verdict.found for verdict in verdicts(results(*partitions, *batches, *data))}
     assert found["growth, 1 to 24 partitions: produce, rate within 20 % of the best"].startswith("1.00 of the best")
     assert found["growth, 1 to 20 GB on disk: produce, rate within 20 % of the best"].startswith("0.90 of the best")
 
@@ -154,19 +154,19 @@ def test_growth_compares_each_form_with_itself_and_each_axis_alone() -> None:
 def test_the_cost_of_growth_is_that_of_client_and_server_together() -> None:
     cheap = grown("produce", "raylog send", {"1 partition": 100.0}, cpu_us=2.0)
     dear = grown("produce", "raylog send", {"24 partitions": 100.0}, cpu_us=4.0)
-    found = {one.goal: one for one in verdicts(results(*cheap, *dear))}
+    found = {verdict.goal: verdict for verdict in verdicts(results(*cheap, *dear))}
     verdict = found["growth, 1 to 24 partitions: produce, CPU time a record within 20 % of the best"]
     assert (verdict.reached, verdict.found) == (False, "0.50 of the best (raylog send, 24 partitions)")
 
 
 def test_a_disk_too_small_for_the_last_case_leaves_the_goal_open() -> None:
     data = grown("produce", "raylog send", {"6 partitions, 1 GB on disk": 10.0, "6 partitions, 5 GB on disk": 10.0})
-    assert {one.reached for one in verdicts(results(*data))} == {None}
+    assert {verdict.reached for verdict in verdicts(results(*data))} == {None}
 
 
 def test_a_run_that_grew_a_part_of_the_way_says_how_far_it_came() -> None:
     data = grown("produce", "raylog send", {"6 partitions, 1 GB on disk": 10.0, "6 partitions, 4 GB on disk": 9.0})
-    found = {one.goal: one for one in verdicts(results(*data))}
+    found = {verdict.goal: verdict for verdict in verdicts(results(*data))}
     verdict = found["growth, 1 to 20 GB on disk: produce, rate within 20 % of the best"]
     assert verdict.found == "not to the end: until 4 GB on disk 0.90 of the best (raylog send, 4 GB on disk)"
     assert verdict.reached is None
@@ -182,7 +182,7 @@ def test_the_prototype_is_compared_within_the_same_case() -> None:
             ("bare prototype, 1 MiB batches", 140.0),
         )
     ]
-    found = {one.goal: one.found for one in verdicts(results(*measured))}
+    found = {verdict.goal: verdict.found for verdict in verdicts(results(*measured))}
     goal = "produce by send_batch, 1 KB, RF 1: 0.6 x the bare prototype"
     assert (found[goal], found[f"{goal}, 1 MiB batches"]) == ("0.70 x", "0.50 x")
 
@@ -195,7 +195,7 @@ def test_a_server_at_rest_is_shown_with_what_its_replicas_take() -> None:
 
 def test_of_one_case_alone_nobody_can_say_whether_it_is_flat() -> None:
     found = verdicts(results(*grown("produce", "raylog send", {"1 partition": 100.0})))
-    assert {one.reached for one in found} == {None}
+    assert {entry.reached for entry in found} == {None}
 
 
 def test_records_that_do_not_add_up_are_named_in_growth_too() -> None:
@@ -209,7 +209,7 @@ def test_a_later_run_replaces_the_scenarios_that_it_has_and_is_named() -> None:
     first.left_out["scenario growth"] = "there was no time"
     later = results(*rows(raylog_send=[2.0]), *grown("produce", "raylog send", {"1 partition": 1.0}))
     whole = Results.merged([first, later])
-    assert [(one.scenario, one.rounds[0]["rate"]) for one in whole.measured] == [
+    assert [(row.scenario, row.rounds[0]["rate"]) for row in whole.measured] == [
         ("small", 5.0),
         ("produce", 2.0),
         ("growth", 1.0),
@@ -255,5 +255,5 @@ def test_pictures_show_bars_and_what_grows(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     measured = [*rows(raylog_send=[1.0]), *grown("produce", "raylog send", {"1 partition": 1.0, "24 partitions": 2.0})]
     pictures = draw(results(*measured), tmp_path)
-    assert [one.name for one in pictures] == ["produce.svg", "growth.svg"]
-    assert all("<svg" in one.read_text(encoding="utf-8") for one in pictures)
+    assert [picture.name for picture in pictures] == ["produce.svg", "growth.svg"]
+    assert all("<svg" in picture.read_text(encoding="utf-8") for picture in pictures)

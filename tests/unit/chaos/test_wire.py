@@ -26,7 +26,7 @@ def test_a_lossy_link_loses_about_its_share() -> None:
 
 
 def test_a_slow_link_delays_and_nothing_overtakes() -> None:
-    times = [one for one in arrivals(Link(delay_s=0.1, jitter_s=0.1), 500) if one is not None]
+    times = [arrival for arrival in arrivals(Link(delay_s=0.1, jitter_s=0.1), 500) if arrival is not None]
     assert len(times) == 500
     assert times == sorted(times)
     assert all(0.1 <= arrives_s - number * 0.001 < 0.3 for number, arrives_s in enumerate(times))
@@ -34,10 +34,10 @@ def test_a_slow_link_delays_and_nothing_overtakes() -> None:
 
 def test_a_narrow_link_keeps_its_rate_and_drops_what_it_cannot_keep() -> None:
     times = arrivals(Link(bytes_per_s=100_000), 2000)
-    arrived = [one for one in times if one is not None]
+    arrived = [time for time in times if time is not None]
     assert None in times
     assert len(arrived) * 1000 / arrived[-1] == pytest.approx(100_000, rel=0.01)
-    assert max(one - number * 0.001 for number, one in enumerate(times) if one is not None) <= QUEUE_BYTES / 100_000
+    assert max(time - number * 0.001 for number, time in enumerate(times) if time is not None) <= QUEUE_BYTES / 100_000
 
 
 def test_both_directions_are_named() -> None:

@@ -119,7 +119,7 @@ def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluste
     assert at(cluster, "topic", "alter", "tests", "--config", "a=1", "--delete-config", "flush.ms").code == 0
     described = json.loads(at(cluster, "topic", "describe", "tests", "--json").out)["tests"]
     assert described["config"] == {"retention.ms": "5", "a": "1"}
-    assert [one["partition"] for one in described["partitions"]] == [0, 1, 2]
+    assert [partition["partition"] for partition in described["partitions"]] == [0, 1, 2]
     shown = at(cluster, "topic", "describe", "tests").out.splitlines()
     assert shown[0].startswith("tests  (id ")
     assert shown[1].split() == ["partition", "leader", "epoch", "replicas", "in", "sync", "state"]
@@ -150,14 +150,14 @@ def test_status_shows_brokers_and_partitions(cluster: ToyCluster) -> None:
     assert shown.code == 0
     assert "flights  1          1       0      1,0       1,0      ok" in shown.out
     found = json.loads(at(cluster, "status", "--json").out)
-    assert [one["broker"] for one in found["brokers"]] == [0, 1]
+    assert [broker["broker"] for broker in found["brokers"]] == [0, 1]
     assert (found["offline_brokers"], found["offline_partitions"]) == ([], [])
 
 
 def test_what_is_wrong_is_named_in_the_status() -> None:
     healthy = {"partition": 0, "leader": 1, "leader_epoch": 1, "replicas": [1, 2], "isr": [1, 2]}
     behind, offline = {**healthy, "partition": 1, "isr": [1]}, {**healthy, "partition": 2, "leader": -1}
-    assert [condition(one) for one in (healthy, behind, offline)] == ["ok", "under-replicated", "offline"]
+    assert [condition(item) for item in (healthy, behind, offline)] == ["ok", "under-replicated", "offline"]
     found = judged({"brokers": [{"broker": 2, "online": False}], "topics": {"t": [healthy, behind, offline]}})
     assert found["offline_brokers"] == [2]
     assert found["offline_partitions"] == ["t-2"]

@@ -39,7 +39,7 @@ def names() -> set[str]:
         active_controller(1),
     ]
     suffixes = {"summary": ("", "_sum", "_count"), "histogram": ("_bucket", "_sum", "_count")}
-    return {one.name + suffix for one in families for suffix in suffixes.get(one.kind, ("",))}
+    return {family.name + suffix for family in families for suffix in suffixes.get(family.kind, ("",))}
 
 
 def run(*arguments: str) -> str:
@@ -79,5 +79,5 @@ def test_the_page_is_json_whose_panels_do_not_overlap() -> None:
 
 def test_the_rules_are_yaml_with_all_alerts() -> None:
     (group,) = yaml.safe_load(run("alerts"))["groups"]
-    assert [(one["alert"], one["expr"]) for one in group["rules"]] == [(one.name, one.query) for one in ALERTS]
-    assert all(one["annotations"]["summary"] and one["annotations"]["action"] for one in group["rules"])
+    assert [(rule["alert"], rule["expr"]) for rule in group["rules"]] == [(alert.name, alert.query) for alert in ALERTS]
+    assert all(rule["annotations"]["summary"] and rule["annotations"]["action"] for rule in group["rules"])

@@ -30,7 +30,7 @@ ALL = sorted(commands(cli))
 def test_every_promised_command_exists() -> None:
     promised = "start stop status produce consume topic-create topic-list topic-describe topic-delete topic-alter"
     promised += " group-list group-describe group-delete log-dump perf-produce perf-consume"
-    assert {tuple(one.split("-")) for one in promised.split()} <= set(ALL)
+    assert {tuple(item.split("-")) for item in promised.split()} <= set(ALL)
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)

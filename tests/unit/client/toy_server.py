@@ -104,7 +104,7 @@ class ToyCluster:
     @property
     def bootstrap(self) -> str:
         """For `bootstrap=`."""
-        return ",".join(f"{one.host}:{one.port}" for one in self.brokers.values())
+        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers.values())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -254,7 +254,9 @@ class ToyCluster:
         self.informants.append(request.connection)
         asked = METADATA.read_request(request.args).topics
         names = list(self.topics) if asked is None else asked
-        brokers = [MetadataBroker(broker, one.host, one.port, f"node-{broker}") for broker, one in self.brokers.items()]
+        brokers = [
+            MetadataBroker(broker, item.host, item.port, f"node-{broker}") for broker, item in self.brokers.items()
+        ]
         request.reply(MetadataReply("toy", self.version, brokers, [self._describe(name) for name in names]))
 
     def _describe(self, name: str) -> MetadataTopic:
@@ -263,13 +265,20 @@ class ToyCluster:
             return MetadataTopic(code, "", name, is_internal=False, partitions=[], config={})
         topic_id, config = self.topics[name]
         rows = []
-        for one in [one for one in self.partitions.values() if one.topic == name]:
-            places = [(broker, self.replicas[name, one.partition, broker]) for broker in one.replicas]
-            leader = self.replicas.get((name, one.partition, one.leader))
+        for partition in [partition for partition in self.partitions.values() if partition.topic == name]:
+            places = [(broker, self.replicas[name, partition.partition, broker]) for broker in partition.replicas]
+            leader = self.replicas.get((name, partition.partition, partition.leader))
             host, port = (leader.host, leader.port) if leader is not None else ("", 0)
             reached = [MetadataReplica(broker, place.host, place.port) for broker, place in places]
             row = MetadataPartition(
-                one.partition, one.leader, one.leader_epoch, host, port, one.replicas, one.replicas, reached
+                partition.partition,
+                partition.leader,
+                partition.leader_epoch,
+                host,
+                port,
+                partition.replicas,
+                partition.replicas,
+                reached,
             )
             rows.append(row)
         return MetadataTopic(0, topic_id, name, is_internal=False, partitions=rows, config=config)
@@ -305,12 +314,20 @@ class ToyCluster:
         if asked.partitions is None and asked.unclean:
             raise errors.InvalidRequest("Name the partition.")
         rows = []
-        for one in self.partitions.values():
-            strayed = one.topic == "strayed"
+        for partition in self.partitions.values():
+            strayed = partition.topic == "strayed"
             code = 0 if strayed else errors.ElectionNotNeeded.code
-            message = "" if strayed else f"{one.topic}-{one.partition} is led as it should be."
-            if strayed if asked.partitions is None else ElectedPartition(one.topic, one.partition) in asked.partitions:
-                rows.append(ElectionResult(one.topic, one.partition, code, message, one.leader, one.leader_epoch))
+            message = "" if strayed else f"{partition.topic}-{partition.partition} is led as it should be."
+            if (
+                strayed
+                if asked.partitions is None
+                else ElectedPartition(partition.topic, partition.partition) in asked.partitions
+            ):
+                rows.append(
+                    ElectionResult(
+                        partition.topic, partition.partition, code, message, partition.leader, partition.leader_epoch
+                    )
+                )
         request.reply(rows)
 
     def _on_stop_broker(self, request: Request) -> None:
@@ -327,9 +344,9 @@ class ToyCluster:
     def _on_describe_cluster(self, request: Request) -> None:
         brokers = [
             DescribedBroker(
-                broker=broker, host=one.host, port=one.port, node_id=f"node-{broker}", stopped=broker in self.stopped
+                broker=broker, host=item.host, port=item.port, node_id=f"node-{broker}", stopped=broker in self.stopped
             )
-            for broker, one in self.brokers.items()
+            for broker, item in self.brokers.items()
         ]
         request.reply(
             DescribeClusterReply(cluster_id="toy", version=self.version, config={}, controller_epoch=1, brokers=brokers)

@@ -32,8 +32,8 @@ def names_in(path: Path) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
-            inner = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-            found |= {f"{node.name}.{one.name}" for one in inner}
+            inner = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{node.name}.{item.name}" for item in inner}
     return found
 
 

@@ -66,7 +66,9 @@ def test_the_head_runs_the_autoscaler_that_knows_its_own_head() -> None:
 
 def test_every_login_shell_of_a_node_shows_the_token() -> None:
     """Workers and `ray exec` do not look for it by themselves; the launcher sources ~/.bashrc before each command."""
-    assert any("export RAY_AUTH_MODE=token" in one and "~/.bashrc" in one for one in local()["setup_commands"])
+    assert any(
+        "export RAY_AUTH_MODE=token" in command and "~/.bashrc" in command for command in local()["setup_commands"]
+    )
 
 
 def test_the_head_gets_a_key_for_the_workers() -> None:

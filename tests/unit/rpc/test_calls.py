@@ -75,7 +75,7 @@ async def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a
     for number in (1, 2):
         pending.add(number, "m", 10, CallbackWaiter(loop, told.append))
     assert pending.resolve(1, "yes", memoryview(b""))
-    assert [one.args for one in told if isinstance(one, Reply)] == ["yes"]
+    assert [item.args for item in told if isinstance(item, Reply)] == ["yes"]
     pending.fail_all("cut")
     assert len(told) == 1
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() ->
 
     waiting = CallbackWaiter(loop, bug)
     waiting.set_result(Reply(None, memoryview(b"")))
-    assert [type(one) for one in reported] == [ZeroDivisionError]
+    assert [type(item) for item in reported] == [ZeroDivisionError]
     fail(waiting, ConnectionFailed("too late to be told"))
     await asyncio.sleep(0)
     assert len(reported) == 1

@@ -68,4 +68,4 @@ def rows_of(wanted: PartitionRange, chosen: ReadOptions) -> list[dict[str, Any]]
 
 def spans(ranges: Sequence[PartitionRange]) -> list[tuple[str, int, int, int]]:
     """Ranges as (topic, partition, start, end)."""
-    return [(one.topic, one.partition, one.start, one.end) for one in ranges]
+    return [(item.topic, item.partition, item.start, item.end) for item in ranges]

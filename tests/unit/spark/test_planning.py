@@ -39,7 +39,7 @@ def test_a_task_gets_a_token_for_its_partition_that_ends(cluster: ToyCluster) ->
     for found in plan(options(cluster, subscribe="orders", **{"raylog.tokenLifetimeMs": 60_000})):
         assert isinstance(found.secret, ReadToken)
         grant = read_claims(found.secret.claims)
-        assert [(one.topic_id, one.topic, one.partitions) for one in grant.topics] == [
+        assert [(topic.topic_id, topic.topic, topic.partitions) for topic in grant.topics] == [
             (found.topic_id, "orders", [found.partition])
         ]
         assert began_s + 60 <= grant.expires_s <= time.time() + 62
@@ -134,7 +134,7 @@ def test_large_partitions_are_cut_as_asked(cluster: ToyCluster) -> None:
     found = plan(options(cluster, subscribe="orders", minPartitions=3))
     assert spans(found) == [("orders", 0, 0, 50), ("orders", 0, 50, 100), ("orders", 1, 0, 50)]
     found = plan(options(cluster, subscribe="orders", maxRecordsPerPartition=40))
-    assert [(one.start, one.end) for one in found] == [(0, 33), (33, 66), (66, 100), (0, 25), (25, 50)]
+    assert [(entry.start, entry.end) for entry in found] == [(0, 33), (33, 66), (66, 100), (0, 25), (25, 50)]
 
 
 def test_what_the_query_cannot_match_is_not_planned(cluster: ToyCluster) -> None:

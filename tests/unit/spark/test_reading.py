@@ -142,4 +142,4 @@ def test_a_reader_that_is_left_early_leaves_no_connection_behind(cluster: ToyClu
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # a generator, as Spark closes it
     place = cluster.replicas["orders", 0, cluster.partitions["orders", 0].leader]
-    assert cluster.do(lambda: all(one.is_closed for one in place.server.connections))
+    assert cluster.do(lambda: all(connection.is_closed for connection in place.server.connections))

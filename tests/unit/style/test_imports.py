@@ -54,11 +54,11 @@ def test_a_folder_imports_only_what_lies_below_it(folder: str) -> None:
     for path in files_in(folder):
         found = list(imports_of(path))
         broken += [
-            str(one)
-            for one in found
-            if layer_of(one.module) not in {None, *MAY_IMPORT[folder]}
-            and not is_of(one.module, MAY_IMPORT[folder])
-            and not is_only_a_parent(one, found)
+            str(entry)
+            for entry in found
+            if layer_of(entry.module) not in {None, *MAY_IMPORT[folder]}
+            and not is_of(entry.module, MAY_IMPORT[folder])
+            and not is_only_a_parent(entry, found)
         ]
     assert not broken, "\n".join(broken)
 

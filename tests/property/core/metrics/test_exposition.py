@@ -59,10 +59,12 @@ def same(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
-@given(st.lists(FAMILIES, min_size=1, max_size=5, unique_by=lambda one: one.name))
+@given(st.lists(FAMILIES, min_size=1, max_size=5, unique_by=lambda family: family.name))
 def test_a_page_says_just_what_the_families_hold(families: list[Family]) -> None:
     found = read(render(families))
-    assert [(name, kind, text) for name, kind, text, _ in found] == [(one.name, one.kind, one.help) for one in families]
+    assert [(name, kind, text) for name, kind, text, _ in found] == [
+        (family.name, family.kind, family.help) for family in families
+    ]
     for (_, _, _, samples), family in zip(found, families, strict=True):
         assert [labels for labels, _ in samples] == [dict(labels) for _, labels, _ in family.samples]
         pairs = zip(samples, family.samples, strict=True)

@@ -417,17 +417,17 @@ class Network:
 
     def _give_up(self, source: str, target: str, number: int) -> None:
         if self.blocked.get((source, target)) == number:
-            self._break({source, target}, lambda one: True)
+            self._break({source, target}, lambda item: True)
 
     def _give_up_host(self, host: str) -> None:
-        self._break({host}, lambda one: not one.process.is_alive or one.host != host)
+        self._break({host}, lambda item: not item.process.is_alive or item.host != host)
 
     def _break(self, hosts: set[str], which: Any) -> None:
-        for one in list(self._open):
-            peer = one.peer
+        for item in list(self._open):
+            peer = item.peer
             assert peer is not None
-            if ({one.host, peer.host} == hosts or (len(hosts) == 1 and peer.host in hosts)) and which(one):
-                one.break_off(TimeoutError(110, "Connection timed out"))
+            if ({item.host, peer.host} == hosts or (len(hosts) == 1 and peer.host in hosts)) and which(item):
+                item.break_off(TimeoutError(110, "Connection timed out"))
 
     def process_ended(self, process: SimProcess) -> None:
         """Close what a killed process had open."""

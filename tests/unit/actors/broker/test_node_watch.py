@@ -47,7 +47,7 @@ async def given(rows: list[list[dict[str, Any]]], lost: str, last: str) -> tuple
     try:
         async with asyncio.timeout(10):
             await everybody.wait()
-            if lost and not any(one["NodeID"] == lost for one in rows[-1]):
+            if lost and not any(row["NodeID"] == lost for row in rows[-1]):
                 await let_be.wait()
     finally:
         await watch.stop()

@@ -78,7 +78,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(
         for now_ms in (1_000, 1_000 + KEEP_MS, 1_000 + 2 * KEEP_MS):
             keeper.tick(now_ms, 10, STATE)
             await written(keeper)
-    assert len([one for one in caplog.records if "not kept" in one.message]) == 1
+    assert len([record for record in caplog.records if "not kept" in record.message]) == 1
     keeper.tick(1_000 + 3 * KEEP_MS, 10, STATE)
     await written(keeper)
     assert kept(tmp_path) == 10

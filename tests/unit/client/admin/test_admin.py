@@ -25,7 +25,7 @@ def test_a_topic_is_created_described_and_deleted(cluster: ToyCluster) -> None:
     with Admin(**cluster.options) as admin:
         made = admin.create_topic("flights", partitions=3, replication_factor=2, config={"retention.ms": 5})
         assert (made.name, len(made.partitions), made.replication_factor) == ("flights", 3, 2)
-        assert all(one.endpoint is not None for one in made.partitions)
+        assert all(partition.endpoint is not None for partition in made.partitions)
         assert admin.list_topics() == ["flights"]
         admin.alter_topic_config("flights", set={"retention.ms": 7, "segment.bytes": 9}, delete=["segment.bytes"])
         assert admin.describe_topic("flights").config == {"retention.ms": 7}
@@ -73,7 +73,7 @@ def test_the_cluster_is_described(cluster: ToyCluster) -> None:
     with Admin(**cluster.options) as admin:
         found = admin.describe_cluster()
     assert found.cluster_id == "toy"
-    assert [one.broker for one in found.brokers] == [0, 1]
+    assert [broker.broker for broker in found.brokers] == [0, 1]
 
 
 def test_without_groups_the_list_is_empty(cluster: ToyCluster) -> None:
@@ -117,7 +117,7 @@ def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
     )
     cluster.extra_methods["describe_group"] = lambda request: request.reply(described)
     with Admin(**cluster.options) as admin:
-        assert [one.group_id for one in admin.list_groups()] == ["g"]
+        assert [group.group_id for group in admin.list_groups()] == ["g"]
         found = admin.describe_group("g")
         assert found.members[0].assignment == ()
         assert found.offsets == {("t", 0): 5}
@@ -159,6 +159,6 @@ def test_a_broker_is_stopped_and_resumed_and_shown_as_stopped_meanwhile(cluster:
         assert refused.value.details == {"leaderless": ["flights-0"]}
         stopped = admin.stop_broker(broker, force=True)
         assert (stopped.broker, stopped.leaders_moved, stopped.leaderless) == (broker, 1, ("flights-0",))
-        assert [one.broker for one in admin.describe_cluster().stopped_brokers] == [broker]
+        assert [broker.broker for broker in admin.describe_cluster().stopped_brokers] == [broker]
         admin.resume_broker(broker)
         assert admin.describe_cluster().stopped_brokers == ()

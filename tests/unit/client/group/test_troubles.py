@@ -182,14 +182,14 @@ def add_partition(cluster: ToyCluster, topic: str) -> None:
 
     async def grow() -> None:
         topic_id, config = cluster.topics.pop(topic)
-        kept = {place: one for place, one in cluster.partitions.items() if place[0] == topic}
-        endpoints = {place: one for place, one in cluster.replicas.items() if place[0] == topic}
+        kept = {place: item for place, item in cluster.partitions.items() if place[0] == topic}
+        endpoints = {place: item for place, item in cluster.replicas.items() if place[0] == topic}
         await cluster._create_topic(topic, len(kept) + 1, None, config)
         cluster.topics[topic] = (topic_id, config)
-        for (name, number), one in list(cluster.partitions.items()):
+        for (name, number), item in list(cluster.partitions.items()):
             if name == topic:
-                one.topic_id = topic_id
-                cluster.partitions[name, number] = kept.get((name, number), one)
+                item.topic_id = topic_id
+                cluster.partitions[name, number] = kept.get((name, number), item)
         for place, endpoint in endpoints.items():
             await cluster.replicas[place].server.close()
             cluster.replicas[place] = endpoint

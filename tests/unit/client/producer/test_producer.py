@@ -58,14 +58,14 @@ def test_records_of_a_key_go_to_kafkas_partition(cluster: ToyCluster) -> None:
     with Producer(**cluster.options) as producer:
         keys = [b"key-%d" % number for number in range(50)]
         found = [producer.send("t", b"", key) for key in keys]
-        assert [one.result(10).partition for one in found] == [partition_for_key(key, 5) for key in keys]
+        assert [entry.result(10).partition for entry in found] == [partition_for_key(key, 5) for key in keys]
 
 
 def test_records_without_key_stay_on_a_partition_for_a_batch_and_reach_all(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     with Producer(**cluster.options, batch_size=500, linger_ms=0) as producer:
         found = [producer.send("t", b"x" * 50).result(10).partition for _ in range(300)]
-    switches = sum(one != other for one, other in pairwise(found))
+    switches = sum(entry != other for entry, other in pairwise(found))
     assert set(found) == {0, 1, 2}
     assert switches <= 300 * 62 / 500
 
@@ -142,9 +142,9 @@ def test_flush_waits_for_what_was_sent_before(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     with Producer(**cluster.options, linger_ms=60_000) as producer:
         found = [producer.send("t", b"x", partition=number % 3) for number in range(30)]
-        assert not any(one.done() for one in found)
+        assert not any(entry.done() for entry in found)
         producer.flush(10)
-        assert all(one.done() for one in found)
+        assert all(entry.done() for entry in found)
 
 
 def test_a_flush_that_is_late_says_so(cluster: ToyCluster) -> None:
@@ -290,7 +290,7 @@ def test_a_producer_left_open_warns_and_does_not_hang(cluster: ToyCluster) -> No
         warnings.simplefilter("always")
         del producer
         gc.collect()
-    assert any("was not closed" in str(one.message) for one in caught)
+    assert any("was not closed" in str(item.message) for item in caught)
     assert found.exception(10) is None
 
 
@@ -334,9 +334,9 @@ async def test_the_asyncio_twin_sends_and_waits(cluster: ToyCluster) -> None:
         first = await producer.send_and_wait("t", b"a", partition=1)
         futures = [await producer.send("t", b"b", partition=1) for _ in range(50)]
         await producer.flush(10)
-        assert all(one.done() for one in futures)
+        assert all(future.done() for future in futures)
         assert await producer.partitions_for("t") == {0, 1}
-        assert [first.offset, *[(await one).offset for one in futures]] == list(range(51))
+        assert [first.offset, *[(await future).offset for future in futures]] == list(range(51))
 
 
 def test_the_asyncio_twin_waits_for_buffer_memory_without_blocking_the_loop(cluster: ToyCluster) -> None:
@@ -371,7 +371,7 @@ def test_without_linger_ms_a_lone_record_leaves_at_once_and_others_wait_for_its_
         cluster.wait_held("t", 0)
         behind = [producer.send("t", b"behind") for _ in range(3)]
         cluster.release("t", 0)
-        assert [one.result(10).offset for one in behind] == [2, 3, 4]
+        assert [item.result(10).offset for item in behind] == [2, 3, 4]
     sizes = [header.record_count for header, _ in cluster.do(cluster.partitions["t", 0].columns)]
     assert sizes[:2] == [1, 1]
     assert sum(sizes) == 5

@@ -53,7 +53,7 @@ def test_a_large_batch_is_sent_in_pieces_of_a_request_each(cluster: ToyCluster) 
         pieces = producer.send_batch("t", values, partition=0).result(10)
     assert len(pieces) > 10
     assert [piece.offset for piece in pieces] == [
-        sum(one.count for one in pieces[:place]) for place in range(len(pieces))
+        sum(piece.count for piece in pieces[:place]) for place in range(len(pieces))
     ]
     assert [value for _, value in stored(cluster, "t")] == values
     assert all(header.size <= 100_000 for header, _ in cluster.do(cluster.partitions["t", 0].columns))
@@ -77,7 +77,7 @@ def test_records_with_keys_go_to_their_partitions_and_those_without_to_one(clust
     for partition in range(3):
         found = stored(cluster, "t", partition)
         expected = [(key, value) for key, value in zip(keys, values, strict=True) if (key, value) in found]
-        assert sorted(found, key=lambda one: int(one[1] or b"")) == expected
+        assert sorted(found, key=lambda entry: int(entry[1] or b"")) == expected
         assert {partition_for_key(key, 3) for key, _ in found if key is not None} <= {partition}
         keyless |= {partition for key, _ in found if key is None}
     assert len(keyless) == 1
@@ -117,7 +117,7 @@ def test_columns_may_be_arrow_arrays_or_any_sequence(cluster: ToyCluster, column
         producer.send_batch("t", column).result(10)
         producer.send_batch("t", column, column).result(10)
     plain = [b"a", b"bb", b"", b"dddd"]
-    assert stored(cluster, "t") == [(None, one) for one in plain] + [(one, one) for one in plain]
+    assert stored(cluster, "t") == [(None, item) for item in plain] + [(item, item) for item in plain]
 
 
 def test_nulls_are_tombstones_in_lists_and_arrays(cluster: ToyCluster) -> None:

@@ -82,7 +82,7 @@ def test_each_record_is_stored_once_with_its_key_in_its_threads_order(
     }
     assert len(stored) == THREADS * RECORDS
     places = Counter(
-        (one.partition, one.offset) for records in sent for *_, future in records for one in [future.result(0)]
+        (item.partition, item.offset) for records in sent for *_, future in records for item in [future.result(0)]
     )
     assert places.keys() == stored.keys()
     assert set(places.values()) == {1}

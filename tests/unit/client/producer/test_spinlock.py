@@ -35,7 +35,7 @@ def reading(folder: Path, batches: int, *, chunk_bytes: int = 1) -> Assignment:
 
 
 def turns(found: Assignment, limit: int, calls: int) -> list[list[int]]:
-    return [[one.partition for one in found.take(limit)] for _ in range(calls)]
+    return [[item.partition for item in found.take(limit)] for _ in range(calls)]
 
 
 def test_a_batch_is_taken_whole_before_the_next_partition_is_read(tmp_path: Path) -> None:

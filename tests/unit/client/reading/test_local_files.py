@@ -36,7 +36,7 @@ def test_a_place_is_read_in_whole_batches_and_at_least_one(tmp_path: Path) -> No
     for most_bytes in (1, 3 * size - 1, size):
         assert place is not None
         read, place = place.read(most_bytes)
-        found.append([one.header.base_offset for one in read])
+        found.append([item.header.base_offset for item in read])
     assert found == [[1], [2, 3], [4]]
     assert place is None
 

@@ -7,9 +7,9 @@ from raylog.core.ids import BrokerId
 
 
 def target(current: list[int], able: list[int], given_up: tuple[int, ...] = (), most: int = 3) -> list[int]:
-    nodes = {BrokerId(one): f"node {one}" for one in able}
-    found = target_voters([BrokerId(one) for one in current], nodes, {BrokerId(one) for one in given_up}, most)
-    return [int(one) for one in found]
+    nodes = {BrokerId(broker): f"node {broker}" for broker in able}
+    found = target_voters([BrokerId(item) for item in current], nodes, {BrokerId(item) for item in given_up}, most)
+    return [int(entry) for entry in found]
 
 
 def test_there_are_as_many_voters_as_brokers_allow_and_never_an_even_number() -> None:

@@ -176,7 +176,7 @@ def test_who_waits_when_the_leadership_ends_is_sent_to_the_next_leader() -> None
     asked(context, 6)
     request = context.last_request
     out = context.told(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
-    assert [one.request for one in some(RefuseRequest, out.now) if isinstance(one.error, NotLeaderOrFollower)] == [
+    assert [item.request for item in some(RefuseRequest, out.now) if isinstance(item.error, NotLeaderOrFollower)] == [
         request
     ]
     context = leading()

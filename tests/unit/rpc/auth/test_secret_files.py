@@ -45,7 +45,7 @@ def test_first_starts_at_the_same_time_agree_on_one_secret(tmp_path: Path) -> No
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: make_secrets(tmp_path), range(64)))
         found = list(pool.map(lambda _: SecretFiles(tmp_path)(), range(8)))
-    assert all(one == found[0] for one in found)
+    assert all(entry == found[0] for entry in found)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CLIENT_FILE, CLUSTER_FILE]
 
 

@@ -1,4 +1,4 @@
-"""Which time of day may delete: a clock that jumped is not believed until it has stood by its word for a day.
+"""Which time of day may delete: a clock that jumped is trusted again only after a day without another jump.
 
 Retention, the expiry of producer ids and the expiry of group offsets compare the time of day with a timestamp. A wall
 clock that is set eight days ahead for a moment makes everything old at once, and what is deleted stays deleted. A
@@ -23,12 +23,12 @@ REPORT_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """What one look at both clocks says."""
+    """Result of comparing both clocks once."""
 
     deleting_ms: int
     """Time of day to delete by. Never later than the wall clock nor, after a jump, than the clock before the jump."""
     jump_ms: int
-    """How far the wall clock is from where it should be; 0 while it is believed."""
+    """How far the wall clock is from where it should be; 0 while it is trusted."""
     report: bool
     """Whether the jump is to be reported now: at first, then once an hour."""
 
@@ -43,13 +43,13 @@ class ClockGuard:
     __slots__ = ("_ahead", "_looked_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms")
 
     def __init__(self, *, since_boot_ms: int, wall_ms: int) -> None:
-        """Believe the wall clock as it is at the start: there is nothing yet to compare it with."""
+        """Trust the wall clock at the start: there is no earlier reading to compare it with."""
         self._ahead = wall_ms - since_boot_ms
-        """How far the believed time of day is ahead of the time since boot."""
+        """Trusted time of day minus the time since boot."""
         self._looked_ms = since_boot_ms
-        """When the wall clock was last seen where it should be."""
+        """When the wall clock last agreed with the time since boot."""
         self._suspect_ahead: int | None = None
-        """Where the wall clock jumped to; None while it is believed."""
+        """Where the wall clock jumped to; None while it is trusted."""
         self._suspect_since_ms = 0
         self._reported_ms = 0
 

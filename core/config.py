@@ -1,7 +1,7 @@
 """Every configuration key of topics and of the cluster: name, type, default, legal values, meaning.
 
-Kafka's names and, where nothing is said, Kafka's defaults. Used by the controller to check what clients ask for, by
-shells to read typed values, and by ``python -m raylog.core.config``, which prints docs/configuration.md.
+Kafka's names and, unless stated otherwise, Kafka's defaults. Used by the controller to validate requests, by shells to
+read typed values, and by ``python -m raylog.core.config``, which prints docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConfigKey:
     maximum: int = LONG_MAX
     choices: tuple[str, ...] = ()
     refused: Mapping[str, str] | None = None
-    """Values that are legal in Kafka and not here, with the sentence that says why."""
+    """Values that are legal in Kafka and not here, with the reason as a sentence."""
     computed: str = ""
     """How the default is found when it is not a constant; ``default`` is then empty."""
 

@@ -1,8 +1,8 @@
-"""What one step of a machine decides, collected while the step runs: the one way that all machines in ``core`` share.
+"""Decision: the effects of one step, collected while the step runs. Shared by all machines in ``core``.
 
-``step`` makes a decision, passes it to its handlers and returns it, since a decision is the step's outbox. A machine
-that keeps its state in a log uses :class:`LoggedDecision`: a record is applied as it is decided, by the function that
-replays the log, and whatever rests on it waits in ``after_sync``. Pure.
+``step`` makes a decision, passes it to its handlers and returns it: a decision is the step's outbox. A machine
+that keeps its state in a log uses :class:`LoggedDecision`: a record is applied when it is decided, by the function that
+replays the log. Effects that depend on the record wait in ``after_sync``. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reply:
     request: RequestId
     result: Result
     warning: str = ""
-    """What the requester should know besides; empty = nothing."""
+    """Additional warning for the requester; empty = none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,14 @@ class Refuse:
 
 
 class Story(deque[object]):
-    """The last steps of a machine, oldest first, for messages about defects; made text only when such a one is."""
+    """The last steps of a machine, oldest first, for messages about defects; formatted only when one is raised."""
 
     def __init__(self) -> None:
         super().__init__(maxlen=STORY_STEPS_MAX)
 
 
 class Decision(Outbox[EffectT]):
-    """The effects of one step, with what every handler of the step needs: its cause, its time, and the story."""
+    """The effects of one step, with its cause, its time, and the story."""
 
     __slots__ = ("cause", "now_ms", "story")
 
@@ -90,12 +90,12 @@ class LoggedDecision(Decision[EffectT], Generic[EffectT, RecordT]):
         self._apply = apply
 
     def write(self, record: RecordT) -> None:
-        """Decide on a record: it holds at once in the machine's view, and goes to the log with the others."""
+        """Decide on a record: it applies to the machine's view at once, and goes to the log with the others."""
         self._apply(record)
         self.records.append(record)
 
     def rewrite(self, record: RecordT) -> None:
-        """Store a record that holds already: nothing changes by it."""
+        """Store a record that is already applied: the state does not change."""
         self.records.append(record)
 
     @abstractmethod

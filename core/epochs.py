@@ -68,7 +68,7 @@ class EpochHistory:
         """Note that ``epoch`` writes from offset ``start``; True when the history changed.
 
         Entries that would not lie strictly below the new one (an epoch as high, or a start at or behind ``start``) are
-        replaced, as in Kafka: their leaders wrote nothing that survived.
+        replaced, as in Kafka: no record of their leaders survived.
         """
         if epoch < 0 or start < 0:
             raise ValueError(f"Epoch {epoch} and start offset {start} must not be negative.")
@@ -84,7 +84,7 @@ class EpochHistory:
         """Return the largest known epoch not above ``epoch`` and where it ends.
 
         For an epoch below all known ones the answer is that epoch itself, ending where the known ones begin: its
-        records are gone from this log, nothing of it can be beyond that point. An empty history ends at ``log_end``.
+        records are gone from this log, and none can lie beyond that point. An empty history ends at ``log_end``.
         """
         entries = self.entries
         above = bisect_right(entries, epoch, key=_epoch_of)

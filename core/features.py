@@ -2,8 +2,8 @@
 
 A level is a number that a release raises when it adds something that an earlier one cannot read over: a record type, a
 method, a format. Each broker registers the range of levels that its software knows. The cluster has one level, in the
-metadata; an administrator raises it when all brokers know the next one. What a level brings is used from then on, so a
-broker that does not know the cluster's level may not take part. Pure; used by the controller and by brokers.
+metadata; an administrator raises it when all brokers know the next one. From then on the features of that level are
+used, so a broker that does not know the cluster's level is refused. Pure; used by the controller and by brokers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEVELS: Final[Mapping[int, str]] = {
 }
 """Every level that was ever given out, and what came with it."""
 FIRST_LEVEL: Final = 1
-"""The level of a cluster whose metadata says nothing of levels, and of a broker that registers without."""
+"""The level of a cluster whose metadata has no level, and of a broker that registers without one."""
 
 
 class LevelRange(NamedTuple):
@@ -35,9 +35,9 @@ class LevelRange(NamedTuple):
 
 
 FIRST: Final = LevelRange()
-"""What software knows that says nothing of levels."""
+"""Range of software that reports no levels."""
 SUPPORTED: Final = LevelRange(FIRST_LEVEL, max(LEVELS))
-"""What this release knows. ``raylog.rpc.version.FEATURE_LEVEL`` is the same number, told in handshakes."""
+"""Range of this release. ``raylog.rpc.version.FEATURE_LEVEL`` is the same number, sent in handshakes."""
 
 
 def misfit(whose: str, known: LevelRange, level: int) -> str:

@@ -11,7 +11,7 @@ Offset = NewType("Offset", int)
 """Position of a record in a partition; the first record has offset 0."""
 
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Number of a leadership of one partition; rises by one at every election. 0 = nobody has led yet."""
+"""Number of a leadership of one partition; rises by one at every election. 0 = no leader was elected yet."""
 
 PartitionEpoch = NewType("PartitionEpoch", int)
 """Version of a partition's committed state; rises by one at every change of leader, ISR or replica set."""
@@ -20,10 +20,10 @@ BrokerId = NewType("BrokerId", int)
 """Identity of a data directory, kept in its ``meta.properties``; outlives processes and nodes."""
 
 Incarnation = NewType("Incarnation", int)
-"""One life of one process under a name, granted by the controller; a later life has a larger number."""
+"""Incarnation: one run of a process under a name, numbered by the controller; a later run has a larger number."""
 
 ControllerEpoch = NewType("ControllerEpoch", int)
-"""Number of a controller's life; rises at every start of the controller."""
+"""Number of a controller's incarnation; rises at every start of the controller."""
 
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)

@@ -9,7 +9,7 @@ class InvariantBroken(Exception):
     """A claim that can only be false through a defect in Raylog. Never caught: the actor ends and is restarted."""
 
     def __init__(self, claim: str, story: Iterable[object] = ()) -> None:
-        """Keep the claim and the last steps that led to it."""
+        """Keep the claim and the last steps before it failed."""
         self.claim = claim
         self.story = tuple(story)
         lines = "".join(f"\n  {step}" for step in self.story)

@@ -1,7 +1,7 @@
-"""What one step of a state machine hands back to its shell.
+"""Outbox: the effects that one step of a state machine returns to its shell.
 
-The two lists carry the durability order in their type: a shell that forgets to wait for the disk has to write to the
-wrong list to do so. Used by every machine in ``core`` and by both shells (actors and simulator).
+The two lists carry the durability order in their type. Used by every machine in ``core`` and by both shells (actors and
+simulator).
 """
 
 from __future__ import annotations

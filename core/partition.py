@@ -1,4 +1,4 @@
-"""The controller's committed word about a partition. Written by the controller, obeyed by replicas, read by clients."""
+"""Committed state of a partition: leader, ISR, epochs, endpoints. Written by the controller."""
 
 from __future__ import annotations
 

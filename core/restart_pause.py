@@ -14,7 +14,7 @@ FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 30_000
 """Short enough that a replica is back soon after its disk is."""
 CALM_MS: Final = 600_000
-"""A failure longer ago than this says nothing about the next one. More than the longest pause."""
+"""A failure longer ago than this does not count towards the next pause. More than the longest pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The controller: the machine that decides on the cluster's metadata. Driven by the controller actor and the simulator.
 
-``step(event)`` is the only door. It decides (checks, then writes records), applies what it wrote to the image at once,
-and returns effects: the records to append in ``now``, and everything that depends on them in ``after_sync``.
-The image is hard state and comes back from the log; sessions are soft state and come back by themselves.
+``step(event)`` is the only entry point. It decides (checks, then writes records), applies what it wrote to the image at
+once, and returns effects: the records to append in ``now``, and everything that depends on them in ``after_sync``. The
+image is hard state and is rebuilt from the log; sessions are soft state and re-register.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from raylog.core.reassignment.requests import is_moving
 
 
 class ControllerMachine:
-    """One life of the controller."""
+    """One incarnation of the controller."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class ControllerMachine:
         return self._ledger.image
 
     def is_present(self, member: Member) -> bool:
-        """Tell whether a member is connected now; the image also shows those that this life only awaits."""
+        """Return whether a member is connected now; the image also contains members that have not re-registered yet."""
         return self._ledger.sessions.of(member) is not None
 
     def awaited(self) -> dict[tuple[str, int], BrokerId] | None:
-        """Return the endpoints of replicas that may still come back, with their brokers; None when nobody may."""
+        """Return the endpoints of replicas that have not re-registered, with their brokers; None after the grace."""
         return self._liveness.awaited() if self._liveness.in_grace else None
 
     @property
@@ -116,7 +116,7 @@ class ControllerMachine:
     def start(
         self, now_ms: int, epoch: ControllerEpoch | None = None, voters: Mapping[str, str] | None = None
     ) -> Outbox[Effect]:
-        """Begin this life: a new cluster gets its identity, and this controller the next epoch. Called once.
+        """Start: a new cluster gets its identity, and this controller the next epoch. Called once.
 
         ``epoch`` is the one that a majority of voters promised; it is above every epoch in the log. ``voters`` are the
         first ones of a log that names none: they have to be in its first batch.
@@ -147,13 +147,14 @@ class ControllerMachine:
         pause_ms = event.now_ms - ledger.now_ms
         ledger.begin(event.cause, event.now_ms)
         if pause_ms > self._settings.session_timeout_ms // 3:
-            # Nobody was silent: the controller itself did not run, and what they sent still waits in its inbox. A pause
-            # shorter than the timeout counts as well: together with the time since the last heartbeat it is too long.
+            # No session was silent: the controller itself did not run, and their heartbeats still wait in its inbox. A
+            # pause shorter than the timeout counts as well: together with the time since the last heartbeat it is too
+            # long.
             ledger.sessions.forgive(pause_ms)
         try:
             self._handle(event)
         except RaylogError as refusal:
-            # Handlers check before they decide, so that a refused request leaves nothing behind.
+            # Handlers check before they decide, so that a refused request leaves no partial change.
             require(not ledger.records, f"a refused request wrote nothing: {event}", self.story)
             nobody = isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone))
             require(not nobody, f"{event} has nobody to refuse", self.story)
@@ -241,7 +242,7 @@ class ControllerMachine:
         self._elections.time_passed()
 
     def _end(self, sessions: list[Session] | list[Session | None]) -> None:
-        """Draw the consequences of sessions that are over. All are closed before, so that no leadership goes to one."""
+        """Act on ended sessions. All are closed first, so that no leadership goes to one of them."""
         for session in sessions:
             match session.member if session is not None else None:
                 case BrokerMember() as broker:
@@ -320,13 +321,13 @@ class ControllerMachine:
                     holds = found is not None and found.port != 0 and found.epoch == session.life
                 case _:
                     assert_never(member)
-            if not holds:  # the simulator asks after every step: messages are put together only when they are needed
+            if not holds:  # evaluated after every step in simulation: the message is built only on failure
                 require(False, f"{member} is present as {session.life}", self.story)
         if not self._liveness.in_grace:
             self._validate_presence()
 
     def _validate_presence(self) -> None:
-        """After the grace period whatever is placed has a session."""
+        """After the grace period every placed member has a session."""
         ledger = self._ledger
         for broker in ledger.image.online_brokers():
             if ledger.sessions.of(BrokerMember(broker.broker)) is None:

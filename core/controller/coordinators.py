@@ -48,7 +48,7 @@ def topic_behind(kind: str) -> str:
     """Return the topic that coordinators of this kind write to.
 
     Raises :class:`UnsupportedVersion` for a kind of a later release: a group coordinator must never serve it, because
-    two coordinators on one partition would not fence each other. :class:`InvalidRequest` for a kind that is none.
+    two coordinators on one partition would not fence each other. :class:`InvalidRequest` for an unknown kind.
     """
     if kind in LATER_KINDS:
         raise UnsupportedVersion(
@@ -71,7 +71,7 @@ class Coordinators:
         self._started_ms: dict[tuple[str, int], int] = {}
 
     def ensure(self, event: CoordinatorRequested) -> None:
-        """Have a coordinator started unless it runs; its topic is created on first use."""
+        """Start a coordinator unless it runs; its topic is created on first use."""
         ledger = self._ledger
         name = topic_behind(event.kind)
         if name not in ledger.image.topics:
@@ -92,7 +92,7 @@ class Coordinators:
         ledger.reply(event.request, [])
 
     def register(self, event: CoordinatorRegistrationReceived) -> None:
-        """Enter a coordinator: a new life gets the next epoch, the present one is taken up again."""
+        """Register a coordinator: a new incarnation gets the next epoch, the present one keeps its epoch."""
         ledger = self._ledger
         key = (event.kind, event.index)
         topic = ledger.image.topics.get(topic_behind(event.kind))

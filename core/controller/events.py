@@ -1,8 +1,7 @@
-"""What can happen to the controller, and what it asks its shell to do.
+"""Events and effects of the controller.
 
-A *session* is one connection of a broker, a replica or a coordinator; the shell numbers sessions and requests, and
-says when a session is heard from and when its connection breaks. Requests of clients come through brokers and need no
-session.
+A *session* is one connection of a broker, a replica or a coordinator. The shell numbers sessions and requests, and
+reports heartbeats and broken connections. Requests of clients come through brokers and need no session.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RequestId = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEvent:
-    """What every event has: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
+    """Common fields of events: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
 
     cause: str
     now_ms: int
@@ -49,9 +48,9 @@ class MemberRequest(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationReceived(MemberRequest):
-    """A broker presents itself. ``incarnation`` -1 = a new life; ``cluster_id`` "" = its directory is new.
+    """A broker registers. ``incarnation`` -1 = a new incarnation; ``cluster_id`` "" = its directory is new.
 
-    ``broker`` -1 = its directory has no broker id yet: the answer gives it one.
+    ``broker`` -1 = its directory has no broker id yet: the answer assigns one.
     """
 
     broker: BrokerId
@@ -67,18 +66,18 @@ class BrokerRegistrationReceived(MemberRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaiseFeatureLevelReceived(ClientRequest):
-    """An administrator lets the cluster use what a newer release brings; -1 = the highest that every broker knows."""
+    """Raise-feature-level request from an administrator; -1 = the highest level that every broker knows."""
 
     level: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRegistrationReceived(MemberRequest):
-    """A replica presents itself. ``incarnation`` -1 = a new life.
+    """A replica registers. ``incarnation`` -1 = a new incarnation.
 
-    ``log_lost``: this life made its log anew (there was none, or it was damaged and set aside). ``log_id``: identity of
-    the log, made with it; by it the controller knows a new log even when the life that made it died before it could
-    tell, and an old one whose first registration was not answered. Empty = the log has none.
+    ``log_lost``: this incarnation created its log anew (there was none, or it was damaged and set aside). ``log_id``:
+    identity of the log, created with it. By it the controller recognises a new log whose creator died before it could
+    report the loss, and an old log whose first registration was not answered. Empty = the log has none.
     """
 
     topic_id: str
@@ -90,12 +89,12 @@ class ReplicaRegistrationReceived(MemberRequest):
     log_lost: bool = False
     log_id: str = ""
     unsynced_lost: bool = False
-    """The machine went down under an earlier life that acknowledged before syncing: the end of its log may be gone."""
+    """The machine went down when an incarnation had acknowledged before syncing: the log's tail may be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRegistrationReceived(MemberRequest):
-    """A coordinator presents itself. ``epoch`` -1 = a new life."""
+    """A coordinator registers. ``epoch`` -1 = a new incarnation."""
 
     kind: str
     index: int
@@ -106,7 +105,7 @@ class CoordinatorRegistrationReceived(MemberRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHeard(ControllerEvent):
-    """Something came in on the session: its other end lives. ``disk_hanging_ms``: its disk does not finish a sync."""
+    """Heartbeat: data arrived on the session. ``disk_hanging_ms``: how long its disk has not finished a sync."""
 
     session: SessionId
     disk_hanging_ms: int = 0
@@ -121,14 +120,14 @@ class SessionLost(ControllerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotersShown(ControllerEvent):
-    """The metadata quorum asks for this configuration: the identities of the voters' copies, by broker id."""
+    """The metadata quorum requests this configuration: the identities of the voters' copies, by broker id."""
 
     voters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesGone(ControllerEvent):
-    """Nobody is at these endpoints any more: connections are refused, or their nodes are dead."""
+    """These endpoints are dead: connections are refused, or their nodes are dead."""
 
     endpoints: frozenset[tuple[str, int]]
 
@@ -145,12 +144,12 @@ class IsrChangeReceived(MemberRequest):
     partition_epoch: PartitionEpoch
     isr: tuple[tuple[BrokerId, Incarnation], ...]
     drops_eligible: bool = False
-    """No replica outside that ISR may be elected any more: the leader shows what some of them may lack."""
+    """No replica outside that ISR may be elected any more: the leader exposes records that some of them may lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderResigned(MemberRequest):
-    """A partition's leader cannot write any more and asks that another in-sync replica leads."""
+    """A partition's leader cannot write any more and requests that another in-sync replica leads."""
 
     topic_id: str
     partition: TopicPartition
@@ -161,7 +160,7 @@ class LeaderResigned(MemberRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicReceived(ClientRequest):
-    """A client wants a topic. -1 = the cluster's default; ``assignment`` names the brokers of each partition."""
+    """Create-topic request. -1 = the cluster's default; ``assignment`` names the brokers of each partition."""
 
     topic: str
     partitions: int = -1
@@ -173,14 +172,14 @@ class CreateTopicReceived(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicReceived(ClientRequest):
-    """A client wants a topic gone."""
+    """Delete-topic request."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterTopicConfigReceived(ClientRequest):
-    """A client wants settings of a topic changed (``set``) or back to their defaults (``delete``)."""
+    """Alter-config request for a topic: change settings (``set``) or restore their defaults (``delete``)."""
 
     topic: str
     set: Mapping[str, object] = field(default_factory=dict)
@@ -189,7 +188,7 @@ class AlterTopicConfigReceived(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsReceived(ClientRequest):
-    """A client wants a topic to have ``total`` partitions; ``assignment`` names the brokers of each new one."""
+    """Create-partitions request: ``total`` partitions; ``assignment`` names the brokers of each new one."""
 
     topic: str
     total: int
@@ -198,9 +197,9 @@ class CreatePartitionsReceived(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterReassignmentsReceived(ClientRequest):
-    """A client wants partitions on other brokers: (topic, partition, brokers), None instead of brokers to cancel.
+    """Reassign-partitions request: (topic, partition, brokers), None instead of brokers to cancel.
 
-    All of it is done or nothing. ``throttle`` is the new ``follower.replication.throttled.rate``; None = as it is.
+    All or none of it is done. ``throttle`` is the new ``follower.replication.throttled.rate``; None = unchanged.
     """
 
     changes: Sequence[tuple[str, int, Sequence[BrokerId] | None]]
@@ -209,12 +208,12 @@ class AlterReassignmentsReceived(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListReassignmentsReceived(ClientRequest):
-    """Somebody wants to know which partitions are being moved."""
+    """List-reassignments request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersReceived(ClientRequest):
-    """A client wants the preferred replicas to lead, or partitions without a leader to be led at any price.
+    """Elect-leaders request: preferred replicas, or any replica for partitions without a leader.
 
     ``partitions`` None = all of them; ``unclean`` allows replicas that may lack committed records.
     """
@@ -225,7 +224,7 @@ class ElectLeadersReceived(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopBrokerReceived(ClientRequest):
-    """A client wants a broker to give everything away before it is ended; ``force``: whatever comes of it."""
+    """Stop-broker request: move its leaderships away before it ends; ``force``: even if partitions become offline."""
 
     broker: BrokerId
     force: bool = False
@@ -233,21 +232,21 @@ class StopBrokerReceived(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeBrokerReceived(ClientRequest):
-    """A client wants a broker that was stopped to run again."""
+    """Resume-broker request for a broker that was stopped."""
 
     broker: BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRequested(ClientRequest):
-    """A broker wants producer ids to hand out."""
+    """A broker requests a block of producer ids."""
 
     count: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRequested(ClientRequest):
-    """A broker wants a coordinator to run, because a client asked for it."""
+    """A broker requests that a coordinator runs, because a client needs it."""
 
     kind: str
     index: int
@@ -255,7 +254,7 @@ class CoordinatorRequested(ClientRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterReceived(ClientRequest):
-    """Somebody wants to know how the cluster is."""
+    """Describe-cluster request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,16 +293,16 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEffect:
-    """What every effect has: the ``cause`` of the event that it follows from."""
+    """Common field of effects: the ``cause`` of the event that they follow from."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRecords(ControllerEffect):
-    """Append the records to the metadata log. The only effect that is ever in ``now``; all others follow its sync.
+    """Append the records to the metadata log. The only effect in ``now``; all others wait for its sync.
 
-    When it fails, the controller ends: its image is ahead of the log, and its next life starts from the log.
+    When it fails, the controller ends: its image is ahead of the log, and the next incarnation starts from the log.
     """
 
     records: tuple[MetadataRecord, ...]
@@ -329,7 +328,7 @@ class SendPartitionState(ControllerEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReplica(ControllerEffect):
-    """Tell a replica to end for good: its topic is gone. The controller has forgotten the session already."""
+    """Stop a replica permanently: its topic is gone. The controller has already removed the session."""
 
     session: SessionId
     reason: str
@@ -337,7 +336,7 @@ class StopReplica(ControllerEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseSession(ControllerEffect):
-    """Close a connection: its other end was silent for too long, or was superseded by a newer life or connection."""
+    """Close a connection: it timed out, or a newer incarnation or connection superseded it."""
 
     session: SessionId
     reason: str
@@ -353,14 +352,14 @@ class StartCoordinator(ControllerEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantVoters(ControllerEffect):
-    """Have these brokers keep the metadata log. The quorum changes its voters one by one, when they are up to date."""
+    """Set the brokers that keep the metadata log. The quorum changes one voter at a time, once it is up to date."""
 
     voters: tuple[BrokerId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn(ControllerEffect):
-    """Tell the operator something: the shell logs it."""
+    """Warning for the operator: the shell logs it."""
 
     warning: str
 

@@ -1,4 +1,4 @@
-"""The cluster's feature level: who may take part, and when it rises. Called by the controller's step."""
+"""The cluster's feature level: which brokers may register, and when it rises. Called by the controller's step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from raylog.core.ids import NO_LEADER
 from raylog.core.metadata.records import FeatureLevelRaised
 
 NEWEST = -1
-"""Asks for the highest level that every broker knows."""
+"""Requests the highest level that every broker knows."""
 
 
 class Features:
-    """Decides when the cluster may use what a newer release brings."""
+    """Decides when the cluster may use the features of a newer release."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Work on the controller's ledger."""
@@ -28,7 +28,7 @@ class Features:
             raise UnsupportedVersion(misfit(f"{whose} on node {event.node_id}", event.levels, level))
 
     def raise_level(self, event: RaiseFeatureLevelReceived) -> None:
-        """Raise the level to the one that was asked for; answers [level, level before].
+        """Raise the level as requested; answers [level, level before].
 
         Every broker counts that has not been stopped on purpose, whether it runs or not, and the controller itself. A
         level never falls: what was written under it could not be read under a lower one.

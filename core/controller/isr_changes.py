@@ -25,7 +25,7 @@ from raylog.core.invariants import require
 
 
 class IsrChanges:
-    """Commits or refuses what leaders propose: another ISR, or another leader."""
+    """Commits or refuses the proposals of leaders: another ISR, or another leader."""
 
     def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
         """Work on the controller's ledger; leadership follows by ``liveness``."""
@@ -76,9 +76,9 @@ class IsrChanges:
             ledger.reply(event.request, [settled.to_wire()])
 
     def resign(self, event: LeaderResigned) -> None:
-        """Let another member of the ISR lead, without the one that resigns; it may earn its place again.
+        """Elect another member of the ISR. The one that resigns leaves the ISR and may rejoin.
 
-        Refused when no other member runs: then a leader that can only read is better than none.
+        Refused when no other member runs: a leader that can only serve reads is better than none.
         """
         ledger = self._ledger
         state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)

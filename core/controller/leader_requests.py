@@ -1,6 +1,6 @@
-"""Elections that somebody or the clock asks for: preferred leaders, and leaders at any price. Called by the controller.
+"""Requested and periodic elections: preferred leaders and unclean elections. Called by the controller.
 
-Elections that follow from who comes and goes follow liveness.
+Elections that follow from sessions starting and ending are in ``liveness.py``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
 
 ELECTIONS_MAX = 1_000
-"""Leaders that one look at the imbalance moves; the next look goes on."""
+"""Leaders that one check of the imbalance moves; the next check continues."""
 
 
 class Elections:
-    """Moves leadership to where it belongs."""
+    """Moves leadership to preferred replicas, on request and periodically."""
 
     def __init__(self, ledger: Ledger, settings: ControllerSettings, liveness: Liveness) -> None:
         """Work on the controller's ledger."""
@@ -43,9 +43,9 @@ class Elections:
     # ------------------------------------------------------------ by command
 
     def elect(self, event: ElectLeadersReceived) -> None:
-        """Hold the elections that a client asks for; answers [topic, partition, error code, message, leader, epoch].
+        """Hold the requested elections; answers [topic, partition, error code, message, leader, epoch].
 
-        Where all partitions are meant, those that need no election are left out of the answer.
+        A request for all partitions is answered without those that need no election.
         """
         if event.unclean and event.partitions is None:
             raise InvalidRequest("An unclean election loses records: name the partition that it is for.")
@@ -119,7 +119,7 @@ class Elections:
     # ------------------------------------------------------------ by the clock
 
     def time_passed(self) -> None:
-        """Give leadership back to preferred replicas, at times, where too much of it has wandered off."""
+        """Periodically return leadership to preferred replicas where the imbalance exceeds the limit."""
         ledger, settings = self._ledger, self._settings
         if not settings.auto_leader_rebalance or ledger.now_ms < self._next_check_ms:
             return
@@ -144,7 +144,7 @@ class Elections:
     # ------------------------------------------------------------ inside
 
     def _move(self, state: PartitionState) -> bool:
-        """Have the preferred replica lead if it can; tell whether it came to lead by this."""
+        """Elect the preferred replica if it can lead; return whether this moved leadership to it."""
         lost = [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
         after = led_by_preferred(state, self._liveness.standing(state), lost)
         if after is state:

@@ -1,11 +1,11 @@
-"""Who leads a partition, who stays in its ISR and who stays eligible outside it. Pure; called by the controller.
+"""Election rules: the leader, the ISR and the eligible replicas of a partition. Pure; called by the controller.
 
 Rules, in order: a leader that is online, or may still be, stays. An offline member leaves the ISR as soon as another
-member is online; a member that lost its log leaves as soon as another one has not. Whoever leaves an ISR that is then
-below ``min.insync.replicas`` becomes an eligible leader replica (ELR): nothing is committed from then on, so it has all
-that ever was. An empty place is taken by the first of ``replicas`` that is in the ISR, online and in possession of its
-log; then by one that is eligible, when no ISR member can be hoped for; outside both only where unclean elections are
-allowed. Otherwise nobody leads.
+member is online; a member that lost its log leaves as soon as another member has its log. A replica that leaves an
+ISR that is then below ``min.insync.replicas`` becomes an eligible leader replica (ELR): no record is committed from
+then on, so it has all committed records. A partition without a leader elects the first of ``replicas`` that is in the
+ISR, online and in possession of its log. Next come eligible replicas, when no ISR member is awaited. Replicas outside
+both are elected only where unclean elections are allowed. Otherwise the partition has no leader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raylog.core.partition import PartitionState
 
 
 class Standing(Enum):
-    """How the controller sees one replica."""
+    """Status of one replica, as the controller knows it."""
 
     ONLINE = "it has a session"
     AWAITED = "it has none, but it is too early to give it up: neither elected nor removed from the ISR"
@@ -30,7 +30,7 @@ class Standing(Enum):
 def min_insync(state: PartitionState, config: Mapping[str, str]) -> int:
     """Return ``min.insync.replicas`` of a partition whose topic has this configuration.
 
-    A reassignment under way does not raise the majority that is the default. The leader goes by the same number.
+    A reassignment under way does not raise the majority that is the default. The leader uses the same number.
     """
     return TopicConfig.from_dict(config).min_insync(state.replication_factor)
 
@@ -56,7 +56,7 @@ def settle(
         return _changed(state, leader, state.leader_epoch, isr, eligible(state, isr, min_isr, lost))
     preferred = state.replicas[0]
     if state.leader_epoch == 0 and preferred in isr and standing[preferred] is Standing.AWAITED:
-        # A new topic: its leaders would all sit where the first process happened to come up.
+        # A new topic: otherwise its leaders would all be on the broker whose process started first.
         return _changed(state, NO_LEADER, state.leader_epoch, isr, eligible(state, isr, min_isr, lost))
     order = [prefer] if prefer is not None else []
     order += [broker for broker in state.replicas if broker != prefer]
@@ -65,14 +65,14 @@ def settle(
     clean = [broker for broker in online if broker in isr and broker not in lost]
     if clean:
         return _changed(state, clean[0], following, isr, eligible(state, isr, min_isr, lost))
-    # An ISR member may have records beyond those of the eligible ones, which acks=1 promised: it is waited for.
+    # An ISR member may have acks=1 records beyond those of the eligible ones: it is awaited.
     hopeless = all(standing[broker] is not Standing.AWAITED for broker in isr)
     complete = [broker for broker in online if broker in state.elr]
     if complete and hopeless:
         isr = (complete[0],)
         return _changed(state, complete[0], following, isr, eligible(state, isr, min_isr, lost))
     if unclean and hopeless and online:
-        # Somebody with an older log before somebody with none. What others have is no part of the history any more.
+        # A replica with an older log is preferred to one without. Records on other replicas leave the history.
         chosen = min(online, key=lambda broker: broker in lost or broker in state.adding)
         elected = _changed(state, chosen, following, (chosen,), ())
         return replace(elected, unclean_leader_epoch=following)
@@ -89,19 +89,19 @@ def with_isr(
 ) -> PartitionState:
     """Return the state with another ISR, one partition epoch later; the same object when nothing changes.
 
-    ``drops_eligible``: nobody else is to be elected, as the leader shows what it has beyond the high watermark it knew.
+    ``drops_eligible``: clears the ELR, as the leader exposes records beyond the high watermark it knew.
     """
     elr = () if drops_eligible else eligible(state, isr, min_isr, lost)
     return _changed(state, state.leader, state.leader_epoch, isr, elr)
 
 
 def without_leader(state: PartitionState) -> PartitionState:
-    """Return the state with nobody leading, one partition epoch later; the next election raises the leader epoch."""
+    """Return the state without a leader, one partition epoch later; the next election raises the leader epoch."""
     return _changed(state, NO_LEADER, state.leader_epoch, state.isr, state.elr)
 
 
 def without_eligible(state: PartitionState, broker: BrokerId) -> PartitionState:
-    """Return the state in which that replica may not lead from outside the ISR; the same object when it might not."""
+    """Return the state without that replica in the ELR; the same object when it is not in it."""
     elr = tuple(member for member in state.elr if member != broker)
     return _changed(state, state.leader, state.leader_epoch, state.isr, elr)
 
@@ -120,7 +120,7 @@ def led_by_preferred(
 def eligible(
     state: PartitionState, isr: Iterable[BrokerId], min_isr: int, lost: Collection[BrokerId] = ()
 ) -> tuple[BrokerId, ...]:
-    """Return the eligible leader replicas beside a new ISR: none while it is large enough to commit anything."""
+    """Return the eligible leader replicas beside a new ISR: none while it is large enough to commit."""
     members = set(isr)
     if len(members) >= min_isr:
         return ()
@@ -132,7 +132,7 @@ def _settled_isr(
     isr: tuple[BrokerId, ...], standing: Mapping[BrokerId, Standing], lost: Collection[BrokerId]
 ) -> tuple[BrokerId, ...]:
     with_log = tuple(broker for broker in isr if broker not in lost)
-    # The last member stays even without its log: the ISR says who would have to have the committed records.
+    # The last member stays even without its log: the ISR names the replicas that should have the committed records.
     isr = with_log or isr
     present = tuple(broker for broker in isr if standing[broker] is not Standing.OFFLINE)
     online = any(standing[broker] is Standing.ONLINE and broker not in lost for broker in isr)

@@ -1,8 +1,8 @@
-"""The one place where the controller's decisions become records and effects. Used by its handlers, one step at a time.
+"""Ledger: turns the controller's decisions into records and effects. Used by its handlers, one step at a time.
 
 Decide, then apply: a handler checks first, then calls :meth:`Ledger.write`, which applies the record to the image at
-once and keeps it for the log. Everything else that a step does waits for the log's sync, refusals too: they may rest on
-records that are not yet durable.
+once and keeps it for the log. All other effects of a step wait for the log's sync, including refusals: they may depend
+on records that are not yet durable.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ STORY_STEPS_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """What the controller goes by. Times are in milliseconds."""
+    """Settings of the controller. Times are in milliseconds."""
 
     new_topic_id: Callable[[], str]
     """Gives a fresh 32-character id."""
     cluster_id: str = ""
     """Identity of a cluster that is created now; empty = a fresh id."""
     session_timeout_ms: int = 3_000
-    """A session that was silent for longer is over."""
+    """Session timeout: a session without a heartbeat for longer is over."""
     registration_grace_ms: int = 6_000
-    """After its start the controller gives everybody this long to come back before it believes them gone."""
+    """Grace period after the controller's start: members that have not re-registered by its end count as gone."""
     initial_leader_wait_ms: int = 3_000
     """A new partition waits this long for its preferred leader before another replica leads."""
     default_replication_factor: int = 1
@@ -54,14 +54,14 @@ class ControllerSettings:
     offsets_topic_replication_factor: int = 3
     """Replication factor of internal topics; where fewer brokers are online, as many as there are."""
     auto_leader_rebalance: bool = True
-    """Whether leadership goes back to preferred replicas by itself."""
+    """Whether leadership returns to preferred replicas automatically."""
     leader_imbalance_check_ms: int = 300_000
     leader_imbalance_percentage: int = 10
     """Share of a broker's preferred partitions that others may lead before leadership goes back."""
 
 
 class Ledger:
-    """The image, the sessions, and what the step that is under way has decided so far."""
+    """The image, the sessions, and the decisions of the current step."""
 
     def __init__(self, image: MetadataImage, now_ms: int) -> None:
         """Take over an image; from now on only :meth:`write` changes it."""
@@ -78,7 +78,7 @@ class Ledger:
         self._told: set[SessionId] = set()
 
     def begin(self, cause: str, now_ms: int) -> None:
-        """Start a step. Time never runs backwards in here, whatever the clock does."""
+        """Start a step. Time in here never goes backwards, even if the clock does."""
         self.now_ms = max(self.now_ms, now_ms)
         self.cause = cause
         self.records = []
@@ -104,7 +104,7 @@ class Ledger:
         self.story.append(f"{self.now_ms} {self.cause}: {record}")
 
     def do(self, effect: Effect) -> None:
-        """Ask the shell for something, once everything decided so far is durable."""
+        """Add an effect for the shell, carried out once everything decided so far is durable."""
         self._effects.append(effect)
 
     def reply(self, request: RequestId, result: list[object] | dict[str, object], warning: str = "") -> None:
@@ -116,14 +116,14 @@ class Ledger:
         self.do(Refuse(cause=self.cause, request=request, error=error))
 
     def close(self, session: SessionId, reason: str) -> None:
-        """End a session: forget it and have its connection closed."""
+        """End a session: remove it and close its connection."""
         self.sessions.close(session)
         self.do(CloseSession(cause=self.cause, session=session, reason=reason))
 
     def supersede(self, number: SessionId, member: Member) -> None:
-        """Make room for a member's new session by ending its earlier one, wherever that is.
+        """End the earlier session of a member that opens a new one.
 
-        Raises InvalidRequest when the new session has already registered as somebody else.
+        Raises InvalidRequest when the new session has already registered another member.
         """
         present = self.sessions.get(number)
         if present is not None and present.member != member:
@@ -137,11 +137,11 @@ class Ledger:
             self.close(earlier.number, f"{member} has registered again on another connection")
 
     def told(self, session: SessionId) -> None:
-        """Note that the answer of this step gives this session its partition's state; a second copy is not sent."""
+        """Note that the answer of this step carries this partition state to this session; a second copy is not sent."""
         self._told.add(session)
 
     def retell(self, partition: TopicPartition) -> None:
-        """Send the partition's state also to those who were told in this step: it has changed once more."""
+        """Also send the partition's state to sessions that received it in this step: it has changed once more."""
         for number in sorted(self._told):
             session = self.sessions.get(number)
             member = None if session is None else session.member
@@ -154,7 +154,7 @@ class Ledger:
         return frozenset(self._changed)
 
     def finish(self) -> Outbox[Effect]:
-        """End the step and return what it asks for."""
+        """End the step and return its effects."""
         outbox: Outbox[Effect] = Outbox()
         if self.records:
             records = tuple(self.records)

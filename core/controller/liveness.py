@@ -1,8 +1,8 @@
-"""Which replicas are there, and what follows for leadership and ISR: fencing, elections, the grace period.
+"""Which replicas are online, and what follows for leadership and ISR: fencing, elections, the grace period.
 
-Sessions show which members are present; the image shows which were placed. A replica that is placed but has no session
-is *awaited* for a time after the controller's own start, and down afterwards. Every prefix of the records that one step
-writes is a safe state, wherever a crash cuts the log: leadership ends before a place is given up.
+Sessions show which members are connected; the image shows which were placed. A replica that is placed but has no
+session is *awaited* for a time after the controller's own start, and down afterwards. Every prefix of the records that
+one step writes is a safe state, wherever a crash cuts the log: leadership ends before a place is given up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raylog.core.partition import PartitionState, ReplicaPlace
 
 
 class Liveness:
-    """Decides which replicas are there, and settles leadership and ISR of a partition by it."""
+    """Tracks which replicas are online, and updates leadership and ISR of their partitions."""
 
     def __init__(self, ledger: Ledger, settings: ControllerSettings) -> None:
         """Work on the controller's ledger."""
@@ -41,7 +41,7 @@ class Liveness:
 
     @property
     def in_grace(self) -> bool:
-        """Tell whether it is too early to believe that absent members are gone."""
+        """Return whether the grace period is still running, so that absent members do not count as gone."""
         return self._grace_until_ms is not None
 
     # ------------------------------------------------------------ time
@@ -53,7 +53,7 @@ class Liveness:
             self.expect(state)
 
     def expect(self, state: PartitionState) -> None:
-        """Wait for those replicas of a partition that have never run, before others are preferred to them."""
+        """Wait for the replicas of a partition that have never run, before others are preferred to them."""
         if any(place.incarnation == NO_INCARNATION for place in state.places):
             self._first_wait_until_ms[state.partition] = self._ledger.now_ms + self._settings.initial_leader_wait_ms
 
@@ -62,7 +62,7 @@ class Liveness:
         self._first_wait_until_ms.pop(partition, None)
 
     def time_passed(self) -> None:
-        """Give up those for whom the time to wait is over."""
+        """Fence the replicas whose wait is over."""
         now = self._ledger.now_ms
         if self._grace_until_ms is not None and now >= self._grace_until_ms:
             self._grace_until_ms = None
@@ -87,10 +87,10 @@ class Liveness:
             self.settle(state.partition)
 
     def able_brokers(self, needed: int) -> dict[BrokerId, str]:
-        """Return the brokers that can be given replicas now, with their nodes.
+        """Return the brokers that can host replicas now, with their nodes.
 
-        During the grace period those that have registered with this controller, when there are ``needed``: it does not
-        know yet whether the others still run.
+        During the grace period only brokers that have registered with this controller count, if there are ``needed`` of
+        them: the others may not run any more.
         """
         ledger = self._ledger
         able = {broker.broker: broker.node_id for broker in ledger.image.online_brokers() if not broker.stopped}
@@ -109,9 +109,9 @@ class Liveness:
         }
 
     def places_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
-        """Give up replicas before their time, where all others of the ISR, at least half of it, are there to go on.
+        """Fence awaited replicas early, where all others of the ISR, at least half of it, are online.
 
-        Where more are missing, the whole cluster may be starting, and the ISR is worth more than a few seconds.
+        Where more are missing, the whole cluster may be starting, and the ISR is worth a few seconds of waiting.
         """
         for state in list(self._ledger.image.partitions()):
             standing = {place.broker: self.standing_of(state, place) for place in state.places}
@@ -130,7 +130,7 @@ class Liveness:
         self.fence(member.partition, member.broker)
 
     def broker_lost(self, member: BrokerMember) -> None:
-        """Note that a broker's session is over; nobody waits any longer for replicas that it was yet to start."""
+        """Note that a broker's session is over; replicas that it had not started yet are no longer awaited."""
         self._ledger.write(BrokerOffline(broker=member.broker))
         for partition in sorted(self._first_wait_until_ms):
             state = self._ledger.image.partition(partition)
@@ -149,10 +149,10 @@ class Liveness:
         restored: BrokerId | None = None,
         unclean: bool = False,
     ) -> None:
-        """Bring a partition into the state it should be in, given who is there.
+        """Bring a partition into the state that its online replicas require.
 
-        ``gone`` is about to be down; ``restored`` has its lost log again; ``unclean`` allows for this once what the
-        topic may allow for good.
+        ``gone`` is about to go offline; ``restored`` has its lost log again; ``unclean`` allows an unclean election for
+        this call, as the topic's configuration may do permanently.
         """
         ledger = self._ledger
         state = ledger.image.partition(partition)
@@ -177,10 +177,10 @@ class Liveness:
             )
 
     def _stop_waiting(self, state: PartitionState) -> None:
-        """Go on without replicas that have never run as soon as a new partition can serve: they join when they come.
+        """Stop waiting for replicas that have never run once a new partition can serve; they join when they start.
 
-        Writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always waited for,
-        however low ``min.insync.replicas`` is: the members that are there are what keeps the first records.
+        Otherwise writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always
+        required, however low ``min.insync.replicas`` is: only the online members hold the first records.
         """
         if state.partition not in self._first_wait_until_ms or state.leader == NO_LEADER:
             return
@@ -192,7 +192,7 @@ class Liveness:
             self.settle(state.partition)
 
     def standing(self, state: PartitionState) -> dict[BrokerId, Standing]:
-        """Return how each replica of a partition stands."""
+        """Return the standing of each replica of a partition."""
         return {place.broker: self.standing_of(state, place) for place in state.places}
 
     def lost(self, state: PartitionState) -> list[BrokerId]:
@@ -209,7 +209,7 @@ class Liveness:
         self.commit(state, without_leader(state))
 
     def fence(self, partition: TopicPartition, broker: BrokerId) -> None:
-        """Count a replica as down. Leadership and ISR first: no prefix of the log shows a leader that does not run."""
+        """Mark a replica as offline. Leadership and ISR first: no prefix of the log shows a leader that is offline."""
         self.settle(partition, gone=broker)
         state = self._ledger.image.partition(partition)
         place = state.place(broker) if state is not None else None

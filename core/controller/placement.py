@@ -1,8 +1,8 @@
 """Which brokers hold the replicas of a new topic. Pure; called by the controller when a topic is created.
 
 Laws: never two replicas of a partition on one broker; a partition's replicas are on as many nodes as there are, up to
-the replication factor, and evenly so; the preferred leaders of a topic go around the brokers, so that no broker leads
-more than one partition more than another. Between equals the brokers with less work in the whole cluster come first.
+the replication factor, and evenly so; the preferred leaders of a topic rotate over the brokers, so that their counts
+differ by at most one. Ties go to the brokers with less load in the whole cluster.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from raylog.core.partition import ReplicaPlace
 
 
 class Registrations:
-    """Enters brokers and replicas, each life under an incarnation of its own."""
+    """Registers brokers and replicas, each under an incarnation of its own."""
 
     def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
         """Work on the controller's ledger; leadership and ISR follow by ``liveness``."""
@@ -43,7 +43,7 @@ class Registrations:
     # ------------------------------------------------------------ brokers
 
     def register_broker(self, event: BrokerRegistrationReceived) -> None:
-        """Enter a broker, or take it up again after its connection broke. A new directory (-1) is given an id."""
+        """Register a broker, or resume it after its connection broke. A new directory (-1) is assigned an id."""
         ledger = self._ledger
         event = replace(event, broker=self._broker_of(event))
         if event.cluster_id not in ("", ledger.image.cluster_id):
@@ -114,7 +114,7 @@ class Registrations:
     # ------------------------------------------------------------ replicas
 
     def register_replica(self, event: ReplicaRegistrationReceived) -> None:
-        """Enter a replica: a new life gets a new incarnation, the present one is taken up again."""
+        """Register a replica: a new process gets a new incarnation, the present one keeps its own."""
         ledger = self._ledger
         state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)
         member = ReplicaMember(event.topic_id, event.partition, event.broker)
@@ -130,8 +130,8 @@ class Registrations:
         ledger.supersede(event.session, member)
         led = state.leader == event.broker
         if new_life and led and standing is Standing.AWAITED and not log_lost:
-            # Controller and leader restarted together: nobody saw the leader fail, so its place in the ISR stands,
-            # and it leads again, as a new life in a new epoch.
+            # Controller and leader restarted together: no session of the leader ended, so its place in the ISR stands,
+            # and it leads again, under a new incarnation in a new epoch.
             self._liveness.step_down(state)
         elif new_life and place.port:
             self._liveness.fence(event.partition, event.broker)
@@ -166,16 +166,16 @@ class Registrations:
             ledger.reply(event.request, [incarnation, after.to_wire()], warning)
 
     def _is_log_lost(self, event: ReplicaRegistrationReceived) -> bool:
-        """Tell whether a new life runs on another log than the life before it.
+        """Return whether a new incarnation runs on another log than the previous one.
 
-        Its own word is not enough where logs have an identity: the life that made the new log may have died before it
-        could tell, and the first registration of a log that is not new any more may just not have been answered.
+        Its own report does not suffice where logs have an identity. The incarnation that created the new log may have
+        died before it could report. The first registration of a log that is no longer new may have gone unanswered.
         """
         known = self._ledger.image.log_ids.get((event.partition, event.broker), "")
         return known != event.log_id if known and event.log_id else event.log_lost
 
     def _lose_log(self, partition: TopicPartition, broker: BrokerId) -> None:
-        """Note that a replica's log is not the one it had; only ISR members and eligible ones had anything to lose."""
+        """Note that a replica's log is not the one it had; only ISR and ELR members had committed records to lose."""
         ledger = self._ledger
         state = ledger.image.partition(partition)
         place = state.place(broker) if state is not None else None
@@ -194,7 +194,7 @@ class Registrations:
         self._liveness.settle(partition)
 
     def _not_eligible(self, partition: TopicPartition, broker: BrokerId) -> None:
-        """Take from a replica what it was trusted with outside the ISR; an ISR member's standing is another matter."""
+        """Remove a replica from the ELR; the ISR stays unchanged."""
         state = self._ledger.image.partition(partition)
         if state is not None:
             self._liveness.commit(state, without_eligible(state, broker))

@@ -1,4 +1,4 @@
-"""Who is connected to the controller now. Soft state: it is empty when a controller starts, and never written down."""
+"""Sessions: the members connected to the controller. Soft state: empty at a controller's start, never persisted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BrokerMember:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMember:
-    """A partition replica, as the owner of a session; ``topic_id`` tells it from an earlier topic's of that name."""
+    """A partition replica, as the owner of a session; ``topic_id`` tells it from an earlier topic of that name."""
 
     topic_id: str
     partition: TopicPartition
@@ -47,14 +47,14 @@ class Session:
     """Incarnation of a broker or replica, epoch of a coordinator."""
     heard_ms: int
     disk_hanging_ms: int = 0
-    """For how long its disk has not finished a sync, as far as that is too long; 0 = it keeps up."""
+    """For how long its disk has not finished a sync, once that is too long; 0 = it keeps up."""
 
 
 class Sessions:
     """All registered connections; a member has at most one."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._by_number: dict[SessionId, Session] = {}
         self._by_member: dict[Member, Session] = {}
 
@@ -63,7 +63,7 @@ class Sessions:
         return len(self._by_number)
 
     def __iter__(self) -> Iterator[Session]:
-        """Go through them by number."""
+        """Iterate by session number."""
         return iter([self._by_number[number] for number in sorted(self._by_number)])
 
     def get(self, number: SessionId) -> Session | None:
@@ -75,26 +75,26 @@ class Sessions:
         return self._by_member.get(member)
 
     def open(self, number: SessionId, member: Member, life: int, now_ms: int) -> None:
-        """Enter a session; the caller has ended the member's earlier one, and the number is free."""
+        """Add a session; the caller has ended the member's earlier one, and the number is free."""
         require(number not in self._by_number, f"session {number} registers once")
         require(member not in self._by_member, f"{member} has one session")
         self._by_number[number] = self._by_member[member] = Session(number, member, life, now_ms)
 
     def close(self, number: SessionId) -> Session | None:
-        """Forget a session and return it; None when there is none of that number."""
+        """Remove a session and return it; None when there is none of that number."""
         session = self._by_number.pop(number, None)
         if session is not None:
             del self._by_member[session.member]
         return session
 
     def heard(self, number: SessionId, now_ms: int) -> None:
-        """Note a sign of life; one from a session that is over means nothing."""
+        """Note a heartbeat; one from a session that is over is ignored."""
         session = self._by_number.get(number)
         if session is not None:
             session.heard_ms = now_ms
 
     def reported(self, number: SessionId, disk_hanging_ms: int) -> None:
-        """Note what a sign of life says of the disk there."""
+        """Note the disk state that a heartbeat reports."""
         session = self._by_number.get(number)
         if session is not None:
             session.disk_hanging_ms = disk_hanging_ms
@@ -108,11 +108,11 @@ class Sessions:
         ]
 
     def silent_since(self, limit_ms: int) -> list[Session]:
-        """Return the sessions that were last heard before ``limit_ms``."""
+        """Return the sessions whose last heartbeat is before ``limit_ms``."""
         return [session for session in self if session.heard_ms < limit_ms]
 
     def forgive(self, pause_ms: int) -> None:
-        """Take back a time in which nobody could be heard, because the controller itself did not run."""
+        """Discount a time in which no heartbeat could be received, because the controller itself did not run."""
         for session in self._by_number.values():
             session.heard_ms += pause_ms
 

@@ -1,7 +1,7 @@
 """Stopping a broker on purpose: it gives its leaderships away before its processes end. Called by the controller.
 
-A stopped broker counts as offline, whether its processes run or not: it is in no ISR that has other members, leads
-nothing, and gets no new replicas. The mark is part of the metadata and ends by command only.
+A stopped broker counts as offline, whether its processes run or not: it is in no ISR that has other members, leads no
+partition, and gets no new replicas. The mark is part of the metadata and ends by command only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMED_MAX = 10
 
 
 class Shutdown:
-    """Decides whether a broker may stop, and takes everything from it that others can do."""
+    """Decides whether a broker may stop, and moves its leaderships to other replicas."""
 
     def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
         """Work on the controller's ledger."""
@@ -88,7 +88,7 @@ class Shutdown:
             )
 
     def _costs(self, broker: BrokerId) -> tuple[list[PartitionState], list[PartitionState]]:
-        """Return the partitions that nobody could lead without this broker, and those that would refuse acks=all."""
+        """Return the partitions that would have no leader without this broker, and those that would refuse acks=all."""
         leaderless, below = [], []
         for state in self._ledger.image.partitions():
             if broker not in state.isr:

@@ -90,7 +90,7 @@ class Topics:
         self._ledger.reply(event.request, [self._write(event.topic, config, assignment)])
 
     def create_internal(self, name: str, config: Mapping[str, object]) -> None:
-        """Create one of Raylog's own topics, with as many replicas as asked for and possible now."""
+        """Create an internal topic, with as many of the requested replicas as are possible now."""
         wanted = self._settings.offsets_topic_replication_factor
         factor = min(wanted, len(self._liveness.able_brokers(wanted)))
         assignment = self.placed(self._settings.offsets_topic_partitions, factor)
@@ -116,7 +116,7 @@ class Topics:
         ledger.reply(event.request, [])
 
     def alter_config(self, event: AlterTopicConfigReceived) -> None:
-        """Change a topic's own settings; what is not named stays."""
+        """Change a topic's own settings; settings that are not named stay unchanged."""
         ledger = self._ledger
         topic = ledger.image.topics.get(event.topic)
         if topic is None:

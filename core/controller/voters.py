@@ -1,4 +1,4 @@
-"""Which brokers shall keep the metadata log: as many as ``metadata.voters.max``, and none that stays away.
+"""Which brokers keep the metadata log: up to ``metadata.voters.max``, without brokers that stay offline.
 
 Decides on brokers only; the quorum (``core/quorum``) brings new voters up to date and makes one change at a time.
 """
@@ -18,7 +18,7 @@ KEY = "metadata.voters.max"
 
 
 class Voters:
-    """Asks for the set of voters that the brokers and the configuration allow."""
+    """Requests the set of voters that the brokers and the configuration allow."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Work on the controller's ledger."""
@@ -26,7 +26,7 @@ class Voters:
         self._wanted: tuple[BrokerId, ...] = ()
 
     def time_passed(self, given_up: Collection[BrokerId]) -> None:
-        """Compare the voters with the brokers that run; ``given_up`` are those that have been away for too long."""
+        """Compare the voters with the brokers that run; ``given_up`` are those that have been offline for too long."""
         ledger = self._ledger
         current = sorted(BrokerId(int(number)) for number in ledger.image.voters)
         if not current:
@@ -50,7 +50,7 @@ def voters_max(config: Mapping[str, str]) -> int:
 def target_voters(
     current: Sequence[BrokerId], able: Mapping[BrokerId, str], given_up: Collection[BrokerId], most: int
 ) -> tuple[BrokerId, ...]:
-    """Return the brokers that shall vote: an odd number, because an even one tolerates no more losses. Pure.
+    """Return the target voters: an odd number, because an even one tolerates no more losses. Pure.
 
     ``able`` are the brokers that run, with their nodes. A voter keeps its place until it is given up and another broker
     is free; then new nodes come first. The number falls below what it is only when ``most`` does, or when it is even.

@@ -1,4 +1,4 @@
-"""The one tree of errors: one root, Kafka's names and numbers, flags that tell a client what to do. Pure.
+"""The one tree of errors: one root, Kafka's names and numbers, flags that decide what a client does. Pure.
 
 Every package raises these classes, or subclasses of them; `storage/errors.py` and `rpc/errors.py` hold subclasses that
 never leave a process by their own name. Clients branch on ``retriable`` and ``refresh_metadata``, not on names.

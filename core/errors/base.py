@@ -15,7 +15,7 @@ class RaylogError(Exception):
     refresh_metadata: ClassVar[bool] = False
     """True when the sender's view of the cluster is out of date."""
     is_remote: bool = False
-    """True for the answer of another process; False for what this one found, such as a deadline that passed."""
+    """True for an error that another process sent; False for one raised locally, such as a deadline that passed."""
 
     def __init__(self, message: str = "", /, **details: object) -> None:
         """Keep the sentence and the facts behind it; the class's docstring serves when no message is given."""

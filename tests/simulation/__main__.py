@@ -24,7 +24,7 @@ _PROGRESS_S = 5.0
 
 
 class Totals:
-    """What the runs of one profile, or of all, came to."""
+    """Totals of the runs of one profile, or of all profiles."""
 
     def __init__(self, profile: str) -> None:
         """Begin with no run."""
@@ -46,7 +46,7 @@ class Totals:
             self.counts[name] += number
 
     def line(self) -> str:
-        """Return the totals as one line of JSON behind the word ``total``, for whoever counts further."""
+        """Return the totals as one line of JSON after the word ``total``, for scripts that add them up."""
         facts: dict[str, object] = {
             "profile": self.profile,
             "first_seed": self.seeds[0],
@@ -59,7 +59,7 @@ class Totals:
         return f"total {json.dumps(facts)}"
 
     def sentence(self) -> str:
-        """Return the totals for people."""
+        """Return the totals as readable text."""
         counts = ", ".join(f"{number:,} {name}" for name, number in self.counts.items())
         rate = self.counts["events"] / max(self.seconds, 0.001)
         return f"{counts}; {self.seconds:.1f} s of processor time, {rate:,.0f} events/s per core"
@@ -68,7 +68,7 @@ class Totals:
 def main(arguments: list[str] | None = None) -> int:
     """Return 0 when every seed passed, 1 when one failed."""
     options = _options(arguments)
-    logging.getLogger("raylog").addHandler(logging.NullHandler())  # the shipped shells warn of the faults made here
+    logging.getLogger("raylog").addHandler(logging.NullHandler())  # the shipped shells log the faults injected here
     if options.planted:
         return _try_planted_bugs()
     overall = Totals(options.profile)
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _runs(options: argparse.Namespace, overall: Totals) -> Iterator[tuple[int, str]]:
-    """Yield the runs that were asked for, every profile of a seed before the next seed."""
+    """Yield the requested runs, every profile of a seed before the next seed."""
     for seed in count(options.seed) if options.events else range(options.seed, options.seed + options.seeds):
         for profile in ALL_PROFILES if options.profile == ALL else (options.profile,):
             if options.events and overall.counts["events"] >= options.events:
@@ -128,7 +128,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _try_planted_bugs() -> int:
-    """Print which seed and which invariant caught each planted bug; 1 when one was not caught in its budget."""
+    """Print the seed and invariant that caught each planted bug; return 1 when one was not caught in its budget."""
     caught = 0
     print(f"{'planted bug':<66} {'profile':<15} {'caught by':<11} seed  of")
     for planted in EVERY_BUG:

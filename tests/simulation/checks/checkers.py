@@ -1,8 +1,8 @@
 """The invariants of a replicated partition as small objects outside the system (reliability, section 8).
 
-Each checker holds its own books, made from what it is told, and raises :class:`Violation` with its invariant's number.
-None of them looks into a machine: what they are told is what an observer of disks, messages and metadata could see.
-``checks.py`` feeds them from the simulation; test_checkers.py from hand-made histories.
+Each checker keeps its own books of the events reported to it, and raises :class:`Violation` with its invariant's
+number. Checkers never look into a machine: events carry only what an observer of disks, messages and metadata sees.
+``checks.py`` feeds them from the simulation; test_checkers.py feeds them hand-made histories.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EntryAt = Callable[[int], Entry | None]
 
 
 class AckedIsKept:
-    """I1: what was acknowledged to an acks=all producer is at its offset in every leader of a higher epoch."""
+    """I1: a batch acknowledged to an acks=all producer is at its offset in every leader of a higher epoch."""
 
     RULE = "I1"
 
@@ -29,15 +29,15 @@ class AckedIsKept:
 
     @property
     def end(self) -> int:
-        """Everything that was acknowledged lies below."""
+        """End offset of the acknowledged batches."""
         return 1 + max(self._offsets.values(), default=-1)
 
     def acknowledged(
         self, epoch: int, offset: int, value: int, *, idempotent: bool = True, forgotten_below: int = 0
     ) -> None:
-        """A leader of ``epoch`` told a producer that its batch is at ``offset``; retries count as one if idempotent.
+        """A leader of ``epoch`` acknowledged a batch at ``offset``; retries count as one batch if idempotent.
 
-        What lay below ``forgotten_below`` may be stored again.
+        Batches below ``forgotten_below`` may be stored again.
         """
         known = self._offsets.setdefault(value, offset)
         if known != offset and idempotent and known >= forgotten_below:
@@ -45,7 +45,7 @@ class AckedIsKept:
         self._acked.append((epoch, offset, value))
 
     def led(self, epoch: int, log_start: int, entry_at: EntryAt) -> None:
-        """Somebody leads ``epoch`` with this log."""
+        """A leader of ``epoch`` has this log."""
         for acked_epoch, offset, value in self._acked:
             if acked_epoch < epoch and offset >= log_start:
                 found = entry_at(offset)
@@ -66,7 +66,7 @@ class AckedIsKept:
 
 
 class CommittedOnce:
-    """I2, I6, I7, I11: what is committed never changes, and those who have to hold it do; sequences have no gap."""
+    """I2, I6, I7, I11: committed entries never change and their required holders have them; sequences have no gap."""
 
     RULE = "I2"
 
@@ -76,13 +76,13 @@ class CommittedOnce:
         self._end_by_epoch: dict[int, int] = {}
         self._next_sequence: dict[int, int] = {}
         self.producers_forgotten = False
-        """A log started anew behind what retention dropped: older batches may be stored twice from then on."""
+        """A log restarted above what retention dropped: from then on, older batches may be stored twice."""
         self.forgotten_below = 0
-        """Where the last such log started: it knows the producers of nothing before."""
+        """Start of the last restarted log: it has no producer state from before."""
 
     @property
     def end(self) -> int:
-        """Everything below is committed."""
+        """End of the committed entries, exclusive."""
         return len(self.entries)
 
     def chain_before(self, offset: int) -> int:
@@ -90,16 +90,16 @@ class CommittedOnce:
         return self.entries[offset - 1].chain if 0 < offset <= self.end else 0
 
     def started_anew(self, at: int) -> None:
-        """A log was thrown away and starts at ``at``: producers of what lies below are strangers, as in Kafka."""
+        """A log was discarded and restarts at ``at``: producers of entries below are unknown, as in Kafka."""
         self.producers_forgotten = True
         self.forgotten_below = max(self.forgotten_below, at)
 
     def advanced(self, who: str, leader_epoch: int, old: int, new: int, entry_at: EntryAt) -> None:
-        """Somebody's high watermark moved from ``old`` to ``new`` over its own log."""
+        """A replica's high watermark moved from ``old`` to ``new`` over its own log."""
         for offset in range(old, new):
             entry = entry_at(offset)
             if offset < len(self.entries):
-                # What retention has dropped here was compared when the watermark passed it elsewhere.
+                # Entries that retention dropped here were compared when another replica's watermark passed them.
                 if entry is not None and entry.chain != self.entries[offset].chain:
                     raise Violation(
                         self.RULE, f"{who} commits {entry} at {offset}, before it was {self.entries[offset]}"
@@ -112,7 +112,7 @@ class CommittedOnce:
             self._end_by_epoch[leader_epoch] = new
 
     def led(self, epoch: int, entry_at: EntryAt, log_start: int) -> None:
-        """I6: the new leader of ``epoch`` has everything that was committed in earlier ones."""
+        """I6: the new leader of ``epoch`` has every entry committed in earlier epochs."""
         end = max((end for earlier, end in self._end_by_epoch.items() if earlier < epoch), default=0)
         if end > log_start:
             self._holds("I6", f"the leader of epoch {epoch}", end, entry_at)
@@ -123,13 +123,13 @@ class CommittedOnce:
             self._holds("I7", f"ISR member {broker}", end, entry_at)
 
     def kept(self, who: str, watermark: int, log_start: int, entry_at: EntryAt) -> None:
-        """Somebody takes what its log holds below a kept watermark for committed."""
+        """A replica counts its entries below a persisted watermark as committed."""
         if watermark > len(self.entries):
             raise Violation(self.RULE, f"{who} kept the watermark {watermark}, {len(self.entries)} is committed")
         self._holds(self.RULE, who, watermark, entry_at)
 
     def seen(self, who: str, offset: int, entries: Iterable[Entry]) -> None:
-        """Somebody was shown these entries as committed."""
+        """A consumer received these entries as committed."""
         for at, entry in enumerate(entries, offset):
             if at >= len(self.entries) or self.entries[at].chain != entry.chain:
                 raise Violation(self.RULE, f"{who} saw {entry} at offset {at}, which is not what is committed there")
@@ -154,7 +154,7 @@ class CommittedOnce:
 
 
 class WatermarkMonotone:
-    """I3: a watermark never falls within one incarnation and leader epoch; what clients see never falls at all."""
+    """I3: a watermark never falls within one incarnation and leader epoch; the one shown to clients never falls."""
 
     RULE = "I3"
 
@@ -182,37 +182,37 @@ class WatermarkMonotone:
 
 
 class WatermarkEarned:
-    """I4: a leader's watermark is durable everywhere in the maximal ISR, heard in this epoch, with enough members.
+    """I4: a watermark is durable on every member of the maximal ISR, as fetched in this epoch, with enough members.
 
-    With fewer it may reach the start of the epoch, as long as nobody outside the maximal ISR can be elected (I7).
+    With fewer members it may reach the start of the epoch, as long as only the maximal ISR is electable (I7).
     """
 
     RULE = "I4"
 
     def __init__(self, min_insync_replicas: int) -> None:
-        """Know how many members there have to be."""
+        """Set the minimum number of members."""
         self._min = min_insync_replicas
         self._heard: dict[tuple[int, int], int] = {}
         self._starts: dict[int, int] = {}
 
     def leads(self, epoch: int, end: int) -> None:
-        """Somebody leads ``epoch`` with a log of this end, which is where the epoch begins if it is new."""
+        """A leader of ``epoch`` has a log with this end; a new epoch starts there."""
         self._starts.setdefault(epoch, end)
 
     def heard(self, epoch: int, broker: int, durable_end: int) -> None:
-        """A follower told the leader of ``epoch``, truthfully, that it has everything below ``durable_end``."""
+        """A follower reported to the leader of ``epoch``, correctly, that it has everything below ``durable_end``."""
         key = (epoch, broker)
         self._heard[key] = max(self._heard.get(key, 0), durable_end)
 
     def answered(self, asked: int, epoch: int) -> None:
-        """A leader of ``epoch`` took a fetch that was meant for the leader of epoch ``asked`` (KIP-320)."""
+        """A leader of ``epoch`` accepted a fetch addressed to the leader of epoch ``asked`` (KIP-320)."""
         if asked != epoch:
             raise Violation(self.RULE, f"a fetch from the leader of epoch {asked} was answered by that of {epoch}")
 
     def advanced(
         self, epoch: int, leader: int, isr_size: int, members: Iterable[int], watermark: int, durable: Mapping[int, int]
     ) -> None:
-        """The leader of ``epoch`` moved its watermark; ``members`` are committed and proposed ISR together."""
+        """The leader of ``epoch`` moved its watermark; ``members`` is the union of committed and proposed ISR."""
         if isr_size < self._min and watermark > self._starts.get(epoch, 0):
             raise Violation(self.RULE, f"watermark {watermark} in epoch {epoch} with an ISR of {isr_size}")
         for broker in members:
@@ -228,7 +228,7 @@ class WatermarkEarned:
 
 
 class OneLeader:
-    """I5: a leader epoch has one leader, and that in one life."""
+    """I5: a leader epoch has one leader, in one life of its process."""
 
     RULE = "I5"
 
@@ -237,7 +237,7 @@ class OneLeader:
         self._leaders: dict[int, tuple[int, int]] = {}
 
     def leads(self, epoch: int, broker: int, incarnation: int) -> None:
-        """That life of that broker leads ``epoch``."""
+        """This life of this broker leads ``epoch``."""
         known = self._leaders.setdefault(epoch, (broker, incarnation))
         if known != (broker, incarnation):
             raise Violation(self.RULE, f"epoch {epoch} is led by {(broker, incarnation)} and by {known}")
@@ -262,14 +262,14 @@ class LogMatching:
 
 
 class NoCutBelow:
-    """I9: nobody cuts what its leader has as well, and no ISR member cuts what is committed."""
+    """I9: a replica never truncates what it shares with its leader; an ISR member never truncates committed entries."""
 
     RULE = "I9"
 
     def truncating(
         self, broker: int, to: int, end: int, own: Entry | None, leaders: Entry | None, *, in_isr: bool, committed: int
     ) -> None:
-        """``own`` and ``leaders`` are the entries at ``to``; ``committed`` counts the entries that are committed."""
+        """``own`` and ``leaders`` are the entries at ``to``; ``committed`` is the number of committed entries."""
         if own is not None and leaders is not None and own.chain == leaders.chain:
             raise Violation(self.RULE, f"broker {broker} cuts [{to}, {end}), and its leader has the same entry at {to}")
         if in_isr and own is not None and to < committed:
@@ -284,7 +284,7 @@ class MetadataLine:
     RULE = "I10"
 
     def __init__(self, minimum: int = 0) -> None:
-        """Begin with no replica told anything; ``minimum`` is the topic's ``min.insync.replicas``, 0 = not known."""
+        """Begin with no replica versions; ``minimum`` is the topic's ``min.insync.replicas``, 0 = unknown."""
         self._minimum = minimum
         self._applied: dict[int, tuple[int, int]] = {}
 
@@ -315,14 +315,14 @@ class MetadataLine:
             raise Violation(self.RULE, f"leader {after.leader} is not in its ISR {after.isr}")
 
     def accepted(self, before: PartitionState, proposed_at: int) -> None:
-        """The controller carried out a proposal made at partition epoch ``proposed_at``."""
+        """The controller applied a proposal made at partition epoch ``proposed_at``."""
         if proposed_at != before.partition_epoch:
             raise Violation(
                 self.RULE, f"a proposal of partition epoch {proposed_at} was accepted at {before.partition_epoch}"
             )
 
     def applied(self, broker: int, leader_epoch: int, partition_epoch: int) -> None:
-        """A broker's replica acts on this version now; restarts included, versions never fall."""
+        """A broker's replica acts on this version; versions never fall, even across restarts."""
         known = self._applied.get(broker, (0, 0))
         if (leader_epoch, partition_epoch) < known:
             raise Violation(self.RULE, f"broker {broker} acts on {(leader_epoch, partition_epoch)} after {known}")
@@ -330,7 +330,7 @@ class MetadataLine:
 
 
 def _decided(state: PartitionState) -> tuple[object, ...]:
-    """Everything that a partition epoch stands for; places come and go within one."""
+    """The state that a partition epoch identifies; places may change within one epoch."""
     return (
         state.leader,
         state.leader_epoch,

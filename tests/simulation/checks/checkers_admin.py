@@ -1,6 +1,6 @@
-"""Two more invariants as small objects outside the system: what was deleted stays deleted, and resigning settles.
+"""Two more invariants as small objects outside the system: deleted records stay deleted, and resignations settle.
 
-Made like those of ``checkers.py``: own books, told only what an observer of disks, messages and metadata could see.
+Built like those of ``checkers.py``: own books, fed only what an observer of disks, messages and metadata could see.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from tests.simulation.world import Violation
 
 
 class DeletedIsGone:
-    """I16: below a low watermark that was answered nothing is served any more; above what was asked for all stays."""
+    """I16: records below an acknowledged low watermark are never served again; records above the requested one stay."""
 
     RULE = "I16"
 
     def __init__(self) -> None:
         """Begin with nothing deleted."""
         self.wanted = 0
-        """Nobody ever asked, and no retention wanted, to have anything from here on gone."""
+        """No client and no retention has requested the deletion of records from this offset on."""
         self._answered: list[tuple[int, int]] = []
 
     def asked(self, before: int) -> None:
-        """A client, or retention, wants the records below ``before`` gone."""
+        """A client or retention requests the deletion of the records below ``before``."""
         self.wanted = max(self.wanted, before)
 
     def moving(self, broker: int, to: int, committed: int) -> None:
@@ -33,7 +33,7 @@ class DeletedIsGone:
             raise Violation(self.RULE, f"broker {broker} starts its log at {to}, asked for was at most {self.wanted}")
 
     def answered(self, epoch: int, asked: int, low_watermark: int, committed: int) -> None:
-        """A leader of ``epoch`` told a client that the records below ``low_watermark`` are gone."""
+        """A leader of ``epoch`` reported to a client that the records below ``low_watermark`` are gone."""
         if low_watermark < asked or low_watermark > committed:
             raise Violation(
                 self.RULE, f"low watermark {low_watermark} is answered, asked {asked}, committed {committed}"
@@ -42,35 +42,35 @@ class DeletedIsGone:
             self._answered.append((epoch, low_watermark))
 
     def low_watermark(self, epoch: int) -> int:
-        """Return the highest low watermark that was answered in that epoch or before."""
+        """Return the highest low watermark acknowledged in that epoch or before."""
         return max((low for answered, low in self._answered if answered <= epoch), default=0)
 
     def holds(self, what: str, epoch: int, log_start: int) -> None:
-        """Somebody who leads ``epoch``, or may lead the next one at once, has a log that starts here."""
+        """A leader of ``epoch``, or a replica eligible to lead the next one, has a log that starts here."""
         low = self.low_watermark(epoch)
         if log_start < low:
             raise Violation(self.RULE, f"{what} of epoch {epoch} has records from {log_start} on, {low} was answered")
 
 
 class ResigningSettles:
-    """L4: whoever resigns is neither leader nor in sync any more, and nobody resigns again at once."""
+    """L4: a replica that resigned is neither leader nor in sync any more, and does not resign again at once."""
 
     RULE = "L4"
     DELAYS_MS = 1_000
-    """Two requests may come this much closer together than they were sent."""
+    """Two requests may arrive this much closer together than they were sent."""
 
     def __init__(self) -> None:
-        """Begin with nobody having resigned."""
+        """Begin without resignations."""
         self._last_ms: dict[int, int] = {}
         self.count = 0
 
     def elected(self, state: PartitionState) -> None:
-        """The durable state names a leader; who has to lead for want of anybody else may resign again at once."""
+        """The durable state names a leader; a leader that is alone in the ISR may resign again at once."""
         if state.isr == (state.leader,):
             self._last_ms.pop(state.leader, None)
 
     def resigned(self, broker: int, epoch: int, before: PartitionState, after: PartitionState, now_ms: int) -> None:
-        """The controller took a resignation from the leadership of ``epoch``, and the partition changed by it."""
+        """The controller accepted a resignation from the leadership of ``epoch``, and changed the partition."""
         if (before.leader, before.leader_epoch) != (broker, epoch):
             raise Violation(self.RULE, f"broker {broker} resigned from epoch {epoch}, {before} was changed by it")
         if after.leader == broker or broker in after.isr:

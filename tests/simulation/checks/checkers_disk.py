@@ -1,4 +1,4 @@
-"""L5: a leader whose disk finishes no sync does not go on leading while another replica could."""
+"""L5: a leader whose disk completes no sync stops leading while another replica could lead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tests.simulation.partition.simulation import Simulation
 
 _MARGIN_MS = 1_500
-"""Ticks, a resignation that is repeated once, an election, and the news of it."""
+"""Ticks, a resignation that is repeated once, an election, and its notification."""
 
 
 class GivesWay:
-    """Watches leaders at their ticks; what counts is what an operator could see of both disks and of the metadata."""
+    """Watches leaders at their ticks; uses only what an operator could see of both disks and of the metadata."""
 
     RULE = "L5"
 
@@ -24,7 +24,7 @@ class GivesWay:
         self._since_ms: dict[tuple[int, int, int], int] = {}
 
     def looked(self, simulation: Simulation, process: ReplicaProcess) -> None:
-        """A replica has looked at the clock. Time counts while it leads, hangs, runs, and somebody could take over."""
+        """A replica ticked. Time counts while it leads, hangs and runs, and another replica could take over."""
         state, machine = simulation.controller.state, process.machine
         if not simulation.faults.hang_rate or state is None or machine is None:
             return

@@ -1,6 +1,6 @@
-"""What clients are owed: each request is answered in time and once, and a partition that can take writes takes them.
+"""Obligations to clients: each request is answered in time and once, and a writable partition accepts writes.
 
-Looked at after each tick of a replica, from outside: requests that arrived, logs, sessions and pauses.
+Checked after each tick of a replica, from outside: requests that arrived, logs, sessions and pauses.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from tests.simulation.partition.simulation import Simulation
 
 _MARGIN_MS = 5_000
-"""A lost proposal, its repetition, a fetch that is given up, and the news of a change."""
+"""A lost proposal, its retry, a fetch that is abandoned, and the notification of a change."""
 
 
 class AnswersInTime:
-    """L6: after a replica has looked at the clock, no request is overdue, and no consumer waits for what is there."""
+    """L6: after a replica's tick, no request is overdue, and no consumer waits for records that are available."""
 
     RULE = Arrived.RULE
 
     def looked(self, process: ReplicaProcess) -> None:
-        """A replica has done what was due."""
+        """A replica has finished its tick."""
         now_ms, machine = process.world.now_ms, process.machine
         process.owed = owed = [request for request in process.owed if not (request.is_answered or request.is_deserted)]
         for request in owed:
@@ -36,16 +36,16 @@ class AnswersInTime:
 
 
 class TakesWrites:
-    """L7: a leader with enough members in sync, which can reach the controller, commits what it has on disk."""
+    """L7: a leader with enough members in sync and a link to the controller commits what it has on disk."""
 
     RULE = "L7"
 
     def __init__(self) -> None:
-        """Begin with nothing that waits."""
+        """Begin with no pending entry."""
         self._since_ms: dict[tuple[int, int], tuple[int, int]] = {}
 
     def looked(self, simulation: Simulation, process: ReplicaProcess) -> None:
-        """A replica has done what was due."""
+        """A replica has finished its tick."""
         machine, controller = process.machine, simulation.controller
         if machine is None or machine.role != "leader":
             return

@@ -1,4 +1,4 @@
-"""Feeds the checkers from a running simulation: what happened, seen from outside the machines."""
+"""Feeds the checkers from a running simulation with events observed outside the machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Checks:
-    """All checkers of one run, and when each is asked."""
+    """All checkers of one run, and the points at which each is called."""
 
     def __init__(self, simulation: Simulation) -> None:
         """Begin with empty books."""
@@ -54,7 +54,7 @@ class Checks:
         self.elections = 0
 
     def recovered(self, process: ReplicaProcess) -> None:
-        """A life begins with the high watermark that an earlier one kept."""
+        """A life begins with the high watermark that an earlier one persisted."""
         machine, log = process.machine, process.log
         if machine is None or machine.high_watermark <= log.start:
             return
@@ -80,11 +80,11 @@ class Checks:
     def _watermark_moved(self, process: ReplicaProcess, machine: ReplicaMachine, before: int, after: int) -> None:
         self.monotone.holds(process.broker, machine.incarnation, machine.leader_epoch, after)
         who = f"broker {process.broker} ({machine.role} in epoch {machine.leader_epoch})"
-        # A log that starts anew takes its new start for committed; what it held before is about to be thrown away.
+        # A restarted log counts everything below its new start as committed; its old entries are about to be dropped.
         known = max(before, machine.log_start_offset)
         self.committed.advanced(who, machine.leader_epoch, known, after, process.log.entry)
         if machine.role == "leader":
-            # A leader cannot know of a lost log before the controller tells it of the life that follows.
+            # A leader learns of a lost log only from the controller, with the life that follows.
             places = machine.state.places if machine.state is not None else ()
             logs = self.simulation.logs
             durable = {int(place.broker): logs[place.broker].promised_end(place.incarnation) for place in places}
@@ -112,7 +112,7 @@ class Checks:
                     )
 
     def looked(self, process: ReplicaProcess) -> None:
-        """A replica has looked at the clock, and done what was due."""
+        """A replica has finished its tick."""
         self.giving_way.looked(self.simulation, process)
         self.answering.looked(process)
         self.taking_writes.looked(self.simulation, process)
@@ -131,13 +131,13 @@ class Checks:
         self.deleted.holds(f"leader {process.broker}", effect.leader_epoch, log.start)
 
     def chain_before(self, log: VirtualLog, offset: int) -> int:
-        """Return the chain hash that a new entry of a leader's log goes on from."""
+        """Return the chain hash that precedes a new entry of a leader's log."""
         previous = log.chain_before(offset)
-        # Where a deletion emptied the log, what came before is committed, and others may still have it.
+        # Where a deletion emptied the log, earlier entries are committed, and other replicas may still have them.
         return self.committed.chain_before(offset) if previous is None else previous
 
     def appended(self, process: ReplicaProcess, offset: int, entries: Sequence[Entry]) -> None:
-        """A replica stored entries; the chain is computed again over its own log."""
+        """A replica stored entries; their chain is recomputed over its own log."""
         log = process.log
         previous = log.chain_before(offset)
         for at, entry in enumerate(entries, offset):
@@ -146,7 +146,7 @@ class Checks:
             previous = chain
 
     def truncating(self, process: ReplicaProcess, to: int) -> None:
-        """A replica is about to cut its log."""
+        """A replica is about to truncate its log."""
         machine, log = process.machine, process.log
         if machine is None:
             return
@@ -168,7 +168,7 @@ class Checks:
         self.simulation.world.tell("r{} cuts [{}, {}) in epoch {}", process.broker, to, log.end, machine.leader_epoch)
 
     def acknowledged(self, process: ReplicaProcess, request: ProduceRequest, offset: int) -> None:
-        """A leader tells a producer that its batch is stored."""
+        """A leader acknowledges a batch to its producer."""
         machine = process.machine
         if machine is None:
             return
@@ -193,7 +193,7 @@ class Checks:
                     raise Violation("I1", f"value {request.value} is acknowledged, and epoch {epoch} is led without it")
 
     def deletion_answered(self, process: ReplicaProcess, asked: int, low_watermark: int) -> None:
-        """A leader tells a client that everything below a low watermark is gone."""
+        """A leader reports to a client that everything below a low watermark is gone."""
         machine, state = process.machine, self.simulation.controller.state
         if machine is None:
             return
@@ -203,7 +203,7 @@ class Checks:
             self._deleted_everywhere(state)
 
     def _deleted_everywhere(self, state: PartitionState) -> None:
-        """Whoever may lead next has nothing of what was said to be deleted, as far as it still has its log."""
+        """No electable replica has records reported as deleted, as far as it still has its log."""
         for broker in (*state.isr, *state.elr):
             log = self.simulation.logs[broker]
             place = state.place(broker)
@@ -219,7 +219,7 @@ class Checks:
     # ------------------------------------------------------------ elsewhere
 
     def answered(self, process: ReplicaProcess, shown: int, offset: int, entries: Sequence[Entry]) -> None:
-        """A leader answers a consumer: what it has not committed is not seen, and deleted records are gone."""
+        """A leader answers a consumer: uncommitted records are not visible, and deleted records are gone."""
         end = self.committed.end
         if shown > end or offset + len(entries) > end:
             seen = max(shown, offset + len(entries))
@@ -246,7 +246,7 @@ class Checks:
         self._deleted_everywhere(after)
 
     def finish_without_leader(self) -> None:
-        """At the end of a run in which the only in-sync copy was lost: that it is so is true, and nobody leads."""
+        """At the end of a run that lost the only in-sync copy: the loss is real, and the partition has no leader."""
         state = self.simulation.controller.state
         leaders = [process for process in self.simulation.processes.values() if process.leads(state)]
         log = self.simulation.logs[state.isr[0]] if state is not None else None
@@ -263,7 +263,7 @@ class Checks:
             raise Violation("L2", f"the log of {state} is given up for lost, and has all that is committed")
 
     def finish(self) -> None:
-        """At the end, after heal: the full read, and every acknowledged batch in it."""
+        """At the end, after the heal: the full read contains every acknowledged batch."""
         process = self.simulation.leader()
         if process is None:
             raise Violation("L2", "nobody leads at the end")

@@ -1,4 +1,4 @@
-"""Checkers have bugs too: each gets one history that is as it should be, and one hand-made history per anomaly."""
+"""Checkers have bugs too: each gets one correct history, and one hand-made history per anomaly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulation.world import Violation
 
 
 def log_of(*values: int, epoch: int = 1, producer: int = NO_PRODUCER_ID) -> list[Entry]:
-    """A log of these values, one after another; with a producer, they are its sequences."""
+    """A log of these values in order; with a producer, the values are its sequences."""
     entries: list[Entry] = []
     chain = 0
     for value in values:

@@ -1,7 +1,7 @@
-"""I15 for answers: each one, error or not, must be one that the state of its group allows, as it shows from outside.
+"""I15 for answers: each answer, error or not, must be allowed by the externally visible state of its group.
 
-What shows is the log that a life of the coordinator has read, the rows that it has decided since, and the requests that
-reached it. One object for each load of a coordinator; told by ``coordinator.py``. None of it looks into the machine.
+Visible are the log that a life of the coordinator has read, the rows it has decided since, and the requests that
+reached it. One object for each load of a coordinator, fed by ``coordinator.py``. It never looks into the machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from tests.simulation.groups.coordinator import Asked
 
 _GENERATION: Final = 1
-"""Place of the generation in the arguments of a member's requests, a join aside."""
+"""Index of the generation in the arguments of a member's requests, except a join."""
 _INSTANCE: Final = {"join_group": 2, "sync_group": 3, "heartbeat": 3, "offset_commit": 4}
 
 
 class _Group:
-    """One group as it shows."""
+    """The visible state of one group."""
 
     __slots__ = ("image", "is_left", "is_touched", "joining", "offsets", "successors")
 
@@ -41,13 +41,13 @@ class _Group:
         self.image: GroupChanged | None = None
         self.offsets: set[str] = set()
         self.joining: set[int] = set()
-        """Joins that are not answered yet: while there are any, the group prepares a round."""
+        """Unanswered joins: while there are any, the group prepares a round."""
         self.is_touched = False
-        """A join or a leave came since the last generation was written: it may prepare a round."""
+        """A join or a leave arrived since the last generation was written: the group may prepare a round."""
         self.is_left = False
-        """A member of the last generation has left: it prepares a round."""
+        """A member of the last generation has left: the group prepares a round."""
         self.successors: set[str] = set()
-        """Static instances of which a new process came since the last generation was written."""
+        """Static instances with a new process since the last generation was written."""
 
     @property
     def generation(self) -> int:
@@ -62,10 +62,10 @@ class _Group:
 
 
 class Answers:
-    """What one load of a coordinator may answer."""
+    """The answers that one load of a coordinator may give."""
 
     def __init__(self, books: GroupBooks, life: int, now_ms: int) -> None:
-        """``life`` is the load as the books know it."""
+        """``life`` is the number of the load in the books."""
         self._books = books
         self._life = life
         self._since_ms = now_ms
@@ -73,14 +73,14 @@ class Answers:
         self._sent: dict[tuple[str, int], list[Mapping[str, bytes]]] = {}
         """Assignments that leaders sent, by group and generation."""
         self._given_ms: dict[str, int] = {}
-        """When an id was handed out that has not been used yet."""
+        """When an id was issued that has not been used yet."""
         self._fresh: set[int] = set()
-        """Joins that are the first ones with their id, in time."""
+        """First joins with their id, sent before it expired."""
 
     def _group(self, name: str) -> _Group:
         return self._groups.setdefault(name, _Group())
 
-    # ------------------------------------------------------------ what shows
+    # ------------------------------------------------------------ visible state
 
     def row(self, key: Sequence[object], value: Sequence[object] | None, *, replayed: bool) -> None:
         """A row is read from the log, or decided."""
@@ -94,7 +94,7 @@ class Answers:
             return
         assert isinstance(record, GroupChanged)
         if record == group.image:
-            return  # written again, as it is
+            return  # rewritten unchanged
         if not replayed and record.state is GroupState.STABLE and group.image is not None:
             self._is_as_sent(record, group.image)
         group.image = record
@@ -102,16 +102,16 @@ class Answers:
         group.successors = set()
 
     def _is_as_sent(self, record: GroupChanged, before: GroupChanged) -> None:
-        """Assignments are what the leader of this generation sent, for each member as the leader knew it."""
+        """Assignments are those sent by the leader of this generation, for each member that the leader knew."""
         if before.state is GroupState.STABLE:
-            return  # a static member's new id; the books look at it
+            return  # a static member's new id; the books check it
         given = {member.member_id: member.assignment for member in record.members}
         sent = self._sent.get((record.group, record.generation), [])
         if not any({member: each.get(member, b"") for member in given} == given for each in sent):
             raise Violation(RULE, f"generation {record.generation} has assignments that its leader did not send")
 
     def received(self, asked: Asked) -> None:
-        """A request reached the coordinator, and its machine takes it."""
+        """A request reached the coordinator, and its machine processes it."""
         group, args = self._group(asked.group), asked.args
         if asked.method == "join_group":
             group.joining.add(asked.request)
@@ -130,7 +130,7 @@ class Answers:
             sent.append({member: bytes(assignment) for member, assignment in args[4]})
 
     def settled(self, asked: Asked) -> None:
-        """A request is answered by this step, or its sender has gone."""
+        """A request is answered by this step, or its sender has disconnected."""
         if asked.method == "join_group":
             self._group(asked.group).joining.discard(asked.request)
 
@@ -198,7 +198,7 @@ class Answers:
     # ------------------------------------------------------------ results
 
     def replied(self, asked: Asked, result: Any, now_ms: int) -> None:
-        """The machine answers a request, when its rows are stored."""
+        """The machine answers a request; the answer leaves when its rows are stored."""
         group = self._group(asked.group) if asked.args else _Group()
         match asked.method:
             case "join_group":
@@ -292,6 +292,6 @@ class Answers:
 
 
 def _instance(asked: Asked) -> str | None:
-    """Return the static instance that speaks."""
+    """Return the static instance of the sender."""
     place = _INSTANCE.get(asked.method)
     return cast("str | None", asked.args[place]) if place is not None and len(asked.args) > place else None

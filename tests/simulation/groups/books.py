@@ -1,7 +1,7 @@
-"""I15 as small books outside the system: what the offsets topic holds, who was told what, and who claims what.
+"""I15 as small books outside the system: contents of the offsets topic, answers sent to members, and members' claims.
 
-CallbackWaiter by ``coordinator.py``, ``topic.py`` and ``member.py`` what an observer of messages, the log and the
-clients could see; test_group_checkers.py tells it hand-made histories. None of it looks into a machine.
+``coordinator.py``, ``topic.py`` and ``member.py`` report what an observer of messages, the log and the clients could
+see; test_group_books.py reports hand-made histories. The books never look into a machine.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Place = tuple[str, int]
 
 _NOBODY = Sender(0, "", -1, asked_back=True)
 EXPIRY_MS = 2_500
-"""Within so long after its retention an offset is forgotten, while a coordinator runs."""
+"""Deadline after an offset's retention for its expiry, while a coordinator runs."""
 
 
 class Claim(NamedTuple):
-    """What a member process reads by its own word."""
+    """The partitions that a member process claims to read."""
 
     group: str
     member_id: str
@@ -49,22 +49,22 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True)
 class _Offset:
-    """The commits of one partition as the log has them: (offset in the log, committed offset or -1 = deleted, who)."""
+    """The commits of one partition in log order: (offset in the log, committed offset or -1 = deleted, sender)."""
 
     commits: list[tuple[int, int, Sender]] = field(default_factory=list)
     processed: int = 0
-    """Everything below was read by some member."""
+    """Some member has read everything below."""
     stored_ms: int = 0
     """When the last commit was decided."""
 
 
 class GroupBooks:
-    """Everything that I15 is about."""
+    """All state that I15 constrains."""
 
     def __init__(self, partitions: int = 0, retention_ms: int = 0) -> None:
         """Begin with an empty log and no member.
 
-        Each generation assigns all of ``partitions``; an offset without members is forgotten after ``retention_ms``.
+        Each generation assigns all of ``partitions``; an offset without members expires after ``retention_ms``.
         """
         self._partitions = partitions
         self._retention_ms = retention_ms
@@ -93,7 +93,7 @@ class GroupBooks:
     # ------------------------------------------------------------ the log
 
     def stored(self, offset: int, row: Row) -> None:
-        """A row is in the log for good."""
+        """A row is durable in the log."""
         if row.key[0] == "fence":
             return
         self._stored_rows[row.life, row.request] += 1
@@ -126,7 +126,7 @@ class GroupBooks:
         if left:
             raise Violation(RULE, f"group {group!r} is deleted, and the offsets of {left} are left")
         gone = self.images.pop(group, None)
-        # The next generation of that name is the first one, and answers of former ones may still be under way.
+        # The next generation of that name is number 1; answers of earlier ones may still be in flight.
         self._deleted[group] = gone.generation if gone is not None else 0
 
     def _is_empty(self, group: str, what: str) -> None:
@@ -135,7 +135,7 @@ class GroupBooks:
             raise Violation(RULE, f"{what} while group {group!r} is {image.state.value}")
 
     def overdue(self, now_ms: int) -> list[Place]:
-        """Return the offsets that should have been forgotten for a while."""
+        """Return the offsets whose expiry is overdue."""
         return [
             place
             for place, books in self._offsets.items()
@@ -183,10 +183,10 @@ class GroupBooks:
             raise Violation(RULE, f"the assignments of generation {image.generation} were changed once given")
 
     def _nobody_is_dropped(self, before: GroupChanged, image: GroupChanged, row: Row) -> None:
-        """A member that left nothing to be desired is in the next generation too.
+        """A live member that has met its deadlines is in the next generation too.
 
-        A round waits for everybody who lives, up to the rebalance timeout: so each gives its partitions back before
-        others get them. Whoever does not ask for its assignment has as long as that too.
+        A round waits for all live members, up to the rebalance timeout: so each gives up its partitions before others
+        get them. A member that does not request its assignment has that long too.
         """
         stay = {member.member_id for member in image.members}
         instances = {member.instance_id for member in image.members if member.instance_id is not None}
@@ -198,7 +198,7 @@ class GroupBooks:
                 raise Violation(RULE, f"{why}, and generation {image.generation} is made without it")
 
     def why_alive(self, life: int, image: GroupChanged, member: MemberRecord, now_ms: int) -> str | None:
-        """Return why a member of the last generation still has to be one, or None when it need not."""
+        """Return why a member of the last generation must still be a member, or None when it need not be."""
         group, member_id = image.group, member.member_id
         synced = (group, member_id, image.generation) in self._synced
         loaded_ms = self._loaded_ms.get(life, 0)
@@ -213,7 +213,7 @@ class GroupBooks:
         sender, group = row.sender, commit.key.group
         place = (group, commit.key.partition)
         if sender is None and self._last.get(place) == commit:
-            return  # what holds is written again, as it is
+            return  # an unchanged row is rewritten
         self._last[place] = commit
         if commit.committed_ms != row.decided_ms + WALL_AHEAD_MS:
             raise Violation(RULE, f"{commit} is dated wrong")
@@ -234,7 +234,7 @@ class GroupBooks:
         books = self._offsets.setdefault((group, commit.key.partition), _Offset())
         if books.commits and not sender.asked_back:
             _, known_offset, earlier = books.commits[-1]
-            # A commit whose outcome its sender did not learn may still come behind that sender's later ones.
+            # A commit with an outcome unknown to its sender may still be stored after that sender's later ones.
             if commit.offset < known_offset and earlier[:3] != sender[:3]:
                 raise Violation(
                     RULE,
@@ -244,22 +244,22 @@ class GroupBooks:
         books.commits.append((offset, commit.offset, sender))
         books.stored_ms = row.decided_ms
 
-    # ------------------------------------------------------------ what coordinators do
+    # ------------------------------------------------------------ coordinators
 
     def loaded(self, life: int, now_ms: int) -> None:
-        """A life of the coordinator begins to serve: everybody has a fresh session timeout."""
+        """A life of the coordinator begins to serve: every member has a fresh session timeout."""
         self._loaded_ms[life] = now_ms
 
     def heard(self, life: int, group: str, member_id: str, now_ms: int) -> None:
-        """A coordinator took a member's request for a sign of life."""
+        """A coordinator counted a member's request as a heartbeat."""
         self._heard_ms[life, group, member_id] = now_ms
 
     def synced(self, group: str, member_id: str, generation: int) -> None:
-        """A coordinator decided to tell a member its assignment."""
+        """A coordinator decided to send a member its assignment."""
         self._synced.add((group, member_id, generation))
 
     def taken_for_a_stranger(self, life: int, group: str, member_id: str, instance: str, now_ms: int) -> None:
-        """A coordinator does not know a static member: it joins again, and replaces what holds its instance then.
+        """A coordinator does not know a static member, which therefore rejoins and replaces the holder of its instance.
 
         So a replaced process has to be fenced (KIP-345), or it ends its own successor.
         """
@@ -278,27 +278,27 @@ class GroupBooks:
                 )
 
     def asked_to_leave(self, group: str, member_id: str) -> None:
-        """A coordinator got a member's goodbye."""
+        """A coordinator received a member's leave request."""
         self._gone.add((group, member_id))
 
     def is_gone(self, group: str, member_id: str) -> bool:
-        """Return whether a member has said goodbye."""
+        """Return whether a member has left."""
         return (group, member_id) in self._gone
 
     def gave_id(self, member_id: str, process: int) -> None:
-        """A coordinator gave a new id to a process."""
+        """A coordinator issued a new id to a process."""
         known = self._given.setdefault(member_id, process)
         if known != process:
             raise Violation(RULE, f"member id {member_id!r} was given to two processes")
 
     def commit_answered(self, life: int, request: int, offsets: int) -> None:
-        """A coordinator tells a client that its commit of so many offsets is stored."""
+        """A coordinator acknowledges a commit of so many offsets as stored."""
         if self._stored_rows[life, request] < offsets:
             raise Violation(RULE, "a commit was acknowledged before it was stored")
         self.acknowledged += 1
 
     def generation_answered(self, group: str, generation: int, *, is_stable: bool) -> None:
-        """A coordinator tells a member of a generation, or of its assignment in it."""
+        """A coordinator sends a member a generation, or its assignment in it."""
         image = self.images.get(group)
         is_there = image is not None and (not is_stable or image.state is GroupState.STABLE)
         written = (image.generation, is_there) if image is not None else (0, False)
@@ -306,7 +306,7 @@ class GroupBooks:
             raise Violation(RULE, f"a member is told of generation {generation} before it is stored")
 
     def offsets_answered(self, group: str, log_end_then: int, rows: Iterable[Sequence[object]]) -> None:
-        """The coordinator told somebody the group's offsets; ``log_end_then``: where the log ended at the question."""
+        """The coordinator answered an offset fetch; ``log_end_then`` is the log end offset when the request arrived."""
         for row in rows:
             partition, offset = row[2], row[3]
             assert isinstance(partition, int)
@@ -320,10 +320,10 @@ class GroupBooks:
                     f"partition {partition} is said to be at {offset}, committed is {early[-1] if early else -1}",
                 )
 
-    # ------------------------------------------------------------ what members do
+    # ------------------------------------------------------------ members
 
     def joined(self, process: int, generation: int) -> None:
-        """A member process was told of its generation."""
+        """A member process received its generation."""
         if generation < self._told.get(process, 0) and not self._deleted:
             raise Violation(RULE, f"a member of generation {self._told[process]} was told of generation {generation}")
         self._told[process] = generation
@@ -334,11 +334,11 @@ class GroupBooks:
         self._one_owner(claim.group)
 
     def gives_back(self, process: int) -> None:
-        """A member process holds nothing any more."""
+        """A member process holds no partitions any more."""
         self._claims.pop(process, None)
 
     def begins_at(self, group: str, partition: int, offset: int) -> None:
-        """A member reads on from a committed offset: everything below was read by somebody."""
+        """A member resumes from a committed offset: some member has read everything below."""
         books = self._offsets.setdefault((group, partition), _Offset())
         if offset > books.processed:
             raise Violation(
@@ -351,12 +351,12 @@ class GroupBooks:
         books.processed = max(books.processed, offset)
 
     def committed(self, group: str, partition: int) -> int:
-        """Return the offset that the log says is committed, -1 = none."""
+        """Return the committed offset in the log, -1 = none."""
         books = self._offsets.get((group, partition))
         return books.commits[-1][1] if books is not None and books.commits else -1
 
     def owners(self, group: str) -> dict[int, int]:
-        """Return the member process of each partition that somebody holds in the current generation."""
+        """Return the member process of each partition claimed in the current generation."""
         image = self.images.get(group)
         members = {member.member_id for member in image.members} if image is not None else set()
         found: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """The simulator's group coordinator: lives of the actor's shell around the shipped runner, and its ports.
 
-Does what the shell does: registers under the next epoch, fences its predecessor with its first append, replays the log
-into a runner, appends the batches that the runner gives it. Unlike the actor it can die between any two effects, and a
-superseded life may go on for a while.
+Follows the shell: registers under the next epoch, fences its predecessor with its first append, replays the log into a
+runner, appends the batches that the runner produces. Unlike the actor it can die between any two effects, and a
+superseded life may continue for a while.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _TICK_US = 50_000
 _RELOAD_US = 200_000
 _ROWS_PER_MS = 20
 _ANSWER_MS = 3_000
-"""What a request may wait for besides its round: for the log's leader, and for the rows before its own."""
+"""What a request may wait for besides its round: the log's leader, and the rows before its own."""
 RETENTION_CHECK_MS = 400
 _UNDECIDED = (CoordinatorLoadInProgress, NotCoordinator)
-"""What the shell and the runner answer by themselves."""
+"""Errors that the shell and the runner send by themselves."""
 
 MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 
 
 class Asked:
-    """One request that a life of the coordinator has taken in, as its runner sees it."""
+    """One request received by a life of the coordinator, as its runner sees it."""
 
     __slots__ = ("_is_answered", "_life", "args", "at_end", "came_ms", "decided", "method", "number", "request", "wire")
 
     def __init__(self, life: Coordinator, wire: Wire, number: int, method: str, args: Any) -> None:
-        """``number`` is the one that the wire knows it by."""
+        """``number`` is the request's number on the wire."""
         self._life = life
         self.wire = wire
         self.number = number
@@ -55,22 +55,22 @@ class Asked:
         self.args = args
         self.came_ms = life.world.now_ms
         self.at_end = life.simulation.topic.end
-        """Where the log ended when the request came."""
+        """Log end offset when the request arrived."""
         self.request = 0
         """The runner's number."""
         self.decided: object = None
-        """The answer that the machine has decided on: a result or an error."""
+        """The answer that the machine has decided: a result or an error."""
         self._is_answered = False
 
     @property
     def member_id(self) -> str:
-        """The member that speaks."""
+        """The member that sent the request."""
         at = 1 if self.method == "join_group" else 2
         return str(self.args[at]) if self.method in MEMBER_CALLS else ""
 
     @property
     def group(self) -> str:
-        """The group that is meant."""
+        """The group of the request."""
         return str(self.args[0]) if self.args else ""
 
     @property
@@ -79,11 +79,11 @@ class Asked:
         return self.wire.broken
 
     def reply(self, args: object = None, payload: object = b"") -> None:
-        """Answer, unless the process dies before that."""
+        """Answer, unless the process dies first."""
         self._answer(args, None)
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error, unless the process dies before that."""
+        """Answer with an error, unless the process dies first."""
         self._answer(None, cast(RaylogError, error))
 
     def _answer(self, result: object, error: RaylogError | None) -> None:
@@ -96,7 +96,7 @@ class Asked:
 
 
 class _WatchedMachine(CoordinatorMachine):
-    """The real machine; the books hear of its steps, and each is validated."""
+    """The real machine; its steps are reported to the books, and each is validated."""
 
     def __init__(self, life: Coordinator, settings: GroupSettings) -> None:
         super().__init__(settings=settings, new_member_id=life._new_member_id)
@@ -107,7 +107,7 @@ class _WatchedMachine(CoordinatorMachine):
         life.began(event)
         try:
             out = super().step(event)
-            # What a tick breaks without any effect is still broken at the next event.
+            # An invariant broken by a tick without effects is still broken at the next event.
             if life.simulation.validate and (out.now or out.after_sync or not isinstance(event, ev.Tick)):
                 self.validate()
         except InvariantBroken as broken:
@@ -120,7 +120,7 @@ _Runner = GroupCoordinatorRunner[Asked, Row]
 
 
 class Coordinator:
-    """One life, from its registration to its end; it is the ports of its runner."""
+    """One life, from its registration to its end; it implements the ports of its runner."""
 
     def __init__(self, simulation: GroupSimulation, life: int) -> None:
         """Prepare; :meth:`start` begins."""
@@ -135,7 +135,7 @@ class Coordinator:
         """None = loading."""
         self._loads = 0
         self._requests: dict[int, Asked] = {}
-        """What this load has taken in and not answered, by the runner's numbers."""
+        """Requests that this load has received and not answered, by the runner's numbers."""
         self._coming: Asked | None = None
         self._answers = Answers(simulation.books, 0, 0)
         self._event: ev.Event | None = None
@@ -151,7 +151,7 @@ class Coordinator:
         self._tick()
 
     def _asleep(self, call: Callable[..., None], *args: object) -> bool:
-        """True when this life is over, or paused: then the call is made when it wakes up."""
+        """True when this life is over, or paused: a paused life makes the call when it resumes."""
         if self.alive and self.paused_until_us > self.world.now_us:
             self.world.at(self.paused_until_us, call, *args)
             return True
@@ -180,11 +180,11 @@ class Coordinator:
 
     @property
     def _number(self) -> int:
-        """The life as the books know it: each load is one."""
+        """The number of this life in the books: one per load."""
         return self.life * 1000 + self._loads
 
     def _guard(self, done: Callable[[int], None]) -> Callable[[str, int], None]:
-        """Take the outcome of an append: go on, load again, or end."""
+        """Handle the outcome of an append: continue, load again, or end."""
         loads = self._loads
 
         def outcome(how: str, end: int) -> None:
@@ -272,7 +272,7 @@ class Coordinator:
                     raise Violation("L1", "a request is kept whose sender has gone")
 
     def _nothing_is_overdue(self) -> None:
-        """Each request is answered in time as long as its coordinator runs and its connection stands."""
+        """Each request is answered in time as long as its coordinator runs and its connection is open."""
         awake_ms, now_ms, faults = self.paused_until_us // 1000, self.world.now_ms, self.simulation.faults
         for asked in self._requests.values():
             waits = asked.method in ("join_group", "sync_group")
@@ -280,15 +280,15 @@ class Coordinator:
             if now_ms - max(asked.came_ms, awake_ms) > limit_ms and not asked.is_deserted:
                 raise Violation("L1", f"{asked.method} of {asked.member_id!r} is not answered in {limit_ms} ms")
 
-    # ------------------------------------------------------------ what its machine does
+    # ------------------------------------------------------------ its machine
 
     @property
     def _asked(self) -> Asked | None:
-        """The request of the step that is under way."""
+        """The request of the current step."""
         return self._requests.get(getattr(self._event, "request", 0))
 
     def began(self, event: ev.Event) -> None:
-        """The machine takes an event."""
+        """The machine processes an event."""
         self._event = event
         self.simulation.machine_steps += 1
         request: int = getattr(event, "request", 0)
@@ -302,7 +302,7 @@ class Coordinator:
         self.world.note(self.life, request)
 
     def decided(self, out: Outbox[ev.Effect]) -> None:
-        """The machine has taken an event: look at its answers as they are decided, not when they go."""
+        """The machine has processed an event: check its answers when they are decided, not when they are sent."""
         if not (out.now or out.after_sync):
             return
         answers, now_ms = self._answers, self.world.now_ms
@@ -325,7 +325,7 @@ class Coordinator:
                 self._heard(asked, effect.result)
 
     def _heard(self, asked: Asked, result: Any) -> None:
-        """The machine takes what it answers well for a sign of life."""
+        """The machine counts a request that it answers without an error as a heartbeat."""
         if asked.method in MEMBER_CALLS:
             member_id = str(result[3]) if asked.method == "join_group" else asked.member_id
             self.simulation.books.heard(self._number, asked.group, member_id, self.world.now_ms)
@@ -333,7 +333,7 @@ class Coordinator:
                 self.simulation.books.synced(asked.group, member_id, asked.args[1])
 
     def answer(self, asked: Asked, result: object, error: RaylogError | None) -> None:
-        """Send an answer, unless this life ends before it; the books look at it."""
+        """Send an answer, unless this life ends first; the books check it."""
         self._requests.pop(asked.request, None)
         if self._dies_here():
             return
@@ -348,7 +348,7 @@ class Coordinator:
             generation = cast("list[int]", result)[0] if is_join else asked.args[1]
             books.generation_answered(asked.group, generation, is_stable=not is_join)
         if error is None and asked.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:
-            # A superseded coordinator may tell old offsets for the moment until it notices; Kafka's can too.
+            # A superseded coordinator may answer with old offsets until it notices; Kafka's can too.
             books.offsets_answered(asked.group, asked.at_end, cast("list[list[object]]", result))
         asked.wire.answer(asked.number, result, error)
 
@@ -362,7 +362,7 @@ class Coordinator:
     # ------------------------------------------------------------ the runner's ports
 
     def now_ms(self) -> int:
-        """Return the time of this host's clock, which began when the host did."""
+        """Return the time of this host's clock, which started with the host."""
         return self.world.now_ms + 7_919 * self.life
 
     def wall_ms(self) -> int:
@@ -370,11 +370,11 @@ class Coordinator:
         return self.world.now_ms + WALL_AHEAD_MS
 
     def log_extent(self) -> ev.LogExtent:
-        """Return how far the log is known to be stored."""
+        """Return the end of the log known to be stored."""
         return self._log
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
-        """Return a row with what an observer knows about it, and its size."""
+        """Return a row with its observer's notes, and its size."""
         asked = self._asked
         sender = _sender(asked) if asked is not None and asked.method in ("offset_commit", "delete_group") else None
         request = 0 if asked is None else asked.request
@@ -382,7 +382,7 @@ class Coordinator:
         return Row(key, value, self.world.now_ms, self._number, request, sender, size), size
 
     def wake_writer(self) -> None:
-        """Append the rows that wait, unless a batch is under way."""
+        """Append the pending rows, unless a batch is in flight."""
         if not self._dies_here() and not self._is_writing:
             self._write()
 
@@ -401,7 +401,7 @@ class Coordinator:
             self._write()
 
     def trim(self, before_offset: int) -> None:
-        """Delete the beginning of the log after a while, if it succeeds."""
+        """Delete the head of the log after a while, if that succeeds."""
         if not self._dies_here():
             self.world.tell("coordinator {} deletes what is below {}", self.life, before_offset)
             self.simulation.topic.trim(before_offset, partial(self._trimmed, self._loads, before_offset))

@@ -1,4 +1,4 @@
-"""What a seed decides about one run of the group world: how many members, how impatient they are, and what goes wrong.
+"""What a seed decides about one run of the group world: number of members, their timeouts, and the faults.
 
 Rates are events per virtual second. Drawn by ``draw``, the profile ``rebalance-storm``.
 """
@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 
 LATE_MS = 1500
-"""How much later a message may arrive when its connection has broken."""
+"""Longest extra delay of a message whose connection has broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +17,9 @@ class GroupFaults:
     """Everything that a seed decides about one run."""
 
     slots: int = 3
-    """Places for members; in each one lives one member after another."""
+    """Slots for members; a slot has one member after another."""
     static_share: float = 0.3
-    """Share of places whose members have a static instance id."""
+    """Share of slots whose members have a static instance id."""
     shared_client_id: bool = False
     partitions: int = 4
     assignor: str = "range"
@@ -35,9 +35,9 @@ class GroupFaults:
     delay_tail: float = 0
     delay_tail_ms: float = 1000
     break_rate: float = 0
-    """A connection breaks; what is under way may still arrive, and is not answered."""
+    """A connection breaks; messages in flight may still arrive, but are not answered."""
     duplicate: float = 0
-    """Share of requests, commits aside, that arrive twice."""
+    """Share of requests, except commits, that arrive twice."""
     cut_rate: float = 0
     cut_ms: float = 600
     crash_rate: float = 0
@@ -45,49 +45,49 @@ class GroupFaults:
     pause_ms: float = 1000
     leave_rate: float = 0
     double_rate: float = 0
-    """A second process starts in a place while the first one lives: with a static id, it takes over."""
+    """A second process starts in a slot while the first one runs: with a static id, it takes over."""
     rejoin_rate: float = 0
     reset_rate: float = 0
-    """Somebody outside the group sets its offsets back, which is accepted only while it is empty."""
+    """A client outside the group resets its offsets, which is accepted only while the group is empty."""
     down_ms: float = 300
     coordinator_crash_rate: float = 0
     coordinator_move_rate: float = 0
-    """A new coordinator starts while the old one lives on."""
+    """A new coordinator starts while the old one runs."""
     coordinator_pause_rate: float = 0
     coordinator_pause_ms: float = 800
     coordinator_down_ms: float = 300
     zombie_ms: float = 500
-    """How long a superseded coordinator does not know it."""
+    """How long a superseded coordinator is unaware of it."""
     append_ms: float = 5
     append_timeout: float = 0
-    """Share of appends whose outcome the coordinator does not learn."""
+    """Share of appends with an outcome unknown to the coordinator."""
     append_fails: float = 0
-    """Share of appends that are refused: nothing is stored, and the coordinator loads its groups again."""
+    """Share of appends that are refused: nothing is stored, and the coordinator reloads its groups."""
     outage_rate: float = 0
-    """The leader of the offsets topic changes; what was being appended is kept, or truncated and sent again."""
+    """The leader of the offsets topic changes; appends in flight are kept, or truncated and retried."""
     outage_ms: float = 300
     retention_ms: int = 10**9
     """How long offsets of a group without members are kept."""
     ledger_rate: float = 0
-    """Groups without members: somebody commits, asks for, or deletes their offsets."""
+    """Groups without members: clients commit, fetch or delete their offsets."""
     lull: bool = False
-    """In the middle no fault strikes for a while; what has struck before ends by itself."""
+    """In the middle no new fault is injected for a while; earlier ones end by themselves."""
     batch_bytes_max: int = 1_000_000
-    """Most bytes of rows that the log takes at once, if there are several."""
+    """Most bytes of rows that the log accepts at once, if there are several rows."""
     rewrite_floor_bytes: int = 3_000
-    """From how many bytes on the coordinator writes what holds again and deletes the beginning of its log."""
+    """Size in bytes from which the coordinator rewrites live rows and deletes the head of its log."""
     rewrite_chunk_bytes: int = 150
     trim_lost: float = 0.1
-    """Share of deletions that are not answered; half of them happen nevertheless."""
+    """Share of deletions without an answer; half of them are carried out nevertheless."""
     compact: float = 0.05
     """How often an append is followed by compaction of the log."""
 
     @property
     def settles_ms(self) -> int:
-        """Within so long a group that nothing disturbs has all its partitions read.
+        """Deadline for a group without new faults to have all its partitions read.
 
-        Until then what was sent before has arrived, also joins of processes that are gone, the sessions of those have
-        ended, and a round has waited for them.
+        By then earlier messages have arrived, including joins of dead processes, their sessions have expired, and a
+        round has waited for them.
         """
         rounds_ms = self.session_timeout_ms + self.rebalance_timeout_ms + self.initial_rebalance_delay_ms
         return LATE_MS + rounds_ms + 1_000

@@ -1,8 +1,8 @@
 """A member process of the group world: the client's real Membership, driven the way
 ``client/consumer/group_session.py`` does.
 
-It polls, reads, commits now and then, beats, and goes through rebalances step by step: commit, give back, join, sync,
-fetch offsets. All waiting is on the virtual clock; a paused process does everything late.
+It polls, reads, commits now and then, sends heartbeats, and rebalances step by step: commit, give up partitions, join,
+sync, fetch offsets. All waiting is on the virtual clock; a paused process does everything late.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Then = Callable[[Any, RaylogError | None], None]
 
 
 class _Pending:
-    """One request and all its tries, until it is answered or its time is up."""
+    """One request with its retries, until it is answered or times out."""
 
     __slots__ = ("args", "call", "deadline_us", "then", "wire")
 
@@ -54,12 +54,12 @@ class _Pending:
 
 
 class Member:
-    """One process with one consumer in it."""
+    """One process with one consumer."""
 
     def __init__(
         self, simulation: GroupSimulation, slot: int, process: int, *, group: str, client_id: str, instance: str | None
     ) -> None:
-        """``process`` is a number that no other process ever has."""
+        """``process`` is unique to this process."""
         faults = simulation.faults
         self.simulation = simulation
         self.world = simulation.world
@@ -79,12 +79,12 @@ class Member:
         self.positions: dict[int, int] = {}
         self.fetched = False
         self.asked_back: set[int] = set()
-        """Numbers of commits with which the client goes back of its own will."""
+        """Numbers of commits that move the offset back on purpose."""
         self._wire: Wire | None = None
         self._pending: dict[int, _Pending] = {}
         self._last_number = 0
         self._busy = False
-        """A rebalance is going on."""
+        """A rebalance is in progress."""
         self._assignments = 0
         self._committing = False
         self._beating = False
@@ -93,7 +93,7 @@ class Member:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Begin to poll and to beat."""
+        """Begin to poll and to send heartbeats."""
         self._poll()
         self._beat()
         self._autocommit()
@@ -105,7 +105,7 @@ class Member:
         return not self.alive
 
     def end(self, why: str) -> None:
-        """End the process at once; nobody is told but by its broken connection."""
+        """End the process at once; only its broken connection shows it."""
         if self.alive:
             self.alive = False
             self.world.tell("member {} ends: {}", self.process, why)
@@ -114,7 +114,7 @@ class Member:
                 self._wire.break_off()
 
     def leave(self) -> None:
-        """Commit, give back, say goodbye, end."""
+        """Commit, give up partitions, leave, end."""
         if self._leaving:
             return
         self._leaving = True
@@ -133,7 +133,7 @@ class Member:
 
     @property
     def is_steady(self) -> bool:
-        """True when it reads the partitions of a generation that it believes to stand."""
+        """True when it reads the partitions of a generation that it believes to be current."""
         return self.alive and self.fetched and self.membership.is_stable and not self._busy
 
     # ------------------------------------------------------------ polls
@@ -296,7 +296,7 @@ class Member:
     # ------------------------------------------------------------ requests
 
     def _call(self, call: str, args: list[object], timeout_ms: int, then: Then) -> None:
-        """Ask the coordinator, wherever it is by then, until answered or out of time."""
+        """Send to the current coordinator, until answered or timed out."""
         self._last_number += 1
         number = self._last_number
         self._pending[number] = _Pending(call, args, self.world.now_us + timeout_ms * 1000, then)
@@ -330,7 +330,7 @@ class Member:
             pending.then(result, error)
 
     def connection_lost(self, number: int) -> None:
-        """The connection broke before the answer came."""
+        """The connection broke before the answer arrived."""
         if not self._asleep(self.connection_lost, number):
             self._failed(number, ConnectionFailed())
 
@@ -360,20 +360,20 @@ class Member:
 
 
 class Outsider(Member):
-    """An administrator: sets a group's offsets back, which only an empty group lets it, and keeps groups as ledgers."""
+    """An administrator: resets a group's offsets, which only an empty group allows, and uses groups as ledgers."""
 
     last_offset = 0
 
     def reset(self, to: dict[int, int]) -> None:
-        """Commit in nobody's name."""
+        """Commit without a member."""
         rows: list[object] = [[TOPIC_ID, TOPIC, partition, offset, -1, ""] for partition, offset in to.items()]
         self.asked_back.add(self._last_number + 1)
         self._call(Call.COMMIT.value, [self.group, -1, "", rows], REQUEST_MS, lambda _, __: None)
 
     def keep(self, group: str) -> None:
-        """Commit or ask for a group's offsets, or describe or delete it, or the one that has members.
+        """Commit or fetch a group's offsets, or describe or delete it, or the group that has members.
 
-        The books look at what is answered.
+        The books check the answers.
         """
         named = self.world.random.choice((group, self.group))
         places = [[TOPIC_ID, TOPIC, partition] for partition in range(self.simulation.faults.partitions)]

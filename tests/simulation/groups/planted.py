@@ -1,4 +1,4 @@
-"""Bugs on purpose in consumer groups, all caught by the profile ``rebalance-storm``."""
+"""Planted bugs in consumer groups, all caught by the profile ``rebalance-storm``."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ GROUP_BUGS = (
         "trim",
         lambda self, before_offset: None,
     ),
-    # ------------------------------------------------------------ what members are answered
+    # ------------------------------------------------------------ answers to members
     _bug(
         "a generation number is used twice", "I15", Group, "next_image", sabotage.numbers_used_twice(Group.next_image)
     ),

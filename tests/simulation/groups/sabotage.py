@@ -1,4 +1,4 @@
-"""The patches behind the planted bugs of the group world; ``planted.py`` says what each breaks and who notices."""
+"""The patches behind the planted bugs of the group world; ``planted.py`` names the broken rule and the checker."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def commits_of_any_generation(original: Callable[..., RaylogError | None]) -> Ca
 
 
 def commits_of_anybody(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
-    """Whoever knows the generation may commit, member or not."""
+    """A client that knows the generation may commit, member or not."""
 
     def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
         error = original(group, event)
@@ -62,7 +62,7 @@ def commits_of_anybody(original: Callable[..., RaylogError | None]) -> Callable[
 
 
 def commits_without_instance(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
-    """A commit does not say of which instance it is."""
+    """A commit does not carry its instance id."""
 
     def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
         return original(group, replace(event, instance_id=None))
@@ -71,12 +71,12 @@ def commits_without_instance(original: Callable[..., RaylogError | None]) -> Cal
 
 
 def batches_of_any_size(original: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
-    """Everything that waits goes into one batch."""
+    """All pending rows go into one batch."""
     return lambda self, bytes_max: original(self, 10**9)
 
 
 def answers_of_half_steps(original: Callable[..., None]) -> Callable[..., None]:
-    """When a batch is stored, the rest of what waits counts as stored too."""
+    """When a batch is stored, the other pending rows count as stored too."""
 
     def stored(self: RowQueue[Row]) -> None:
         original(self)
@@ -86,12 +86,12 @@ def answers_of_half_steps(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def somebody_joined(self: Group) -> bool:
-    """The round ends with the first join: others get partitions that their owners have not given back."""
+    """The round ends with the first join: others get partitions that their owners have not given up."""
     return any(member.join_request is not None for member in self.members.values())
 
 
 def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
-    """The generation counts from one again after a failover."""
+    """The generation restarts from one after a failover."""
 
     def replay(self: Group, image: GroupChanged) -> None:
         original(self, replace(image, generation=1))
@@ -100,7 +100,7 @@ def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def generation_unwritten(original: Callable[..., None]) -> Callable[..., None]:
-    """As in Kafka: a generation is written with its assignments only, and given again after a failover."""
+    """As in Kafka: a generation is written only with its assignments, and issued again after a failover."""
 
     def apply(self: CoordinatorMachine, record: object) -> None:
         if isinstance(record, GroupChanged) and not self._loaded and record.state is GroupState.COMPLETING_REBALANCE:
@@ -111,7 +111,7 @@ def generation_unwritten(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def answer_at_once(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
-    """Answers do not wait for the records that they rest on."""
+    """Answers do not wait for the records they depend on."""
 
     def finish(self: GroupDecision) -> Outbox[Effect]:
         out = original(self)
@@ -123,7 +123,7 @@ def answer_at_once(original: Callable[..., Outbox[Effect]]) -> Callable[..., Out
 
 
 def sessions_end_with_the_coordinator(original: Callable[..., None]) -> Callable[..., None]:
-    """A new coordinator gives nobody time to be heard."""
+    """A new coordinator gives members no time to send a heartbeat."""
 
     def restore(self: Group, now_ms: int) -> None:
         original(self, now_ms)
@@ -134,7 +134,7 @@ def sessions_end_with_the_coordinator(original: Callable[..., None]) -> Callable
 
 
 def assign_twice(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Who has no assignment gets the leader's."""
+    """A member without an assignment gets the leader's."""
 
     def assignment(self: Group, member_id: str) -> bytes:
         given = original(self, member_id)
@@ -155,7 +155,7 @@ def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def trim_before_stored(original: Callable[..., None]) -> Callable[..., None]:
-    """The beginning of the log is deleted when the last chunk is decided, not when it is stored."""
+    """The head of the log is deleted when the last chunk is decided, not when it is stored."""
 
     def go_on(self: Rewriting, find: Find, decision: GroupDecision) -> None:
         original(self, find, decision)
@@ -166,7 +166,7 @@ def trim_before_stored(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def trim_to_the_end(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
-    """What is deleted reaches up to where the log ends when the round is over, not to where it ended before."""
+    """The deletion goes up to the log end after the round, not up to the one before it."""
     ends: dict[int, int] = {}
 
     def step(self: CoordinatorMachine, event: Event) -> Outbox[Effect]:
@@ -182,7 +182,7 @@ def trim_to_the_end(original: Callable[..., Outbox[Effect]]) -> Callable[..., Ou
 
 
 def rewrite_offsets_only(original: Callable[..., None]) -> Callable[..., None]:
-    """Groups are not written again."""
+    """Groups are not rewritten."""
 
     def begin(self: Rewriting, log: LogExtent, keys: Iterable[LiveKey]) -> None:
         original(self, log, [key for key in keys if not isinstance(key, str)])
@@ -191,7 +191,7 @@ def rewrite_offsets_only(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def rewrite_what_held_once(original: Callable[..., object]) -> Callable[..., object]:
-    """What is written again is what a key held when it was looked at first, not what it holds now."""
+    """A rewritten row has the value its key had at first, not the current one."""
     first: dict[tuple[int, LiveKey], object] = {}
 
     def live_record(self: CoordinatorMachine, key: LiveKey) -> object:
@@ -200,7 +200,7 @@ def rewrite_what_held_once(original: Callable[..., object]) -> Callable[..., obj
     return live_record
 
 
-# ---------------------------------------------------------------- what members are answered
+# ---------------------------------------------------------------- answers to members
 
 
 def numbers_used_twice(original: Callable[..., GroupChanged]) -> Callable[..., GroupChanged]:
@@ -231,7 +231,7 @@ def every_heartbeat_succeeds(group: Group, event: HeartbeatReceived, decision: G
 
 
 def assignments_of_an_earlier_round(original: Callable[..., GroupChanged]) -> Callable[..., GroupChanged]:
-    """Members of the generation before keep what they had, whatever their leader has sent."""
+    """Members of the previous generation keep their partitions, whatever assignment their leader sent."""
     kept: dict[Group, dict[str, bytes]] = {}
 
     def next_image(self: Group, **fields: Any) -> GroupChanged:
@@ -244,7 +244,7 @@ def assignments_of_an_earlier_round(original: Callable[..., GroupChanged]) -> Ca
 
 
 def successors_join_no_round(original: Callable[..., None]) -> Callable[..., None]:
-    """A static member that comes back takes its predecessor's place also while assignments are still being made."""
+    """A returning static member takes its predecessor's slot even while assignments are being made."""
 
     def replace_static(group: Group, old_id: str, new_id: str, event: JoinReceived, *rest: Any) -> None:
         if group.state is not GroupState.COMPLETING_REBALANCE or group.image is None:
@@ -310,7 +310,7 @@ def expire_the_living(original: Callable[..., list[OffsetKey]]) -> Callable[...,
 
 
 def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
-    """The age of a commit counts, and not since when its group is empty."""
+    """The age of a commit counts, and not how long its group has been empty."""
 
     def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
         oldest_ms = wall_ms - settings.offsets_retention_ms
@@ -321,14 +321,14 @@ def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[...,
 
 
 def delete_the_group_alone(self: CoordinatorMachine, event: DeleteGroupReceived, decision: GroupDecision) -> None:
-    """The offsets of a deleted group are left."""
+    """The offsets of a deleted group are kept."""
     if self._named_group(event, decision) is not None:
         decision.write(GroupDeleted(group=event.group))
         decision.reply(event.request, [])
 
 
 def delete_at_once(self: CoordinatorMachine, event: DeleteGroupReceived, decision: GroupDecision) -> None:
-    """Whether the group has members is not looked at."""
+    """The group's members are ignored."""
     if self._named_group(event, decision) is not None:
         for committed in self._offsets.of(event.group):
             decision.write(OffsetDeleted(key=committed.key))

@@ -1,4 +1,4 @@
-"""One run of the group world: coordinators, members and their troubles until T, then heal, and a group that settles."""
+"""One run of the group world: coordinators, members and faults until T, then heal, and a group that settles."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LEDGERS = ("ledger-0", "ledger-1", "ledger-2")
 _LATE_US = 2_500_000
 _LULL_MS = 3_000
 _SLACK_BYTES = 5_000
-"""What may come while a round is under way."""
+"""Bytes that a round in progress may add to the log."""
 
 
 class GroupSimulation:
     """One partition of the offsets topic, its coordinators, and one group with all its members."""
 
     known_as_lost = False
-    """Nothing can be lost here on purpose; runs of partitions know such an end."""
+    """No loss is intended here; the partition world has runs that end with one."""
 
     def __init__(self, seed: int, faults: GroupFaults, *, validate: bool = True) -> None:
-        """Set up everything; :meth:`run` carries it through."""
+        """Set up everything; :meth:`run` plays it."""
         self.faults = faults
         self.validate = validate
         self.world = World(seed)
@@ -47,39 +47,39 @@ class GroupSimulation:
         self._lives = 0
         self._epochs = 0
         self._registered: list[tuple[int, Coordinator]] = []
-        """When each registration happened: a client may be told of an older one for a while."""
+        """When each registration happened: a client may get an older one for a while."""
         self._processes = 0
         self._outsider = Outsider(self, -1, 0, group=GROUP, client_id="admin", instance=None)
         self._lull_until_us = 0
         self._talk_since_us: int | None = None
-        """Since when members and coordinator can talk, in a calm."""
+        """Since when members and coordinator are connected, during a calm."""
         self._unowned_since_us = dict.fromkeys(range(faults.partitions), 0)
         self._static = [self.world.chance(faults.static_share) for _ in range(faults.slots)]
 
     @property
     def elections(self) -> int:
-        """Generations that came about."""
+        """Number of generations."""
         return self.books.generations
 
     @property
     def acks(self) -> int:
-        """Commits that were answered."""
+        """Number of acknowledged commits."""
         return self.books.acknowledged
 
     @property
     def committed(self) -> int:
-        """Commits in the log."""
+        """Number of commits in the log."""
         return self.books.commits
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing new goes wrong at the moment."""
+        """Whether fault injection is suspended."""
         return self.healed or self.world.now_us < self._lull_until_us
 
     # ------------------------------------------------------------ the run
 
     def run(self) -> None:
-        """Carry the run through; raises Violation."""
+        """Run to the end; raises Violation."""
         world = self.world
         self.start_coordinator()
         for slot in range(self.faults.slots):
@@ -97,14 +97,14 @@ class GroupSimulation:
         world.run_until(world.now_us + chaos_us)
         self._heal()
         deadline_us = world.now_us + int(self.faults.converge_s * 1e6)
-        # What is still under way from the time of trouble comes first: answers, and joins of processes that are gone.
+        # Messages in flight from the time of faults come first: answers, and joins of dead processes.
         world.run_until(world.now_us + _LATE_US)
         while world.now_us < deadline_us and self.unsettled() is not None:
             for slot in range(self.faults.slots):
                 self._start_again(slot)
             world.run_until(world.now_us + 200_000)
         self._must_settle()
-        # What has settled stays so, and offsets go on.
+        # A settled group stays settled, and offsets advance.
         marks = {partition: self.books.committed(GROUP, partition) for partition in range(self.faults.partitions)}
         generation = self.books.images[GROUP].generation
         world.run_until(world.now_us + 3_000_000)
@@ -121,7 +121,7 @@ class GroupSimulation:
             raise Violation("L2", f"{self.faults.converge_s} s after heal, {unsettled}")
 
     def unsettled(self) -> str | None:
-        """Return what is not yet as it should be in a healthy group, or None."""
+        """Return how the group differs from a healthy one, or None."""
         image = self.books.images.get(GROUP)
         living = sorted(member.process for member in self.members.values() if member.alive)
         if image is None or image.state is not GroupState.STABLE or len(image.members) != len(living):
@@ -141,7 +141,7 @@ class GroupSimulation:
         return None
 
     def _watch(self) -> None:
-        """A partition has no owner for ``settles_ms`` at most, once members and coordinator can talk."""
+        """A partition has no owner for ``settles_ms`` at most, once members and coordinator are connected."""
         now_us = self.world.now_us
         if not self.healed:
             self.world.after(_WATCH_US, self._watch)
@@ -188,19 +188,19 @@ class GroupSimulation:
 
     @property
     def current(self) -> Coordinator | None:
-        """The coordinator that registered last, if it lives."""
+        """The coordinator that registered last, if it runs."""
         found = self._registered[-1][1] if self._registered else None
         return found if found is not None and found.alive else None
 
     def start_coordinator(self) -> None:
-        """Begin a life; one that is still there is superseded, and learns of it in its own time."""
+        """Begin a life; a running predecessor is superseded, and learns of it later."""
         self._lives += 1
         life = Coordinator(self, self._lives)
         self.world.tell("coordinator {} starts", life.life)
         life.start()
 
     def register(self, coordinator: Coordinator) -> int:
-        """Give a life the next epoch, and have clients told of it."""
+        """Register a life under the next epoch, and make that visible to clients."""
         before = self.current
         self._registered.append((self.world.now_us, coordinator))
         del self._registered[:-8]
@@ -227,7 +227,7 @@ class GroupSimulation:
             self.start_coordinator()
 
     def find_coordinator(self) -> Coordinator | None:
-        """What a client is told when it asks some broker, which may know an older registration only."""
+        """The answer of some broker to a client's look-up; that broker may know an older registration only."""
         horizon = self.world.now_us - (0 if self.is_calm else self.world.between_us(0, 300))
         for when, coordinator in reversed(self._registered):
             if when <= horizon:
@@ -237,7 +237,7 @@ class GroupSimulation:
     # ------------------------------------------------------------ members
 
     def start_member(self, slot: int) -> None:
-        """Begin a process in a slot, whatever is there already."""
+        """Begin a process in a slot, even if the slot has one."""
         self._processes += 1
         instance = f"instance-{slot}" if self._static[slot] else None
         client_id = "reader" if self.faults.shared_client_id else f"reader-{slot}"
@@ -259,7 +259,7 @@ class GroupSimulation:
             delay += world.between_us(0, faults.delay_tail_ms)
         return delay
 
-    # ------------------------------------------------------------ troubles
+    # ------------------------------------------------------------ faults
 
     def _begin_troubles(self) -> None:
         faults = self.faults
@@ -277,7 +277,7 @@ class GroupSimulation:
             (faults.coordinator_pause_rate, self._pause_coordinator),
             (faults.outage_rate, self.topic.change_leader),
             (faults.ledger_rate, self._keep_ledgers),
-            # Processes end by themselves too, for instance when they are fenced.
+            # Processes also end by themselves, for instance when they are fenced.
             (5.0, self._fill_slots),
         )
         for rate, strike in kinds:
@@ -289,7 +289,7 @@ class GroupSimulation:
 
     def _strike(self, rate: float, strike: Callable[[], None]) -> None:
         if not self.healed:
-            # A lull is no time without work: processes that ended begin again, and groups without members are used.
+            # During a calm, ended processes still restart, and groups without members are used.
             if not self.is_calm or strike in (self._fill_slots, self._keep_ledgers):
                 strike()
             self.wires = [wire for wire in self.wires if not wire.broken][-_WIRES_KEPT:]
@@ -325,7 +325,7 @@ class GroupSimulation:
     def _double(self) -> None:
         member = self._victim()
         if member is not None:
-            # The former process lives on: fenced if it is static, and gone from the slot's books in any case.
+            # The former process lives on: fenced if it is static, and removed from the slot's books in any case.
             self.world.after(self.world.between_us(100, 3000), member.end, "its double has taken over")
             self.start_member(member.slot)
 

@@ -1,4 +1,4 @@
-"""The checker of answers has bugs too: what a coordinator may answer in a group's state, and what it may not."""
+"""The checker of answers has bugs too: the answers a coordinator may give in a group's state, and those it may not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW_MS = 100
 
 
 class Request:
-    """What the checker looks at of a request."""
+    """The fields of a request that the checker reads."""
 
     def __init__(self, method: str, *args: object, request: int = 1) -> None:
         self.method = method

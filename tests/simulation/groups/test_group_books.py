@@ -1,4 +1,4 @@
-"""The books of I15 have bugs too: one history that is as it should be, and one hand-made history per anomaly."""
+"""The books of I15 have bugs too: one correct history, and one hand-made history per anomaly."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class History:
 
 @pytest.fixture
 def history() -> History:
-    """Members a and b, heard just now, in a stable generation 1."""
+    """Members a and b, with fresh heartbeats, in a stable generation 1."""
     found = History()
     found.generation(1, member("a"), member("b"), stable=False)
     found.generation(1, member("a", 0), member("b", 1))

@@ -1,8 +1,8 @@
 """The virtual partition of the offsets topic: a fenced, durable log that several lives of a coordinator write to.
 
-It stands for a replicated partition: what it has acknowledged stays stored. An append may fail, or its answer be lost
-though it is stored; when the leader changes, what was under way survives or is truncated, and its sender, which repeats
-it until its time is up, gets one answer for one append. Rows of an epoch that is fenced are refused at each try.
+It stands for a replicated partition: acknowledged rows stay stored. An append may fail, or its answer be lost though it
+is stored. When the leader changes, appends in flight survive or are truncated; their sender retries until its timeout
+and gets one answer for one append. Rows of a fenced epoch are refused at each try.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ APPEND_TIMEOUT_MS = 900
 
 
 class Sender(NamedTuple):
-    """On whose behalf a commit was written; kept beside the log for the checkers, no reader sees it."""
+    """The sender of a commit; kept beside the log for the checkers, invisible to readers."""
 
     process: int
-    """Number of the member's process; 0 = somebody outside the group."""
+    """Number of the member's process; 0 = a client outside the group."""
     member_id: str
     generation: int
     asked_back: bool
-    """The client went back of its own will."""
+    """The client moved the offset back on purpose."""
 
 
 class Row(NamedTuple):
-    """One record, with what an observer knows about it."""
+    """One record, with its observer's notes."""
 
     key: list[object]
     value: list[object] | None
@@ -39,11 +39,11 @@ class Row(NamedTuple):
     request: int
     sender: Sender | None
     size: int = 0
-    """Bound of the bytes that it takes."""
+    """Upper bound of its size in bytes."""
 
 
 class _Append:
-    """One append, through all its tries."""
+    """One append, with its retries."""
 
     __slots__ = ("deadline_us", "done", "end", "epoch", "rows", "tries")
 
@@ -54,7 +54,7 @@ class _Append:
         """None = its sender has given up."""
         self.deadline_us = deadline_us
         self.end: int | None = None
-        """Where the log ended behind it; None = not stored."""
+        """Log end offset after it; None = not stored."""
         self.tries = 0
 
 
@@ -69,20 +69,20 @@ class OffsetsTopic:
         self.epoch = -1
         self.start = 0
         self._down_until_us = 0
-        """No leader before that."""
+        """No leader before then."""
         self._under_way: list[_Append] = []
         self._rows: list[tuple[int, Row]] = []
         self._holds: dict[str, Row] = {}
-        """The last row of each key, as every row that was ever stored has it; without tombstones."""
+        """The last row of each key over every row ever stored; without tombstones."""
 
     def append(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None]) -> None:
-        """Append after a while; ``done`` gets "ok" and the end, or why not: "fenced", "failed", or "timeout".
+        """Append after a while; ``done`` gets "ok" and the end, or the failure: "fenced", "failed", or "timeout".
 
-        What became of an append that has timed out is unknown.
+        The outcome of an append that timed out is unknown.
         """
         size = sum(row.size for row in rows)
         if len(rows) > 1 and size > self.simulation.faults.batch_bytes_max:
-            # In life every batch with these rows is refused, so the coordinator loads all its groups again for ever.
+            # In production every batch with these rows is refused, so the coordinator reloads its groups without end.
             raise Violation(
                 "B1", f"a batch of {size} bytes is appended, the log takes {self.simulation.faults.batch_bytes_max}"
             )
@@ -103,7 +103,7 @@ class OffsetsTopic:
             world.after(delay, self._try, append, 0)
 
     def change_leader(self) -> None:
-        """Elect another leader after a while; appends that are under way are in its log, or were truncated."""
+        """Elect another leader after a while; appends in flight are in its log, or were truncated."""
         world = self.world
         outage_us = world.between_us(5, self.simulation.faults.outage_ms)
         self._down_until_us = max(self._down_until_us, world.now_us + outage_us)
@@ -129,7 +129,7 @@ class OffsetsTopic:
             done("timeout", 0)
 
     def _try(self, append: _Append, tries: int) -> None:
-        """The leader gets an append, or a repeated one that it has stored already."""
+        """The leader gets an append, or a retry of one that it has stored already."""
         if append.tries != tries:
             return
         if append in self._under_way:
@@ -159,7 +159,7 @@ class OffsetsTopic:
         return epoch < self.epoch
 
     def read(self, end: int) -> list[Row]:
-        """Return what is left of the rows below ``end``."""
+        """Return the remaining rows below ``end``."""
         return [row for offset, row in self._rows if offset < end]
 
     def trim(self, before: int, done: Callable[[], None]) -> None:
@@ -187,16 +187,16 @@ class OffsetsTopic:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all rows that are left."""
+        """Bytes of all remaining rows."""
         return sum(row.size for _, row in self._rows)
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of the rows that hold."""
+        """Bytes of the live rows."""
         return sum(row.size for row in self._holds.values())
 
     def _compact(self) -> None:
-        """Keep the last row of each key; tombstones stay, as they do for a day in life."""
+        """Keep the last row of each key; tombstones stay, as they do for a day in production."""
         last = {tuple(map(str, row.key)): offset for offset, row in self._rows}
         self._rows = [(offset, row) for offset, row in self._rows if last[tuple(map(str, row.key))] == offset]
 

@@ -1,7 +1,7 @@
 """Connections between member processes and lives of the coordinator: ordered, and broken as a whole.
 
-As in life, what was sent over a connection that breaks may still arrive, long after the client has turned elsewhere;
-its answer then goes nowhere. A cut link holds messages back until it is open again.
+As in production, a message sent over a connection that breaks may still arrive, long after the client has reconnected
+elsewhere; its answer is lost. A cut link holds messages back until it is open again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Wire:
             world.after(world.between_us(0, LATE_MS), self._arrive_again, number, method, args)
 
     def forget(self, number: int) -> None:
-        """The client waits no more."""
+        """The client stops waiting."""
         self._waiting.pop(number, None)
 
     def answer(self, number: int, result: object, error: RaylogError | None) -> None:
@@ -57,7 +57,7 @@ class Wire:
             self._send(1, self._answered, number, result, error)
 
     def break_off(self) -> None:
-        """Break; the client learns of it soon, the coordinator with its next tick."""
+        """Break; the client learns of it soon, the coordinator at its next tick."""
         if self.broken:
             return
         self.broken = True

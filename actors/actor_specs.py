@@ -1,8 +1,8 @@
-"""What an actor is told when it is made: plain values that Ray can pickle. Made by brokers and
+"""Constructor arguments of the actors: plain values that Ray can pickle. Made by brokers and
 ``raylog.launch.cluster``.
 
-``secret`` says where the secrets are (:class:`raylog.rpc.auth.secret_files.SecretFiles`) in every specification that
-Ray gets, because Ray keeps those. ``allow_plaintext``: the actor may listen beyond this machine without TLS.
+``secret`` names the files of the secrets (:class:`raylog.rpc.auth.secret_files.SecretFiles`) in every specification
+that Ray gets, because Ray keeps those. ``allow_plaintext``: the actor may listen beyond this machine without TLS.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ControllerSpec:
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
     voters: tuple[int, ...] = ()
-    """Brokers that found a new cluster, and are asked first for the metadata log; by now others may keep it.
+    """Brokers that found a new cluster. The controller queries them first for the metadata log, which may have moved.
 
-    Empty = the cluster exists, and any broker may.
+    Empty = the cluster exists, and any broker may hold the log.
     """
     quorum_timeout_s: float = 60.0
     """How long the controller waits for a majority of voters before it gives up and is started again."""

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class CarefulClock:
-    """Reads both clocks, asks the guard, and logs a jump."""
+    """Reads both clocks, passes them to the guard, and logs a jump."""
 
     def __init__(
         self, name: str, *, since_boot: Callable[[], int] = since_boot_ms, wall: Callable[[], int] = wall_ms

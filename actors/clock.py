@@ -17,7 +17,7 @@ def monotonic_ms() -> int:
 
 
 def since_boot_ms() -> int:
-    """Return milliseconds of a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Return milliseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
     return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
 
 

@@ -44,10 +44,10 @@ class ControllerLink:
         on_superseded: Callable[[str], None],
         report: Callable[[], SessionHeartbeatRequest] = SessionHeartbeatRequest,
     ) -> None:
-        """``register`` speaks first on every new connection; ``handler`` gets what the controller sends afterwards.
+        """``register`` runs first on every new connection; ``handler`` gets the requests that the controller sends.
 
-        ``on_superseded`` is called when the controller says that a newer life of this process is registered;
-        ``report`` for what each sign of life tells of this process.
+        ``on_superseded`` is called when the controller has registered a newer incarnation of this process; ``report``
+        returns the content of each heartbeat.
         """
         self._find = find
         self._name = name
@@ -55,11 +55,11 @@ class ControllerLink:
         self._register = register
         self._handler = handler
         self.heartbeat_s = heartbeat_s
-        """Seconds between two signs of life; may be changed at any time."""
+        """Seconds between two heartbeats; may be changed at any time."""
         self._on_superseded = on_superseded
         self._report = report
         self.place: tuple[str, int] | None = None
-        """Where the controller is that this process registered with last."""
+        """Address of the controller of the last registration."""
         self._connection: Connection | None = None
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -79,11 +79,11 @@ class ControllerLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a registered connection stands at this moment."""
+        """Whether there is a registered connection now."""
         return self._connected.is_set()
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait until registered; raises :class:`NotController` when that takes longer."""
+        """Wait until registered; raises :class:`NotController` after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
@@ -117,7 +117,7 @@ class ControllerLink:
                     logger.warning("%s: the controller refused the registration: %s", self._name, error)
                 else:
                     logger.debug("%s: no controller: %s", self._name, error)
-            except Exception:  # whatever it was, an actor without its link would be lost to the cluster in silence
+            except Exception:  # any error: without its link the actor would silently leave the cluster
                 logger.exception("%s: the link to the controller failed, trying again", self._name)
             await asyncio.sleep(RETRY_S)
 
@@ -141,17 +141,17 @@ class ControllerLink:
             connection.close("link ended")
 
     def _receive(self, request: Request) -> None:
-        """Hand on what the controller sends; what comes before the answer to the registration waits for it."""
+        """Hand on the controller's requests; those that arrive before the registration's reply wait for it."""
         if self._early is None:
             self._handler(request)
         else:
             self._early.append(request)
 
     async def _beat_until(self, connection: Connection, closed: asyncio.Event) -> None:
-        """Greet the controller until the connection breaks, or until another is known to serve in its place.
+        """Send heartbeats until the connection breaks, or until another controller is known to serve instead.
 
-        A controller that vanished with its node, or a network that was cut, breaks no connection for a long time: the
-        system goes on to repeat what was sent. So whoever gets no answers asks where the controller is, and tries it.
+        A controller that vanished with its node, or a cut network, breaks no connection for a long time: the kernel
+        keeps retransmitting. So a process without replies looks the controller up, and connects to it.
         """
         loop = asyncio.get_running_loop()
         heard_s = loop.time()

@@ -55,7 +55,7 @@ class Flusher:
         self._is_postponed = False
         self._began_ms = 0
         self.exclusive = threading.Lock()
-        """Held while a sync runs; whoever truncates the log takes it, so that no sync spans a truncation."""
+        """Held while a sync runs. A truncation of the log takes it, so that no sync spans a truncation."""
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -70,14 +70,14 @@ class Flusher:
         return self._began_ms if self._is_busy else None
 
     def kick(self) -> None:
-        """Say that something was appended. What else this turn of the loop appends goes to disk with it."""
+        """Request a sync after an append. Other appends of this turn of the loop go to disk with it."""
         if not self._is_wanted:
             self._is_wanted = True
             if self._loop is not None and not self._is_busy:
                 self._loop.call_soon(self._order)
 
     async def stop(self) -> None:
-        """End the thread; a running sync is waited for, and told to nobody."""
+        """End the thread; waits for a running sync, and does not report it."""
         loop, self._loop = self._loop, None
         if loop is not None:
             self._orders.put(False)
@@ -97,7 +97,7 @@ class Flusher:
                 self._on_synced(end)
 
     def _postponed(self, error: DescriptorsExhausted) -> None:
-        """Try again in a moment: what waits for the disk waits on, and nothing is lost."""
+        """Retry soon: requests in flight keep waiting, and nothing is lost."""
         if self._loop is not None:
             if not self._is_postponed:
                 logger.warning("%s Syncing waits until there is one again.", error)
@@ -109,7 +109,7 @@ class Flusher:
         self._order()
 
     def _failed(self, error: Exception) -> None:
-        """Nothing is synced any more: it stays busy."""
+        """Sync no more: the flusher stays busy."""
         if self._loop is not None:
             self._on_failed(error)
 
@@ -125,7 +125,7 @@ class Flusher:
                     self._durations.observe_ns(monotonic_ns() - began_ns)
             except DescriptorsExhausted as error:
                 self._tell(loop, self._postponed, error)
-            except Exception as error:  # any failed sync, whatever its kind, means that nothing more may be promised
+            except Exception as error:  # after any failed sync nothing more may be acknowledged
                 self._tell(loop, self._failed, error)
             else:
                 self._tell(loop, self._synced, end)
@@ -136,4 +136,4 @@ class Flusher:
             try:
                 loop.call_soon_threadsafe(told, what)
             except RuntimeError:
-                pass  # the loop has ended, and everybody who waited with it
+                pass  # the loop has ended, and its waiting tasks with it

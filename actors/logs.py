@@ -69,7 +69,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_format() -> str:
-    """Return the format that the environment asks for; raises :class:`InvalidConfig` for an unknown one."""
+    """Return the format set in the environment; raises :class:`InvalidConfig` for an unknown one."""
     wanted = os.environ.get(FORMAT_VARIABLE, "").strip().lower() or FORMATS[0]
     if wanted not in FORMATS:
         raise InvalidConfig(f"{FORMAT_VARIABLE}={wanted}: the log format is one of {', '.join(FORMATS)}.")
@@ -77,10 +77,10 @@ def log_format() -> str:
 
 
 def set_up_logging(actor: str) -> None:
-    """Have this process, which is ``actor``, log to stderr as the environment asks for.
+    """Have this process, which is ``actor``, log to stderr in the format set in the environment.
 
-    ``raylog.start`` refuses an unknown format; where a node's own environment has one, the log is text and says so: a
-    server does not stay down for the form of its log.
+    ``raylog.start`` refuses an unknown format. Where a node's own environment has one, the log is text with a warning:
+    a server does not stay down because of its log format.
     """
     SPEAKER.actor = actor
     complaint: InvalidConfig | None = None

@@ -54,7 +54,7 @@ class RequestTable(Generic[RequestT]):
         return self._open.pop(number, None)
 
     def take_deserted(self) -> list[int]:
-        """Forget the requests whose senders have gone, and return their numbers."""
+        """Forget the requests of closed connections, and return their numbers."""
         deserted = [number for number, request in self._open.items() if request.is_deserted]
         for number in deserted:
             del self._open[number]

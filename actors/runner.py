@@ -144,7 +144,7 @@ class Runner(Generic[EventT, EffectT]):
             self._is_taking = False
 
     def _fail(self, what: str, defect: Exception) -> None:
-        # Half a step may have been taken: only the log can tell what holds.
+        # Half a step may have been taken: only the log has the valid state.
         self.end()
         self._on_defect(f"{what} could not be carried out: {defect!r}")
 

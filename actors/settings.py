@@ -96,7 +96,7 @@ def catch_up_rate(cluster: Mapping[str, str], replicas: int) -> int:
 
 
 def session_heartbeat_s(cluster: Mapping[str, str]) -> float:
-    """Return how often an actor tells the controller that it lives, in seconds."""
+    """Return an actor's interval between heartbeats to the controller, in seconds."""
     return ClusterConfig.from_dict(cluster).broker_heartbeat_interval_ms / 1000
 
 

@@ -18,7 +18,7 @@ LONGEST_MS: Final = 500
 
 
 class TickTimer:
-    """Calls ``tick`` when something is due, as the call itself has said; `hasten` when that has changed meanwhile."""
+    """Calls ``tick`` at the time that its last call returned; `hasten` moves that time forward."""
 
     def __init__(self, tick: Callable[[int], int]) -> None:
         """``tick`` gets the time of the latest next tick, and returns that of the next one (monotonic milliseconds)."""
@@ -27,7 +27,7 @@ class TickTimer:
         self._hastened = asyncio.Event()
 
     def hasten(self, in_ms: int = SHORTEST_MS) -> None:
-        """Something is due in so many milliseconds, of which the last tick did not know."""
+        """Tick in so many milliseconds at the latest, for work that the last tick did not know of."""
         if in_ms < LONGEST_MS:
             due_ms = monotonic_ms() + in_ms
             if due_ms < self._due_ms:

@@ -44,7 +44,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_plaintext(host: str, *, allow_plaintext: bool) -> None:
-    """Raise :class:`StartFailed` when records would be readable on the network and nobody has agreed to that."""
+    """Raise :class:`StartFailed` when records would be readable on the network without ``allow_plaintext``."""
     if not allow_plaintext and not is_loopback(host) and not tls_is_on():
         raise StartFailed(
             f"{host} is reached over the network, and without TLS: records could be read, and connections taken over, "
@@ -53,7 +53,7 @@ def check_plaintext(host: str, *, allow_plaintext: bool) -> None:
 
 
 class Listens(Protocol):
-    """What a specification says about listening."""
+    """The part of a specification about listening."""
 
     @property
     def secret(self) -> Secret: ...
@@ -70,7 +70,7 @@ def listen(
     *,
     on_connect: Callable[[Connection], None] | None = None,
 ) -> RpcServer:
-    """Return a server that is not started yet, on a port of the system's choice.
+    """Return a server that is not started yet; the system chooses its port.
 
     Raises :class:`StartFailed` for an address beyond this machine without TLS, unless the specification allows it.
     """

@@ -1,4 +1,4 @@
-"""What administrators ask of the cluster: any broker takes it, and forwards it to the controller, which answers."""
+"""Administrative requests: any broker takes them, and forwards them to the controller, which replies."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class UncleanPartition(Message, frozen=True):
 
 
 class HangingDisk(Message, frozen=True):
-    """``topic-partition`` and broker of a replica whose disk does not finish a sync, and for how long (ms)."""
+    """``topic-partition`` and broker of a replica with a hanging sync, and for how long it has hung (ms)."""
 
     partition: str
     broker: Int64

@@ -1,4 +1,4 @@
-"""What the controller serves: brokers, replicas and coordinators alone call it; brokers forward what clients want."""
+"""Methods of the controller: only brokers, replicas and coordinators call it; brokers forward clients' requests."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class AlterPartitionReply(Message, frozen=True):
 
 
 class ResignLeaderRequest(Message, frozen=True):
-    """Have another replica lead, as a leader whose disk refuses appends or hangs."""
+    """Hand the leadership to another replica, because the leader's disk refuses appends or hangs."""
 
     topic_id: str
     topic: str

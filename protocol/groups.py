@@ -10,7 +10,7 @@ from raylog.protocol.method import CLIENT, CLUSTER, Endpoint, Method
 
 
 class JoinGroupProtocol(Message, frozen=True):
-    """An assignment strategy that a member knows, and what it tells the leader for it."""
+    """An assignment strategy that a member supports, and its metadata for the leader."""
 
     has_bytes: ClassVar[bool] = True
 
@@ -39,7 +39,7 @@ class JoinGroupRequest(Message, frozen=True):
 
 
 class JoinGroupMember(Message, frozen=True):
-    """A member as the leader gets to know it."""
+    """A member, as the leader receives it."""
 
     has_bytes: ClassVar[bool] = True
 
@@ -216,7 +216,7 @@ class DescribeGroupRequest(Message, frozen=True):
 
 
 class DescribedMember(Description, frozen=True):
-    """A member, what it told the leader, and what the leader gave it."""
+    """A member, its metadata for the leader, and its assignment."""
 
     has_bytes: ClassVar[bool] = True
 

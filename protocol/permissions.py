@@ -1,4 +1,4 @@
-"""Who may call what at an endpoint, as :class:`raylog.rpc.Permissions` made from its page. Pure."""
+"""Permissions of an endpoint's methods, as :class:`raylog.rpc.Permissions` made from its page. Pure."""
 
 from __future__ import annotations
 

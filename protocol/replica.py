@@ -115,7 +115,7 @@ class ListOffsetsReply(Message, frozen=True):
 
 
 class OffsetForLeaderEpochRequest(Message, frozen=True):
-    """Tell where the records of ``leader_epoch`` end in the leader's log."""
+    """Get the end offset of ``leader_epoch`` in the leader's log."""
 
     topic_id: str
     partition: Int64
@@ -124,7 +124,7 @@ class OffsetForLeaderEpochRequest(Message, frozen=True):
 
 
 class OffsetForLeaderEpochReply(Message, frozen=True):
-    """The epoch asked for, or the highest below it that has records; the offset behind its last record."""
+    """The requested epoch, or the highest below it that has records; the offset behind its last record."""
 
     leader_epoch: Int64
     end_offset: Int64
@@ -134,7 +134,7 @@ class OffsetForLeaderEpochReply(Message, frozen=True):
 class ReplicaFetchRequest(Message, frozen=True):
     """Read record batches as a follower, up to the leader's log end, and report what the follower holds.
 
-    ``current_leader_epoch``: has to be the leader's. ``broker`` and ``incarnation``: which life of which follower.
+    ``current_leader_epoch``: has to be the leader's. ``broker`` and ``incarnation``: identify the follower.
     ``fetch_offset``: the follower's log end, durable up to there. ``last_fetched_epoch``: of the record before it;
     -1 = its log is empty. ``disk_failing``: other than 0, the follower's disk cannot keep what it gets.
     """
@@ -160,7 +160,7 @@ class EpochEnd(Message, frozen=True):
 
 
 class ReplicaFetchReply(Message, frozen=True):
-    """``diverging``: where the follower's log parts from the leader's, to be truncated there; then no batches come."""
+    """``diverging``: where the logs diverge; the follower truncates there, and the reply has no batches."""
 
     leader_epoch: Int64
     high_watermark: Int64

@@ -1,4 +1,4 @@
-"""What a metadata voter serves, at the endpoint of its broker: to the controller, which writes the metadata log.
+"""Methods of a metadata voter, at the endpoint of its broker, for the controller, which writes the metadata log.
 
 An epoch here is a controller epoch; ``candidate`` identifies the controller process that claims it.
 """
@@ -20,7 +20,7 @@ class EpochStart(Message, frozen=True):
 
 
 class VoterPromiseRequest(Message, frozen=True):
-    """Promise a candidate to take nothing from lower epochs, and tell what the log holds."""
+    """Promise a candidate to refuse lower epochs, and describe the log."""
 
     epoch: Int64
     candidate: str
@@ -44,7 +44,7 @@ class VoterPromiseReply(Message, frozen=True):
 
 
 class VoterAppendRequest(Message, frozen=True):
-    """Append the batches in the payload behind ``start``, unless the logs differ before it; none to be heard.
+    """Append the batches in the payload behind ``start``, unless the logs differ before it; no batches = heartbeat.
 
     ``previous_epoch``: of the record before ``start``. ``committed``: the offset below which all is committed.
     """

@@ -1,9 +1,9 @@
 """Whether this process runs the hot modules compiled, and the finder that makes it so.
 
 `make native` (or a wheel built with RAYLOG_COMPILE=1) puts extension modules, made by mypyc from the same sources, into
-raylog/_native/, where Python does not look by itself. `raylog/__init__.py` calls `use()` before anything else of ours
-is imported. Without that folder, or with RAYLOG_COMPILED=0, the modules are the .py files, as ever. What was built from
-other sources than those that lie there is not used, and said. May touch: files of the installation, sys.meta_path.
+raylog/_native/, where Python does not look by itself. `raylog/__init__.py` calls `use()` before it imports any other
+module of Raylog. Without that folder, or with RAYLOG_COMPILED=0, the modules are the .py files. A build from other
+sources than the present ones is not used, with a warning. May touch: files of the installation, sys.meta_path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import ModuleType
 
 FOLDER = "_native"
 STAMP = "built.txt"
-"""Says what was built: the interpreter's tag, then a line for each module, then one for each source of a checkout."""
+"""Describes the build: the interpreter's tag, then a line for each module, then one for each source of a checkout."""
 SWITCH = "RAYLOG_COMPILED"
 """Environment variable: 0 = do not use what is compiled, 1 = refuse to run without it; else use it if it fits."""
 
@@ -34,7 +34,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What Python asks every finder on sys.meta_path for a module that is not loaded yet."""
+        """Find a module that is not loaded yet; Python calls this on every finder on sys.meta_path."""
         if name not in self._names:
             return None
         place = str(self._folder / f"{name}.so")
@@ -49,7 +49,7 @@ def in_use() -> bool:
 def use() -> None:
     """Have the compiled modules imported from now on.
 
-    Raises ImportError when RAYLOG_COMPILED=1 asks for them and they are not there or do not fit; warns when they are
+    Raises ImportError when RAYLOG_COMPILED=1 requires them and they are missing or do not fit; warns when they are
     there and do not fit.
     """
     wish = os.environ.get(SWITCH, "")
@@ -86,7 +86,7 @@ def _examine(folder: Path) -> tuple[str, frozenset[str]]:
 
 
 def fingerprint(source: Path) -> list[str]:
-    """What tells a changed source from the one that was compiled: its size in bytes and its time in nanoseconds."""
+    """Fingerprint of a source, to detect changes since the build: its size in bytes and its time in nanoseconds."""
     try:
         found = source.stat()
     except FileNotFoundError:

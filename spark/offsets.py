@@ -83,7 +83,7 @@ def parse_times(option: str, text: str) -> OffsetSpec:
 
 
 def parse_partition_numbers(option: str, text: str, shape: str) -> dict[TopicPartition, int]:
-    """Read Kafka's JSON form of a number for each partition. InvalidConfig says what `shape` was expected."""
+    """Read Kafka's JSON form of a number for each partition. InvalidConfig names the expected `shape`."""
     refusal = InvalidConfig(f"{option} must be {shape}, not {text!r}.")
     found = _json(text, refusal)
     each: dict[TopicPartition, int] = {}

@@ -1,6 +1,6 @@
 """The options of `spark.read.format("raylog")`: Kafka's names, checked; an unknown one is an error that helps.
 
-Spark hands options over as text under names whose case does not count. Used by source.py. Touches nothing.
+Spark hands options over as text; case does not count in their names. Used by source.py. Pure.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Texts:
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a batch read. Raises InvalidConfig with a sentence that says what to change."""
+    """Check the options of a batch read. Raises InvalidConfig with a sentence on what to change."""
     texts = _Texts(canonical(given))
     topics, assigned, pattern = _what(texts)
     strategy = (texts.text("startingOffsetsByTimestampStrategy") or "error").lower()

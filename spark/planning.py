@@ -1,7 +1,7 @@
 """The driver's part of a read: which offsets of which partitions, and where their leaders are.
 
 Runs once a query, in the Python process that Spark starts for planning. May touch: the network, the clock, and Ray when
-neither option nor environment says where the brokers are. Used by reader.py.
+neither option nor environment names the brokers. Used by reader.py.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from raylog.spark.options import ReadOptions
 PLAN_TIMEOUT_S = 60.0
 """How long finding the cluster, leaders and offsets may take altogether."""
 QUESTIONS_AT_ONCE = 64
-"""Partitions that are asked for their offsets at the same time."""
+"""Partitions with an offset request in flight at the same time."""
 
 _remembered: ClusterAddress | None = None
-"""What Ray said last, because asking it takes a second; forgotten when nobody answers there."""
+"""Ray's last reply, cached because a lookup takes a second; dropped when no broker answers there."""
 
 
 def plan_read(options: ReadOptions, narrowing: Narrowing) -> list[PartitionRange]:
@@ -68,7 +68,7 @@ async def _started(options: ReadOptions, timeout_s: float) -> ClusterClient:
         try:
             return await _connected(_remembered, options, 5.0)
         except RaylogError:
-            _remembered = None  # the cluster of an earlier query has moved or gone: ask again
+            _remembered = None  # the cluster of an earlier query has moved or gone: look it up again
     _remembered = await _ask_ray(timeout_s)
     return await _connected(_remembered, options, timeout_s)
 
@@ -79,16 +79,16 @@ async def _connected(address: ClusterAddress, options: ReadOptions, timeout_s: f
     client = ClusterClient(replace(options.consumer, bootstrap=bootstrap, secret=address.secret))
     try:
         await client.start(timeout_s)
-    except BaseException:  # whatever ended the start, half-made connections must be closed
+    except BaseException:  # any error: half-made connections must be closed
         await client.close()
         raise
     return client
 
 
 async def _ask_ray(timeout_s: float) -> ClusterAddress:
-    """Ask the Ray session around this process, and leave it again if we were not in it.
+    """Look the cluster up in the Ray session of this process; leave the session if this call joined it.
 
-    Spark may use this process for something else afterwards, which must find no session in a namespace of ours.
+    Spark may use this process for something else afterwards, which must find no session in a namespace of Raylog.
     """
     was_inside = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     try:
@@ -99,7 +99,7 @@ async def _ask_ray(timeout_s: float) -> ClusterAddress:
 
 
 class _Planner:
-    """One query's planning over one started client; `left_s` says how much time is left."""
+    """One query's planning over one started client; `left_s` returns the time left."""
 
     def __init__(
         self, client: ClusterClient, options: ReadOptions, narrowing: Narrowing, left_s: Callable[[], float]

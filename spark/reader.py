@@ -1,7 +1,7 @@
 """Batch reads: planning on the driver, reading in Spark's Python workers.
 
-A reader is made and asked for its partitions in the driver's planning process, then pickled into every task, so nothing
-here holds a connection. A worker needs neither Ray nor a broker as long as the leader it was told about is there.
+A reader is made and plans its partitions in the driver's planning process, then is pickled into every task, so nothing
+here holds a connection. A worker needs neither Ray nor a broker as long as the leader in its partition is there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PushDown:
     """Takes a query's comparisons in when Spark offers them, and lets Spark apply them all again.
 
     Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is false, its
-    default. It looks at `__func__` for that; pointing to the base's method says that we do not depend on push-down.
-    Where it is on, Spark calls this; where it is off, nobody does, and all is read and filtered by Spark.
+    default. It looks at `__func__` for that; pointing to the base's method declares no dependency on push-down.
+    Where it is on, Spark calls this; where it is off, Spark does not, and filters all records itself.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -96,7 +96,7 @@ def read_range(wanted: PartitionRange, options: ReadOptions) -> Iterator[Any]:
         include_headers=options.include_headers,
         check_crcs=options.consumer.check_crcs,
     )
-    # A little more than the fetcher's own deadline, so that its error arrives, which says what is wrong.
+    # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.
     timeout_s = options.stall_timeout_s + CLOSE_TIMEOUT_S
     coming = _begin(runtime, fetcher.next())
     try:

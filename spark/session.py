@@ -1,8 +1,8 @@
 """A Spark session on the Ray cluster, ready to read and write topics.
 
 Called by users as `raylog.spark.session(...)`. It starts Spark's master and executors as Ray actors through RayDP,
-with the Java that raylog.spark.java finds, and makes `format("raylog")` known. Ray, RayDP and PySpark are imported
-when a session is asked for, not before.
+with the Java that raylog.spark.java finds, and registers `format("raylog")`. Ray, RayDP and PySpark are imported
+when a session is requested, not before.
 """
 
 import os
@@ -29,7 +29,7 @@ DEFAULTS: dict[str, str] = {
     # A progress bar redraws the terminal of a program that prints its own output.
     "spark.ui.showConsoleProgress": "false",
 }
-"""What a session sets unless `config` says otherwise."""
+"""Settings of a session unless `config` overrides them."""
 
 
 def session(
@@ -45,7 +45,7 @@ def session(
     `num_executors` Ray actors with `executor_cores` CPUs and `executor_memory` ("1g", "512m") each hold the executors;
     they wait for free CPUs of the Ray cluster. `config` adds Spark settings or replaces DEFAULTS. Ray is joined, or
     started on this machine, when this process has not done so. Starting takes about 20 seconds; one process has one
-    session, so end it with `raylog.spark.stop()` before asking for another.
+    session, so end it with `raylog.spark.stop()` before starting another.
 
     Raises JavaNotFound when there is no usable Java, ImportError when the extra `spark` is not installed, and
     RuntimeError when a session is running already or Ray's nodes were started without Java.
@@ -69,7 +69,7 @@ def session(
     try:
         register(spark)
     except BaseException:
-        # Whatever went wrong, executors without an owner would hold the cluster's CPUs.
+        # After any error, executors without an owner would hold the cluster's CPUs.
         stop()
         raise
     return spark
@@ -96,9 +96,9 @@ def register(spark: "SparkSession") -> None:
 
 @contextmanager
 def _ray_address_for_children(address: str) -> Iterator[None]:
-    """Tell the JVM that is started meanwhile, and the Python processes in which it plans queries, which Ray this is.
+    """Pass the address of this Ray to the JVM that is started meanwhile, and to its Python processes for planning.
 
-    They look for the Raylog cluster there; without a word they would take the Ray that was started last on the machine.
+    They look for the Raylog cluster there; by default they would take the Ray that was started last on the machine.
     """
     before = os.environ.get("RAY_ADDRESS")
     os.environ["RAY_ADDRESS"] = address
@@ -124,10 +124,10 @@ def _require_extra() -> None:
 
 
 def _require_java_on_ray() -> None:
-    """Refuse at once where Spark's executors could never start, instead of letting the first job wait for ever.
+    """Refuse at once where Spark's executors could never start, instead of letting the first job wait without a limit.
 
-    Ray takes `java` from the PATH a node was started with; a worker inherits that PATH, so asking one is enough to
-    catch a cluster that was started without it.
+    Ray takes `java` from the PATH a node was started with; a worker inherits that PATH, so checking one worker is
+    enough to detect a cluster that was started without it.
     """
     import ray
 

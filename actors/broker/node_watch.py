@@ -79,7 +79,7 @@ class NodeWatch:
         while True:
             try:
                 self._look(offering(await asyncio.to_thread(self._nodes)))
-            except Exception:  # whatever it was, Ray may answer the next time, and there is nobody else to look
+            except Exception:  # any error: Ray may answer the next time, and nothing else watches the nodes
                 logger.exception("the nodes were not looked at, trying again")
             await asyncio.sleep(self._check_s)
 

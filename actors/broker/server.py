@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 FORWARD_TIMEOUT_S: Final = 10.0
 REGISTER_TIMEOUT_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 5.0
-"""How long a broker whose release is too old waits before it asks again."""
+"""How long a broker with a release that is too old waits before it retries the registration."""
 PRODUCER_ID_BLOCK: Final = 1000
 
 
@@ -86,9 +86,9 @@ class BrokerServer:
         self._directory: DataDirectory | None = None
         self._registered = asyncio.Event()
         self._refusal = ""
-        """Why the cluster cannot have this broker, whatever it does; empty = it can."""
+        """Why the cluster permanently refuses this broker; empty = it does not."""
         self._settled = asyncio.Event()
-        """It is registered, or refused for good."""
+        """Set once the broker is registered or permanently refused."""
         self._updated = asyncio.Event()
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
@@ -349,4 +349,4 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
 
 
 _UNANSWERED: Final = (ConnectionFailed, RequestTimedOut, AuthenticationFailed, TooManyPendingCalls)
-"""What this broker raises itself where the controller cannot be asked."""
+"""Errors that this broker raises itself when the controller is unreachable."""

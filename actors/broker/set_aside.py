@@ -1,9 +1,9 @@
 """Partition folders that were set aside: deleted, replaced by a namesake, or damaged. Where they go and which may go.
 
 A broker's data directory holds ``<topic>-<partition>`` folders, and a topic name may hold dots, hyphens and digits. So
-what is set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, under the topic id.
-None of the three ends in a hyphen and a number, so none can be a partition's folder, and names stay short whatever the
-topic is called. Version 0.1 used suffixes (``t-0.deleted-1700000000000``); these folders are still cleaned, but only
+a folder set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, under the topic id.
+None of the three ends in a hyphen and a number, so none can be a partition's folder, and names stay short for any
+topic name. Version 0.1 used suffixes (``t-0.deleted-1700000000000``); these folders are still cleaned, but only
 where the name cannot be a partition's and the folder's own ``partition.metadata`` agrees.
 
 Called by a replica's shell (damage, namesakes) and by the supervisor (removal).
@@ -27,7 +27,7 @@ from raylog.storage.log.files import exists, is_folder, list_files, make_folder,
 logger = logging.getLogger(__name__)
 
 DELETED: Final = ".deleted"
-"""Folder of partitions whose removal has begun. Everything in it is removed at the next start."""
+"""Folder of partitions with a removal under way. Everything in it is removed at the next start."""
 REPLACED: Final = ".replaced"
 """Folder of partitions that had to make way for another topic of the same name; removed once their topic is deleted."""
 DAMAGED: Final = ".damaged"
@@ -41,7 +41,7 @@ _ASIDE_BEFORE: Final = re.compile(
 
 
 class Identity(NamedTuple):
-    """What a partition folder was made for; "" and -1 where it cannot be told."""
+    """The partition that a folder was made for; "" and -1 = unknown."""
 
     topic_id: str = ""
     topic: str = ""
@@ -62,7 +62,7 @@ def identity_of(folder: Path) -> Identity:
 
 
 def topic_id_of(folder: Path) -> str:
-    """Return the topic id that a partition folder was made for; "" when it cannot be told."""
+    """Return the topic id that a partition folder was made for; "" = unknown."""
     return identity_of(folder).topic_id
 
 
@@ -82,7 +82,7 @@ def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
 
 
 def half_deleted(directory: Path) -> list[Path]:
-    """Return the folders of a data directory whose removal was begun and not finished."""
+    """Return the folders of a data directory with an unfinished removal."""
     return [*_in(directory / DELETED), *_of_version_0_1(directory, "deleted")]
 
 

@@ -43,7 +43,7 @@ class ReplicaFactory(Protocol):
         """Make the replica's actor unless one of its name runs."""
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell the replica's actor what in ``spec`` may change while it runs."""
+        """Send the replica's actor the part of ``spec`` that may change while it runs."""
 
     async def end(self, name: str) -> None:
         """End the actor of this name for good; no error when there is none."""
@@ -63,7 +63,7 @@ class ReplicaSupervisor:
         factory: ReplicaFactory,
         newest: Callable[[], Awaitable[MetadataImage]],
     ) -> None:
-        """Nothing happens before :meth:`start`. ``newest`` asks the controller; what it raises is tried again."""
+        """Idle until :meth:`start`. ``newest`` queries the controller; errors that it raises are retried."""
         self._spec = spec
         self._broker = broker
         self._factory = factory
@@ -104,7 +104,7 @@ class ReplicaSupervisor:
                     await self._sweep(self._wanted(self._image), self._image)
                 try:
                     self._compare(self._image)
-                except Exception:  # whatever it was, the next look may go better, and there is nobody else to look
+                except Exception:  # any error: the next check may succeed, and nothing else checks the replicas
                     logger.exception("broker %d: replicas were not compared, trying again", self._broker)
 
     async def _sweep(self, wanted: Container[str], image: MetadataImage) -> None:
@@ -130,7 +130,7 @@ class ReplicaSupervisor:
                 if name not in self._wanted(await self._newest()):
                     await asyncio.to_thread(remove_partition_folder, folder, topic_id)
             self._swept = True
-        except Exception as error:  # whatever it was (disk, Ray, time), the replicas that are wanted must start
+        except Exception as error:  # any error (disk, Ray, timeout): the wanted replicas must start
             logger.warning("leftovers in %s were not removed, trying again: %r", self._spec.folder, error)
 
     def _compare(self, image: MetadataImage) -> None:
@@ -184,9 +184,9 @@ class ReplicaSupervisor:
         self._missing_since_ms[name] = monotonic_ms()
 
     async def _tell(self, name: str, spec: ReplicaSpec, incarnation: Incarnation) -> None:
-        """Bring a replica up to date: its instructions may have changed while the actor ran or was away.
+        """Send a replica its current instructions, which may have changed while the actor ran or was away.
 
-        Ray starts an actor again with what it was made with, so each life is told once.
+        Ray restarts an actor with its first constructor arguments, so each incarnation gets them once.
         """
         await self._factory.reconfigure(spec)
         self._told[name] = (incarnation, instructions(spec))
@@ -231,10 +231,10 @@ class ReplicaSupervisor:
         return {name: wanted[name] for name in sorted(wanted, key=turns.__getitem__)}
 
     async def _remove(self, name: str, spec: ReplicaSpec) -> None:
-        """End a replica and remove its folder, unless it was given back.
+        """End a replica and remove its folder, unless it was assigned to this broker again.
 
-        Our metadata may be late: the replica may have been added again, and count as in sync on what is in the folder.
-        So the controller is asked, when no process can register any more that this supervisor does not start.
+        The local metadata may be stale: the replica may have been added again and be in the ISR because of this folder.
+        So the supervisor queries the controller once no process that it did not start can register any more.
         """
         logger.info("replica %s is no longer wanted", name)
         await self._factory.end(name)
@@ -251,9 +251,9 @@ def instructions(spec: ReplicaSpec) -> Instructions:
 
 
 def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: int, image: MetadataImage) -> bool:
-    """Tell whether the metadata says that a reassignment took the replica in this folder away from this broker.
+    """Return whether, by the metadata, a reassignment moved the replica in this folder away from this broker.
 
-    A log that knows a later leader epoch than it could is one that the metadata does not know of: it stays.
+    A log with a leader epoch later than the removal is unknown to the metadata: it stays.
     """
     removed = image.removed_replicas.get((TopicPartition(topic, partition), BrokerId(broker)))
     if removed is None or image.topic(topic, topic_id) is None:

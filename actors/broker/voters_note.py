@@ -1,7 +1,7 @@
 """A broker's note of the metadata voters: the file ``metadata-voters`` in its directory.
 
-A hint for people, and for the start of a cluster whose first node was lost; what counts is in the metadata log. Written
-in a thread, because the disk may hang.
+A hint for operators, and for the start of a cluster that lost its first node; the metadata log is authoritative.
+Written in a thread, because the disk may hang.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataRe
 
 
 def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> MetadataReply:
-    """Return the answer to ``metadata``; None asks for all topics."""
+    """Return the reply to ``metadata``; None = all topics."""
     brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
     wanted = sorted(image.topics) if names is None else names
     topics = [_topic_answer(image.topics.get(name), name) for name in wanted]
@@ -36,7 +36,7 @@ def coordinator_index(image: MetadataImage, group: str) -> int:
 def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:
     """Return brokers, topics and their partitions as plain values, for ``status``.
 
-    Online is who is connected to the controller: after a restart the metadata still shows the places of earlier lives.
+    Online = connected to the controller: after a restart the metadata still has the endpoints of earlier incarnations.
     """
     return {
         "cluster_id": image.cluster_id,

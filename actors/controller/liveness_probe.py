@@ -1,8 +1,8 @@
-"""Finds out early, after a controller's start, which replicas will not come back. Owned by the controller's shell.
+"""Detects early, after a controller's start, which replicas will not come back. Owned by the controller's shell.
 
-A new controller waits for those that its predecessor knew, because most of them only have to connect again. One whose
-process has ended cannot: its address refuses connections, or its node is gone. To give it up too early does no more
-harm than any broken connection would: leader epochs tell its writes from those of the next leader.
+A new controller waits for the replicas that its predecessor knew, because most of them only have to reconnect. A
+replica without a process cannot: its address refuses connections, or its node is gone. Giving it up too early does no
+more harm than a broken connection: leader epochs distinguish its writes from those of the next leader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NodesAlive = Callable[[], Awaitable[Collection[str]]]
 
 
 class LivenessProbe:
-    """Knocks where somebody is awaited, until nobody is."""
+    """Probes endpoints of replicas that have not re-registered."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LivenessProbe:
         *,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
-        """``awaited`` returns endpoints with their node ids, None when the waiting is over."""
+        """``awaited`` returns endpoints with their node ids; None = no replica is awaited any more."""
         self._awaited = awaited
         self._on_gone = on_gone
         self._nodes_alive = nodes_alive
@@ -49,7 +49,7 @@ class LivenessProbe:
         self._task = asyncio.create_task(self._run(), name="grace probe")
 
     async def stop(self) -> None:
-        """Stop knocking."""
+        """Stop probing."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -71,12 +71,12 @@ class LivenessProbe:
             return None
         try:
             return await self._nodes_alive()
-        except Exception as error:  # whatever it was, the addresses tell as well, only later
+        except Exception as error:  # any error: probing the addresses finds out as well, only later
             logger.warning("the nodes that are alive cannot be told: %r", error)
             return None
 
     async def _closed(self, endpoint: Endpoint, node_id: str, alive: Collection[str] | None) -> bool:
-        """Tell whether nobody is at an endpoint for certain; silence is no certainty."""
+        """Return whether an endpoint is certainly unserved; a timeout proves nothing."""
         if alive is not None and node_id and node_id not in alive:
             return True
         async with self._doors:

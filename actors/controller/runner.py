@@ -115,7 +115,7 @@ class ControllerRunner(Generic[RequestT]):
         self._runner.perform(self.machine.start(self._ports.now_ms(), epoch, founding))
 
     def feed(self, event: ctl.Event) -> None:
-        """Take an event that nobody waits for."""
+        """Take an event that needs no reply."""
         self._runner.feed(event)
 
     def take(self, request: RequestT, event_for: Callable[[int], ctl.Event]) -> None:

@@ -88,7 +88,7 @@ class ControllerServer:
         self._metadata = self._store()
         try:
             await self._begin(self._metadata)
-        except BaseException:  # whatever it was, the log must not stay locked by a controller that does not run
+        except BaseException:  # any error: the log must not stay locked by a controller that does not run
             await self.stop()
             raise
 
@@ -136,7 +136,7 @@ class ControllerServer:
         logger.info("controller ready at version %d on port %d", image.version, self.endpoint[1])
 
     async def stop(self) -> None:
-        """Close the endpoint first, so that nobody is fenced for leaving, then the log."""
+        """Close the endpoint first, so that no disconnecting process is fenced, then the log."""
         if self._runner is not None:
             self._runner.end()
             self._runner = None

@@ -154,7 +154,7 @@ class OffsetsLog:
             self._leader = None
 
     async def _request(self, method: str, args: list[object], payload: bytes = b"", *, timeout_s: float) -> Reply:
-        """Send to the partition's leader, whoever that is by then, until answered or out of time."""
+        """Send to the partition's current leader, with retries, until a reply or the timeout."""
         deadline = monotonic_ms() + int(timeout_s * 1000)
         while True:
             try:

@@ -113,7 +113,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         self._runner.feed(event)
 
     def tick(self) -> None:
-        """Let time pass, and drop the requests whose senders have gone."""
+        """Advance the time, and drop the requests of closed connections."""
         now_ms = self._ports.now_ms()
         for number in self._requests.take_deserted():
             self._runner.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))

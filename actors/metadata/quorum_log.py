@@ -1,8 +1,8 @@
 """The controller's metadata log on the voters: timers, connections and threads around :class:`QuorumRunner`.
 
-Owned by the controller's shell. ``open`` asks every broker that runs for a promise, adopts the best log that a majority
-of its voters holds, and returns what it adds up to; from then on a record is committed when a majority of voters has it
-on disk. When a controller of a higher epoch shows up, this one has to end.
+Owned by the controller's shell. ``open`` requests a promise from every running broker, adopts the best log that a
+majority of its voters holds, and returns the metadata in it; from then on a record is committed when a majority of
+voters has it on disk. When a controller with a higher epoch appears, this one has to end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QuorumLog:
         open_timeout_s: float,
         snapshot_bytes: int,
     ) -> None:
-        """``voters`` found a new cluster, and are asked first; the present voters are named by the log, on any broker.
+        """``voters`` found a new cluster, and are queried first; the log, on any broker, names the current voters.
 
         ``snapshot_bytes`` is how much is appended before a snapshot replaces it.
         """

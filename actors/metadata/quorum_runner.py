@@ -411,7 +411,7 @@ class QuorumRunner:
         snapshot, batches = reading.snapshot, reading.batches
         try:
             image = image_of((payload for _, payload in batches), None if snapshot is None else snapshot.image())
-        except Exception as error:  # whatever it was, this log is none that this version can go on with
+        except Exception as error:  # any error: this version cannot continue with this log
             self._listener.on_failed(error)
             return
         self.snapshot, self.batches, self._image = snapshot, batches, image
@@ -421,7 +421,7 @@ class QuorumRunner:
 
 
 def _readable(payload: bytes) -> list[Batch]:
-    """Return the batches of a read; none when they are damaged, so that another voter is asked."""
+    """Return the batches of a read; none when they are damaged, so that another voter is read."""
     try:
         return split(payload)
     except CorruptBatch as damage:

@@ -61,7 +61,7 @@ class MetadataSnapshot:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read that form; raises ValueError that says what is wrong with it."""
+        """Read that form; raises ValueError with the reason."""
         if len(data) < _HEAD.size:
             raise ValueError(f"{len(data)} bytes are no metadata snapshot")
         magic, end, epoch, size, crc = _HEAD.unpack_from(data)

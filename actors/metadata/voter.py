@@ -1,6 +1,6 @@
 """A metadata voter: its machine, its copy of the metadata log, its promise, on a broker's disk.
 
-Owned by :class:`~raylog.actors.metadata.voter_host.VoterHost`, whose thread alone calls it: everything here may block
+Owned by :class:`~raylog.actors.metadata.voter_host.VoterHost`; only its thread calls it: everything here may block
 on the disk. All lies in the folder ``metadata`` of the broker's data directory, under that directory's lock: the log
 ``__cluster_metadata-0`` (a partition log whose leader epochs are controller epochs), ``snapshot`` (what stands for its
 beginning), ``voter`` (identity and promise, durable), ``voter-end`` (how far the log was on disk), and ``founder`` as

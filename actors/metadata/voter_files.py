@@ -48,7 +48,7 @@ class VoterState:
 
     @classmethod
     def read(cls, folder: Path) -> VoterState | None:
-        """Return what the file says; None where there is none, or none that can be read."""
+        """Return the file's content; None where it is missing or unreadable."""
         found = read_text(folder / STATE)
         if found is None:
             return None
@@ -114,22 +114,22 @@ def make_founder(directory: Path) -> None:
 
 
 def is_founder(folder: Path) -> bool:
-    """Tell whether this copy may found the cluster."""
+    """Return whether this copy may found the cluster."""
     return exists(folder / FOUNDER)
 
 
 def end_founding(folder: Path) -> None:
-    """Something is on disk: this copy founds nothing any more."""
+    """Records are on disk: this copy may not found a cluster any more."""
     remove(folder / FOUNDER)
 
 
 def note_end(folder: Path, end: int) -> None:
-    """Say how far the log is on disk: a log that is found shorter has lost what it confirmed."""
+    """Note the durable log end offset: a log found shorter has lost acknowledged records."""
     write_atomically(folder / END, b"%d\n" % end, durable=False)
 
 
 def drop_prefix(log: PartitionLog, to: int) -> None:
-    """Let go of what the snapshot stands for: whole segments now, the rest of one with a later snapshot."""
+    """Drop the records that the snapshot covers: whole segments now, the rest of one with a later snapshot."""
     log.advance_log_start(to)
     now_ms = wall_ms()
     log.apply_retention(now_ms, to)
@@ -137,10 +137,10 @@ def drop_prefix(log: PartitionLog, to: int) -> None:
 
 
 def restart_log(folder: Path, log: PartitionLog, at: int) -> None:
-    """Empty the log and let it go on at ``at``.
+    """Empty the log and continue it at ``at``.
 
-    First everything is cut: were the start moved first, a crash could leave the end of another log behind the snapshot,
-    and nothing would tell it from one that belongs there.
+    Truncates first: were the start moved first, a crash could leave the end of another log behind the snapshot,
+    indistinguishable from one that belongs there.
     """
     note_end(folder, log.log_start_offset)
     log.truncate_to(log.log_start_offset)

@@ -38,7 +38,7 @@ class _Failed:
 
 
 class VoterHost:
-    """Owns the voter of one data directory, whose lock its broker holds."""
+    """Owns the voter of one data directory; its broker holds the directory's lock."""
 
     def __init__(self, directory: Path) -> None:
         """Nothing is opened, made or started before the first request."""
@@ -120,7 +120,7 @@ class VoterHost:
             while order is not None:
                 orders.append(order)
                 order = self._orders.get_nowait()
-            return [], True  # what waits at the end is dropped: its senders ask again
+            return [], True  # orders that wait at the end are dropped: their senders retry
         return orders, False
 
 

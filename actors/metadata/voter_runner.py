@@ -119,7 +119,7 @@ class VoterRunner:
         self._runner.feed(order.event)
 
     def release(self) -> None:
-        """Send the answers whose state is durable by now."""
+        """Send the replies that wait for state which is durable now."""
         self._runner.release()
 
     def end(self) -> None:

@@ -1,1 +1,1 @@
-"""What a cluster tells its operators: counters in each process, a page a node, logs that machines can read."""
+"""Metrics for operators: counters in each process, one page per node, machine-readable logs."""

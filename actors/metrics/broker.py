@@ -1,4 +1,4 @@
-"""A broker's own metrics, and whether it and its replicas serve. Owned by the broker's shell, made when asked for."""
+"""A broker's own metrics, and whether it and its replicas serve. Owned by the broker's shell, made on demand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BrokerMetrics:
     """Figures of one broker and its replicas; a look holds for a second."""
 
     def __init__(self, looks: BrokerLooks) -> None:
-        """Nothing is asked before the first :meth:`report`."""
+        """Queries no process before the first :meth:`report`."""
         self._looks = looks
         self._changes = PartitionChanges()
         self._inquiries = Inquiries(looks.secret)

@@ -1,7 +1,7 @@
-"""Asks processes for their figures when there is a scrape: replicas of this broker, coordinators, other brokers.
+"""Requests metrics from processes on a scrape: replicas of this broker, coordinators, other brokers.
 
-Connections are made at the first look and kept. What a look found holds for a second, so that scrapers and health
-checks together cost one look a second at most. A process that does not answer in time is left out, and asked again.
+Connections are made at the first request and kept. Replies are cached for a second, so that scrapers and health checks
+together cost one request a second at most. A process without a timely reply is left out, and tried again later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class Inquiries:
-    """Connections to processes that are asked for their figures, made when needed."""
+    """Connections to the processes that report metrics, made when needed."""
 
     def __init__(self, secret: Secret) -> None:
         """``secret`` is the cluster's."""
@@ -134,7 +134,7 @@ class ReplicaCollector:
         self.totals = Totals(born_ms=monotonic_ms())
 
     async def look(self, image: MetadataImage, broker: int) -> dict[TopicPartition, ReplicaFigures | None]:
-        """Ask all replicas of the broker; None for those that do not run or did not answer."""
+        """Request metrics of all replicas of the broker; None = the replica does not run or did not answer."""
         places = places_of(image, broker)
         running = {place: partition for partition, place in places.items() if place is not None}
         answers = await self._inquiries.ask({place: ("replica_metrics", []) for place in running})

@@ -1,4 +1,4 @@
-"""Asks the coordinators of one node for their groups, and the partitions' leaders for the offsets that lag is made of.
+"""Requests the groups of one node's coordinators, and from the partitions' leaders the offsets for the lag.
 
 A coordinator runs on one node, and only that node's page has its groups, so that each group is reported once.
 """
@@ -24,7 +24,7 @@ PROCESS: Final = "coordinator"
 
 
 class GroupFigures:
-    """Metrics of the groups whose coordinators run here."""
+    """Metrics of the groups with a coordinator on this node."""
 
     def __init__(self, inquiries: Inquiries) -> None:
         """``inquiries`` stays its owner's to close."""

@@ -144,7 +144,7 @@ class HttpServer:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
-    """Return request line and headers; None when the client closed instead of asking."""
+    """Return request line and headers; None when the client closed without a request."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

@@ -1,9 +1,9 @@
 """The page of a node: HTTP on one fixed port, for all brokers of the cluster on this machine.
 
-The port belongs to the node. The first broker that gets it serves the page, and asks the other brokers with the same
-address, the controller and the coordinators that run here; where another process has the port, a broker tries again
-every other second and takes over when it becomes free. What runs on other nodes is on their pages, so that the sum over
-all pages counts everything once.
+The port belongs to the node. The first broker that binds it serves the page, and collects the metrics of the other
+brokers at this address, of the controller and of the coordinators that run here. While another process has the port, a
+broker retries every other second and takes over when it becomes free. Processes on other nodes are on their pages, so
+that the sum over all pages counts everything once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 SETTLE_S: Final = 2.0
 CONTROLLER_S: Final = 1.0
 BROKER_S: Final = 7.0
-"""Time for another broker's report; it asks its replicas meanwhile."""
+"""Timeout for another broker's report, in which it queries its replicas."""
 NOTE: Final = "metrics.address"
 """File in the data directory: where the page was last, for the time before the controller is found."""
 INDEX: Final = """Raylog, broker {broker}
@@ -59,7 +59,7 @@ class NodePage:
         self._page: Held[bytes] = Held(self._metrics)
         self._http: HttpServer | None = None
         self._served: Address | None = None
-        """What was asked for and is served, with the port's number in the configuration."""
+        """Address requested and served, with the port's number in the configuration."""
         self._complained: Address | None = None
         self._task: asyncio.Task[None] | None = None
         self.endpoint: Address | None = None

@@ -2,7 +2,7 @@
 
 Not imported: ``raylog/launch/fork_workers.py`` writes a copy of this file, with ``#!PYTHON -IS`` before it, beside the
 socket of the fork server, and Ray starts that copy. It runs for each process that Ray starts, so it imports only what
-is built into Python, and takes 15 ms. Whatever is amiss, it goes on as the Python that it stands for.
+is built into Python, and takes 15 ms. On any failure it continues as the Python that it stands for.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A process per Ray node that has imported Ray and what replicas need, and forks itself into Ray's workers.
 
-Started by ``raylog/launch/fork_workers.py``; asked by ``fork_launcher.py``, which Ray starts in place of Python. A
-worker that is forked shares with all others what was imported, and costs milliseconds where importing Ray anew costs
-half a second.
+Started by ``raylog/launch/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A
+forked worker shares the imported modules with all others, and costs milliseconds where importing Ray anew costs half a
+second.
 
-This process connects to nothing and starts no thread, because a fork copies neither. It ends with the raylet whose
-workers it makes. Workers do not need it once they run; when it is gone, Ray's workers start as they always did.
+This process has no connections and no other threads, because a fork copies neither. It ends with the raylet that it
+makes workers for. Running workers do not need it; without it, Ray starts workers in the usual way.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def chosen(environment: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[st
 
 
 def find_raylet(folder: Path) -> int | None:
-    """Return the id of the raylet that was told to start its workers from this folder; None while there is none."""
+    """Return the id of the raylet that is configured to start its workers from this folder; None = none yet."""
     wanted = os.fsencode(folder)
     for item in Path("/proc").iterdir():
         if item.name.isdecimal():
@@ -141,7 +141,7 @@ class ForkServer:
     """Answers launchers one after the other until the raylet has ended."""
 
     def __init__(self, folder: Path) -> None:
-        """Listen in this folder, which nobody else may enter."""
+        """Listen in this folder, which other users may not enter."""
         self._folder = folder
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(folder / "socket"))
@@ -255,7 +255,7 @@ class ForkServer:
                 if int(name) > 2:
                     with suppress(OSError):  # the listing's own
                         os.close(int(name))
-        except BaseException as error:  # whatever it was, this process must not become a second server
+        except BaseException as error:  # any error: this process must not become a second server
             logger.warning("a worker was not made: %r", error)
             os._exit(1)
 

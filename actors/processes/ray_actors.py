@@ -1,10 +1,11 @@
 """The Ray actors: thin classes that run the servers of this package inside Ray; replicas are in ``ray_replica.py``.
 
 Made by ``raylog.launch.cluster`` (controller, brokers), by brokers (replicas) and by the controller (coordinators). All
-are detached, named, without CPU claims, restarted for ever, and never retried by Ray: a failed call may have run.
+are detached, named, without CPU claims, restarted without a limit, and never retried by Ray: a failed call may have
+run.
 
-The servers are imported by the constructors: Ray loads an actor's class, hence this module, in every process that asks
-for the actor's handle, and each replica asks for the controller's. Theirs would be most of what a replica loads.
+The constructors import the servers: Ray loads an actor's class, hence this module, in every process that gets the
+actor's handle, and each replica gets the controller's. The servers would be most of what a replica loads.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ async def _on_a_node(broker: int) -> Any:
 
     asked = [asyncio.create_task(matching(name)) for name in names]
     try:
-        for done in asyncio.as_completed(asked):  # the brokers of nodes that are gone answer last, or never
+        for done in asyncio.as_completed(asked):  # brokers on lost nodes answer last, or never
             handle = await done
             if handle is not None:
                 return handle

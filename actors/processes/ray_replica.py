@@ -50,7 +50,7 @@ class Replica:
             await self.adopt(spec)
             return
         with suppress(ConnectionFailed):
-            await find_controller()  # the first question takes Ray a tenth of a second; a replica asks it at once
+            await find_controller()  # Ray's first lookup takes a tenth of a second; start it at once
 
     async def adopt(self, spec: ReplicaSpec) -> tuple[str, int]:
         """Become this replica unless it is it already; returns host and port when it serves.

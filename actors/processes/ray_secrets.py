@@ -1,7 +1,7 @@
 """How a Ray actor finds the secrets on the node that it runs on.
 
-They are in files of the data directory, so that Ray, which keeps what an actor was made with, has no secret of ours. An
-actor on a node without them asks the controller, or a broker, by a Ray call; a broker then keeps them on its own disk.
+They are in files of the data directory, so that Ray, which keeps constructor arguments, has no secret of Raylog. An
+actor on a node without them gets them from the controller or a broker by a Ray call; a broker then keeps them on disk.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ async def secret_here(given: Secret, *, keep: bool = False) -> Secret:
 
 
 def values_of(secret: Secret) -> tuple[list[str], list[str]]:
-    """Return the values of both secrets in hexadecimal, for an actor that asks."""
+    """Return the values of both secrets in hexadecimal, for an actor that requests them."""
     credentials = to_listen(secret)
     return [value.hex() for value in credentials.cluster], [value.hex() for value in credentials.client]
 
 
 async def _ask(folder: Path) -> Credentials:
-    """Ask the controller and the brokers until one of them answers."""
+    """Query the controller and the brokers until one of them replies."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + ASK_S
     while True:

@@ -59,9 +59,9 @@ def actor_name() -> str:
 async def begin(start: Callable[[], Awaitable[None]], *, paced: bool = False) -> None:
     """Start an actor's server in its constructor.
 
-    The first time a failure is raised, so that whoever makes the actor learns of it. An actor that Ray restarts has
-    nobody to tell, and Ray gives up for ever on one whose constructor raises: then the process ends instead, after a
-    pause, and Ray tries again. ``paced``: the pause grows with each failure in a row (``core/restart_pause.py``).
+    At the first start a failure is raised to the creator of the actor. A restarted actor has no creator to report to,
+    and Ray permanently gives up on an actor when its constructor raises: then the process ends instead, after a pause,
+    and Ray tries again. ``paced``: the pause grows with each failure in a row (``core/restart_pause.py``).
     """
     notes = RestartNotes(actor_name()) if paced else None
     if notes is not None and (pause_s := notes.pause_s()):
@@ -69,7 +69,7 @@ async def begin(start: Callable[[], Awaitable[None]], *, paced: bool = False) ->
         await asyncio.sleep(pause_s)
     try:
         await start()
-    except Exception as error:  # whatever it was, an actor that does not serve must not stay
+    except Exception as error:  # any error: an actor that does not serve must not stay
         restarted: bool = ray.get_runtime_context().was_current_actor_reconstructed
         if not restarted:
             raise
@@ -82,12 +82,12 @@ async def begin(start: Callable[[], Awaitable[None]], *, paced: bool = False) ->
 
 
 def stand_up() -> None:
-    """Let this process answer as promptly as a server should, now that it has all that it needs.
+    """Tune this process for a server's latency, once everything that it needs is loaded.
 
-    What was loaded stays for ever: a full garbage collection need not look at it again, which takes tens of
-    milliseconds. And Ray runs its workers behind everything else on the machine (niceness 15), for tasks that compute;
-    a log that others wait for is no such task. Only who may (root, CAP_SYS_NICE) can change that from here, so others
-    start Ray with ``RAY_worker_niceness=0``. Whoever has set that variable, to whatever, has chosen.
+    The loaded objects stay permanently: freezing them spares a full garbage collection tens of milliseconds. Ray runs
+    its workers behind everything else on the machine (niceness 15), for tasks that compute; a log with waiting clients
+    is no such task. Lowering the niceness from here needs root or CAP_SYS_NICE; without them, start Ray with
+    ``RAY_worker_niceness=0``. When that variable is set, to any value, the niceness stays.
     """
     gc.collect()
     gc.freeze()

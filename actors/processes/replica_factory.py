@@ -1,6 +1,6 @@
-"""The hands of a broker that makes and ends the actors of its replicas, out of spares where there are some.
+"""Makes and ends the actors of a broker's replicas, out of spares where there are some.
 
-Owned by the ``Broker`` actor; asked by its supervisor.
+Owned by the ``Broker`` actor; called by its supervisor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RayReplicaFactory:
             if await self._spares.adopt(spec):
                 return
             name = name_of(spec)
-            async with self._turns:  # in the order in which they were asked for
+            async with self._turns:  # in the order of the requests
                 handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(spec)
                 serves = asyncio.ensure_future(answer(handle.endpoint.remote(), MAKE_TIMEOUT_S))
                 try:
@@ -60,7 +60,7 @@ class RayReplicaFactory:
             await serves
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell the replica's actor what has changed; raises Ray's errors, ValueError and TimeoutError."""
+        """Send the replica's actor its changed settings; raises Ray's errors, ValueError and TimeoutError."""
         handle: Any = ray.get_actor(await self._spares.actor_of(name_of(spec)), namespace=NAMESPACE)
         await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
 

@@ -17,7 +17,7 @@ from typing import Final
 from raylog.actors.clock import since_boot_ms
 from raylog.core.restart_pause import RestartHistory, after_failure, pause_ms
 
-IN_MEMORY: Final = Path("/dev/shm")  # a folder of our own in it, whose owner is checked
+IN_MEMORY: Final = Path("/dev/shm")  # in it a folder of Raylog, with its owner checked
 
 
 class RestartNotes:

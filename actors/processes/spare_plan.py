@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 QUIET_MS: Final = 2_000
-"""How long no replica must have been started before a spare is made: processes that somebody waits for come first."""
+"""How long no replica must have been started before a spare is made: replicas that a client waits for come first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +21,19 @@ class Sight:
     idle: Collection[str]
     """Actors that answered and have no replica, in the order in which they were made."""
     unknown: Collection[str] = ()
-    """Actors that have not answered and of which no role is noted: they start, or hang. None of them is a replica."""
+    """Actors without a reply and without a noted role: they start, or hang. None of them is a replica."""
     stray: Collection[str] = ()
-    """Actors that serve a replica of which no role is noted: nothing can tell Ray's next life of them what to be."""
+    """Actors that serve a replica without a noted role: after a restart by Ray they could not find out their role."""
     wanted: int = 0
     starting: int = 0
-    """Replicas whose start is under way."""
+    """Replicas that are starting."""
     quiet_ms: int = 0
     """Time since the last start of a replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do about it."""
+    """The spare to make and the actors to end."""
 
     make: bool
     end: tuple[str, ...]
@@ -42,8 +42,8 @@ class Plan:
 def plan(sight: Sight) -> Plan:
     """Return whether to make one spare, and which actors to end.
 
-    One at a time, and none while replicas start: a start costs half a second of CPU, and whoever creates a topic waits
-    for its replicas. Too many are ended at once, also those that have not answered: one that hangs may never answer.
+    One at a time, and none while replicas start: a start costs half a second of CPU, and the creation of a topic waits
+    for its replicas. Surplus actors are ended at once, including those without a reply: a hanging one may never reply.
     The newest go, because the others are surely warm.
     """
     known_first = (*sight.idle, *sight.unknown)

@@ -1,8 +1,8 @@
-"""Which replica an actor is that was made as a spare: notes in the broker's data directory, and answers of the actors.
+"""Roles of spares, that is which replica an actor is: notes in the broker's data directory, and replies of the actors.
 
-The broker writes the note before the spare begins; a spare that Ray starts again reads it and goes on as that replica
-without anybody's help. A note is valid as long as its actor lives; those of earlier clusters are removed by the broker.
-Used by brokers, replicas, and whoever looks for the actor of a replica.
+The broker writes the note before the spare begins; a spare that Ray restarts reads it and continues as that replica
+on its own. A note is valid as long as its actor lives; the broker removes those of earlier clusters.
+Used by brokers, replicas, and every search for the actor of a replica.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOTED: Final = (
     "host",
     "catch_up_bytes_per_s",
 )
-"""What the note says; the secret and the directory are known to the spare, and stay out of one more file."""
+"""Fields of the note; the spare knows the secret and the directory, which stay out of one more file."""
 
 
 def name_of(spec: ReplicaSpec) -> str:
@@ -45,9 +45,9 @@ def role_file(data_directory: Path, actor: str) -> Path:
 
 
 def write_role(file: Path, spec: ReplicaSpec) -> None:
-    """Note that the file's actor is this replica from now on; whoever reads sees all of it or nothing. Raises OSError.
+    """Note that the file's actor is this replica from now on; readers see all of it or nothing. Raises OSError.
 
-    Not synced: the note has to outlive processes. When the machine fails, the actor is gone too.
+    Not synced: the note has to outlive processes only. When the machine fails, the actor is gone too.
     """
     file.parent.mkdir(exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
@@ -77,7 +77,7 @@ def read_role(spare: SpareSpec) -> ReplicaSpec | None:
 
 
 def noted_roles(data_directory: Path, secret: Secret) -> list[tuple[Path, ReplicaSpec | None]]:
-    """Return all notes of a data directory with what they say; None = it cannot be read."""
+    """Return all notes of a data directory with their replicas; None = the note cannot be read."""
     found: list[tuple[Path, ReplicaSpec | None]] = []
     folder = data_directory / ROLES_FOLDER
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -90,7 +90,7 @@ def noted_roles(data_directory: Path, secret: Secret) -> list[tuple[Path, Replic
 
 
 def actors_by_role(known: MutableMapping[str, str], timeout_s: float = ASK_S) -> dict[str, str]:
-    """Return Ray's names of all Raylog actors by what they are: replicas by their own names, also those from spares.
+    """Return Ray's names of all Raylog actors by role: replicas by their own names, including those from spares.
 
     A spare without a replica, or one that does not answer, is listed under its own name. ``known`` remembers roles
     (replica by actor) between calls: a role is kept for life, so an actor that hangs is still recognised.

@@ -1,7 +1,7 @@
 """The spare replicas of one broker: made in the background, turned into replicas, made again.
 
-Owned by the ``Broker`` actor. What a spare has become is noted in the data directory (``replica_roles.py``) before it
-is told, so that neither its own end nor the broker's makes a difference. ``spare_plan.py`` decides what to make or end.
+Owned by the ``Broker`` actor. The role of a spare is noted in the data directory (``spare_roles.py``) before the spare
+gets it, so that it survives the end of the spare and of the broker. ``spare_plan.py`` decides what to make or end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SpareReplicas:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, broker: Callable[[], int], wanted: Callable[[], int]) -> None:
-        """Begin to look after the spares; ``broker`` and ``wanted`` are asked each time."""
+        """Begin to look after the spares; calls ``broker`` and ``wanted`` each time."""
         self._task = asyncio.create_task(self._run(broker, wanted), name="spares")
 
     async def stop(self) -> None:
@@ -86,7 +86,7 @@ class SpareReplicas:
         if replica in self._roles:
             handle = find_actor(self._roles[replica])
             if handle is None:
-                await self.forget(replica)  # somebody ended it for good
+                await self.forget(replica)  # it was ended for good
                 return False
         else:
             actor = choose(self._idle, self._roles, self._barred, replica)
@@ -107,7 +107,7 @@ class SpareReplicas:
         try:
             await answer(handle.adopt.remote(spec), MAKE_TIMEOUT_S)
         except ray.exceptions.RayTaskError:
-            # It could not start. An actor of its own would be gone now; so shall this one, and not take another along.
+            # It could not start. A dedicated actor would be gone now; end this one too, and do not use up another.
             self._barred.add(replica)
             await self._end(self._roles[replica])
             await self.forget(replica)
@@ -115,16 +115,16 @@ class SpareReplicas:
         return True
 
     async def forget(self, replica: str) -> None:
-        """Remove the note about a replica whose actor has ended for good; no error when there is none."""
+        """Remove the note about a replica after its actor's permanent end; no error when there is none."""
         self._barred.discard(replica)
         actor = self._roles.pop(replica, None)
         if actor is not None:
             await asyncio.to_thread(role_file(self._folder, actor).unlink, missing_ok=True)
 
     async def _load(self) -> None:
-        """Read what was noted before this life of the broker, once, and clear away what no longer holds.
+        """Read the notes of the broker's earlier incarnations, once, and remove those that no longer hold.
 
-        A replica without a folder was never begun, so nobody would end its process if its topic is gone by now.
+        A replica without a folder never began, so no component would end its process if its topic is gone by now.
         """
         async with self._loading:
             if self._loaded:
@@ -148,7 +148,7 @@ class SpareReplicas:
                 if broker() >= 0:
                     await self._load()
                     pause_s = await self._look(broker(), wanted)
-            except Exception as error:  # whatever it was (disk, Ray, time), the next look may go better
+            except Exception as error:  # any error (disk, Ray, timeout): the next check may succeed
                 logger.warning("the spare replicas were not looked after, trying again: %r", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):  # asyncio.wait_for of Python 3.11 can swallow a cancellation

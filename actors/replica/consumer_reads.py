@@ -1,8 +1,8 @@
-"""Reads bytes for consumers: what the machine lets them see, from memory or from the segment files.
+"""Reads bytes for consumers: what the state machine lets them see, from memory or from the segment files.
 
-Owned by a replica's runner. Which offsets a client may see, and which fetches wait, is decided by the machine
-(``core/replication/visibility.py``); this looks at bytes only. A consumer on this machine (`fetch_near`) is told where
-records lie in the files, and reads them itself.
+Owned by a replica's runner. The state machine decides which offsets a client may see, and which fetches wait
+(``core/replication/visibility.py``); this module handles bytes only. A consumer on this host (`fetch_near`) gets the
+positions of records in the files, and reads them itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raylog.protocol.message import NONE
 from raylog.protocol.replica import FetchNearReply, FetchReply, ListOffsetsReply, NearSlice, OffsetForLeaderEpochReply
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Most bytes of one answer, whatever was asked for; with one batch more it stays far below a frame's limit."""
+"""Most bytes of one reply, for any request; with one batch more it stays far below a frame's limit."""
 NEAR_BYTES_MAX: Final = 64 * 1024 * 1024
 """Most bytes of the places in files that one answer names: nothing is read for it, but a leader may change."""
 NEAR_PLACES_MAX: Final = 16

@@ -34,7 +34,7 @@ class FollowerLink:
         on_failure: Callable[[SendFetch, int, int], None],
         fetch_timeout_s: float,
     ) -> None:
-        """``on_failure`` gets the fetch, Kafka's error number and the leader's log start offset (0 = not told)."""
+        """``on_failure`` gets the fetch, Kafka's error number and the leader's log start offset (0 = unknown)."""
         self._topic_id = topic_id
         self._partition = partition
         self._broker = broker

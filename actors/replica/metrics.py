@@ -1,4 +1,4 @@
-"""What a replica's process tells its broker when there is a scrape."""
+"""Metrics that a replica's process reports to its broker on a scrape."""
 
 from __future__ import annotations
 

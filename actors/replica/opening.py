@@ -42,9 +42,9 @@ class OpenedLog:
 def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:
     """Lock and recover the partition folder of a replica. Blocks for as long as recovery takes: run it in a thread.
 
-    A log that is damaged below what was synced moves into the folder ``.damaged`` and a new one is begun, to be filled
-    from the other replicas; the controller is told through ``log_lost``. ``syncs_first``: nothing is acknowledged here
-    before it is on disk. A log whose end is in doubt stays so until :func:`note_boot`.
+    A log that is damaged below its synced end moves into the folder ``.damaged`` and a new one is begun, to be filled
+    from the other replicas; ``log_lost`` reports it to the controller. ``syncs_first``: records are acknowledged here
+    only when they are on disk. A log with an end in doubt stays so until :func:`note_boot`.
     """
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
@@ -55,10 +55,10 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
             if not in_doubt:
                 note_boot(spec, syncs_first)
             return replace(opened, unsynced_lost=in_doubt)
-        except BaseException:  # whatever it was, nobody else will close a log that is not handed out
+        except BaseException:  # any error: a log that is not handed out has no other owner to close it
             opened.log.close()
             raise
-    except BaseException:  # whatever it was, the lock must not stay with a folder that was not opened
+    except BaseException:  # any error: the lock must not stay with a folder that was not opened
         lock.release()
         raise
 
@@ -77,10 +77,10 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
 
 
 def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:
-    """Tell whether acknowledged records may have been lost with the page cache.
+    """Return whether acknowledged records may have been lost with the page cache.
 
-    A process that is killed leaves its writes to the operating system; only where that went down as well (another boot
-    id) and the log was not closed cleanly is the end of it in doubt, and only where some life acknowledged early.
+    The operating system keeps the writes of a killed process. The end of a log is in doubt only if the system went down
+    as well (another boot id), the log was not closed cleanly, and some incarnation acknowledged before a sync.
     """
     note = folder / BOOT_NOTE
     before = (read_text(note) or "").strip()
@@ -90,7 +90,7 @@ def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bo
 
 
 def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
-    """Leave a note of this boot for the next life, once nobody has to learn of a doubt any more."""
+    """Leave a note of this boot for the next incarnation, once a doubt need not be reported any more."""
     note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
     text = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n"
     write_atomically(note, text.encode(), durable=False)
@@ -110,7 +110,7 @@ def _open(spec: ReplicaSpec, folder: Path, config: LogConfig) -> PartitionLog:
 
 
 def abandon(opening: asyncio.Future[OpenedLog]) -> None:
-    """Close a log whose replica was given up before it was open."""
+    """Close a log that opens after its replica was given up."""
     if not opening.cancelled() and opening.exception() is None:
         opened = opening.result()
         opened.log.close()

@@ -29,7 +29,7 @@ from raylog.storage.log.config import LogConfig
 RETENTION_CHECK_MS: Final = 300_000
 """Default of ``log.retention.check.interval.ms``."""
 DESERTED_CHECK_MS: Final = 500
-"""How often requests are looked for whose sender has gone."""
+"""Interval between checks for requests with a closed connection."""
 
 
 class ReplicaRunner:
@@ -49,7 +49,7 @@ class ReplicaRunner:
         retention_check_ms: int = RETENTION_CHECK_MS,
         machine_class: type[ReplicaMachine] = ReplicaMachine,
     ) -> None:
-        """``flush`` says when what was appended counts as durable, ``retention_check_ms`` how often old segments go."""
+        """``flush``: when appended records count as durable. ``retention_check_ms``: how often old segments go."""
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
@@ -308,7 +308,7 @@ class ReplicaRunner:
             self._runner.release()
 
     def sync_failed(self, error: BaseException) -> None:
-        """A sync has failed: only a new life can tell what the disk has."""
+        """A sync has failed: only a restart can find out what the disk has."""
         self._ports.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
 
     def tick(self) -> int:
@@ -347,7 +347,7 @@ class ReplicaRunner:
             self._log_start_moved("retention")
 
     def _drop_deserted(self, now_ms: int) -> None:
-        """Forget requests whose sender has gone, instead of at deadlines that the sender chose."""
+        """Forget requests once their connection is closed, instead of at deadlines that the sender chose."""
         for number in self.requests.take_deserted():
             self.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
 

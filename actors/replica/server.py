@@ -116,7 +116,7 @@ class ReplicaServer:
         """
         try:
             await self._start()
-        except BaseException:  # whatever it was: who has no replica has nothing to stop
+        except BaseException:  # any error: a failed start leaves nothing open
             await self.stop()
             raise
 
@@ -193,7 +193,7 @@ class ReplicaServer:
     def _fall_silent(self, reason: str) -> None:
         """Stop everything but the process: the topic is gone, and the broker ends this actor when it learns of it.
 
-        Ending the process here would only make Ray start it again, for nothing and for ever.
+        Ending the process here would only make Ray restart it, needlessly and without a limit.
         """
         if self._stopping is None:
             logger.info("%s on broker %d stops: %s", self.partition, self.spec.broker, reason)
@@ -343,8 +343,8 @@ class ReplicaServer:
     async def _register(self, connection: Connection) -> None:
         runner, opened = self._running(), self._opened
         host, port = self.endpoint
-        # A loss is news of this life's first registration only. Said again to a restarted controller it would take the
-        # leadership, and the place in the ISR, from a replica that has filled its new log since.
+        # Only the first registration of this incarnation reports a loss. Repeated to a restarted controller, it would
+        # take the leadership, and the place in the ISR, from a replica that has filled its new log since.
         log_lost = self._incarnation == NO_INCARNATION and opened is not None and opened.log_lost
         try:
             reply = await connection.call(

@@ -1,7 +1,7 @@
-"""Reads at the end of a leader's log, where its followers and most consumers are: from memory what was appended last.
+"""Serves reads at the end of a leader's log, where its followers and most consumers are, from memory.
 
 Owned by a replica's runner. The bytes are those that the log has written, so they need neither a file nor a check; one
-read from the files is kept as well, because the next follower nearly always asks for the same.
+read from the files is kept as well, because the next follower nearly always requests the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TailCache:
         self._found: Records = b""
 
     def appended(self, first: int, end: int, records: Records) -> None:
-        """These bytes lie in the log now, at the offsets from ``first`` up to ``end``; nobody changes them any more."""
+        """These bytes lie in the log now, at the offsets from ``first`` up to ``end``; they do not change any more."""
         is_small = len(records) <= KEPT_BYTES
         self._first, self._end, self._appended = (first, end, records) if is_small else (-1, -1, b"")
 

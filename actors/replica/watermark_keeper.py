@@ -38,7 +38,7 @@ class WatermarkKeeper:
         return self._file.offset
 
     def tick(self, now_ms: int, watermark: int, state: object) -> None:
-        """Have the watermark written if it is time to, or if ``state``, what the controller says, is another one."""
+        """Have the watermark written when it is due, or when ``state``, the controller's, has changed."""
         if state is not self._state:
             self._state, self._due_ms = state, now_ms
         if now_ms >= self._due_ms and self._writing is None and self._file.want(watermark):
@@ -66,6 +66,6 @@ class WatermarkKeeper:
             self._file.keep(durable=durable)
             self._is_failing = False
         except RaylogError as error:
-            if not self._is_failing:  # it is tried again every few seconds, and said once
+            if not self._is_failing:  # retried every few seconds, logged once
                 logger.warning("%s: the high watermark is not kept, trying again: %s", self._partition, error)
             self._is_failing = True

@@ -1,7 +1,7 @@
 """The command `raylog`: its subcommands, and the one place where errors become sentences and exit codes.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted. The modules imported here are light: whatever needs
-Ray, a client or rich is imported by the command that uses it, so that `raylog --help` answers at once.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted. The modules imported here are light: each command
+imports Ray, clients and rich itself, so that `raylog --help` answers at once.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CommandLine(Commands):
 
 
 def _set_up_logging(debug: bool) -> None:
-    """What libraries log is for `--debug`; without it an error is one sentence, and nothing is said twice."""
+    """Show the logs of libraries with `--debug` only; without it an error is one sentence, printed once."""
     if debug:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     else:
@@ -83,7 +83,7 @@ def _set_up_logging(debug: bool) -> None:
 
 
 def _forget_stdout() -> None:
-    """Nobody reads any more (`raylog consume | head`): keep the interpreter's last flush from complaining."""
+    """The reader has closed the pipe (`raylog consume | head`): keep the interpreter's last flush from failing."""
     import os
 
     sink = os.open(os.devnull, os.O_WRONLY)

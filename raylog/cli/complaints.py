@@ -1,4 +1,4 @@
-"""Errors as sentences with the next step. Used by `app`; touches nothing."""
+"""Errors as sentences with the next step. Used by `app`. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, errors.RaylogError):
         told = _sentence(error.message)
         if isinstance(error, errors.GroupIdNotFound):
-            told = _sentence(told.partition(";")[0])  # what follows is the way to the groups in Python
+            told = _sentence(told.partition(";")[0])  # the rest describes the Python call that lists the groups
         step = next((step for kind, step in _NEXT_STEP.items() if isinstance(error, kind)), "")
         return told if not step or "`" in told else f"{told} {step}"
     if isinstance(error, TimeoutError) and not error.filename:

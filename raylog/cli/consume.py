@@ -84,7 +84,7 @@ def consume(
 
 
 def starting_place(partition: int | None, offset: str | None, group: str | None, from_beginning: bool) -> int | str:
-    """Check how the options that say where to begin go together: an offset, `earliest`, `latest` or "" (not said)."""
+    """Check the options for the start position; return an offset, `earliest`, `latest` or "" (none given)."""
     if offset is None:
         return "earliest" if partition is not None and from_beginning else ""
     if partition is None:
@@ -102,7 +102,7 @@ def _take_up(consumer: Consumer, topic: str, partition: int | None, place: int |
     from raylog.core.errors import UnknownTopicOrPartition
     from raylog.core.ids import TopicPartition
 
-    partitions = consumer.partitions_for_topic(topic)  # an unknown topic is an error now, not silence for ever
+    partitions = consumer.partitions_for_topic(topic)  # an unknown topic is an error now, not an endless wait
     if not partitions:
         raise UnknownTopicOrPartition(f"There is no topic {topic!r}.")
     if partition is None:

@@ -46,7 +46,7 @@ def dump(ctx: click.Context, place: Path, records: bool, offset: int | None, as_
 
 
 def segments_of(place: Path) -> list[Path]:
-    """The segment files that are meant; raises ClickException that says what to give instead."""
+    """The selected segment files; raises ClickException with a valid argument to give instead."""
     if not place.exists():
         raise click.ClickException(f"{place} does not exist; give a partition's folder or one of its {SEGMENT} files")
     if place.is_file():
@@ -141,7 +141,7 @@ def line_of(row: Row) -> str:
 
 
 def json_row(row: Row) -> str:
-    """A row as a JSON line; `row` says which kind it is."""
+    """A row as a JSON line; `row` is its kind."""
     from raylog.storage.dump import RecordRow
 
     fields: dict[str, object] = {"row": type(row).__name__.removesuffix("Row").lower(), **dataclasses.asdict(row)}

@@ -57,7 +57,7 @@ class ManyValues(click.Command):
             else:
                 spread.append(arg)
         if args and args[-1] in self.many:
-            spread.append(args[-1])  # without a value: click says so
+            spread.append(args[-1])  # without a value: click reports it
         return super().parse_args(ctx, spread)
 
 
@@ -113,7 +113,7 @@ class Target:
 
 
 def _require_an_answer(bootstrap: str) -> None:
-    """Raise ConnectionFailed at once when nobody listens: a client would try for half a minute, as a service should."""
+    """Raise ConnectionFailed at once when no broker listens: a client would retry for half a minute, like a service."""
     import socket
 
     from raylog.client.cluster.discovery import parse_bootstrap

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 PLAIN_WIDTH = 200
-"""Columns of a table that goes into a file or a pipe, where nobody's window limits it."""
+"""Columns of a table that goes into a file or a pipe, where no window limits it."""
 
 
 def show_table(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raylog.client.producer.producer import SendFuture
 
 UNCHECKED_MAX = 10_000
-"""Records whose outcome is not looked at yet; a failure is noticed at most so many records later."""
+"""Records in flight with an unchecked outcome; a failure is noticed at most so many records later."""
 
 
 @click.command(cls=ManyValues)

@@ -127,7 +127,7 @@ def _brokers(text: str) -> list[int]:
 
 
 def read_plan(path: Path) -> dict[tuple[str, int], list[int]]:
-    """Read a plan; raises UsageError that says what is wrong with it."""
+    """Read a plan; raises UsageError with the reason when it is invalid."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         rows = rows["partitions"] if isinstance(rows, dict) else rows
@@ -260,7 +260,7 @@ def balance(target: Target, yes: bool, as_json: bool, no_wait: bool, throttle: i
             admin.wait_for_reassignments(wanted, timeout_s=timeout_s)
         else:
             _wait(admin, wanted, timeout_s)
-        # The controller would look by itself, after minutes; who leads already needs no election.
+        # The controller would elect by itself after minutes. A preferred replica that leads already stays the leader.
         admin.elect_leaders([move.partition for move in plan])
 
 

@@ -215,7 +215,7 @@ def elect(
 ) -> None:
     """Have the preferred replicas lead: the first of each partition's replicas.
 
-    With --unclean and --partition, have some replica lead a partition that nobody in sync can lead.
+    With --unclean and --partition, have some replica lead a partition that no in-sync replica can lead.
     Exit code 1 when a leader that should have been elected could not be.
     """
     if everything == (name is not None) or (everything and (partitions or unclean)):

@@ -52,7 +52,7 @@ class Cluster:
     """A running Raylog cluster, as a handle for people: ``status()``, ``stop()``; a context manager that stops it."""
 
     def __init__(self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None) -> None:
-        """Use :func:`start` or :func:`connect`; ``owns_ray`` says whether ``stop`` shuts Ray down as well."""
+        """Use :func:`start` or :func:`connect`; ``owns_ray``: ``stop`` shuts Ray down as well."""
         self.ignored_config = dict(ignored_config or {})
         """Settings that :func:`start` was given and that differ from those of the cluster that ran already."""
         self._owns_ray = owns_ray
@@ -99,7 +99,7 @@ class Cluster:
         return secret.hex()
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Stop every actor of the cluster: the controller first, so that nobody is fenced for leaving.
+        """Stop every actor of the cluster: the controller first, so that it fences no stopping process.
 
         Data stays on disk; :func:`start` on the same directory brings everything back. Does nothing the second time.
         """
@@ -163,7 +163,7 @@ def start(
     ``join`` it waits until such nodes are there, and never creates a cluster.
 
     On a cluster of nodes brokers listen on the nodes' addresses, which needs TLS (Ray's variables), or
-    ``allow_plaintext=True`` where the network is trusted; the default is what ``RAYLOG_ALLOW_PLAINTEXT`` says, else no.
+    ``allow_plaintext=True`` where the network is trusted; the default is ``RAYLOG_ALLOW_PLAINTEXT``, else no.
 
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
     another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds.
@@ -190,7 +190,7 @@ def start(
         _wait_until_serving(placements, deadline, timeout_s)
         leave_note(root)
         keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
-    except BaseException:  # whatever it was, a start that failed leaves nothing running that it began
+    except BaseException:  # any error: a failed start leaves nothing running that it began
         if not ran_before:
             stop_actors(STOP_TIMEOUT_S)
         if owns_ray:
@@ -348,7 +348,7 @@ def _ensure_ray(address: str | None) -> bool:
     from raylog.spark.java import put_on_path_for_ray
 
     put_on_path_for_ray()
-    # Statistics of Ray's own events, which nobody reads here, are a sixth of what an idle replica's process costs.
+    # Statistics of Ray's own events are not used here, and are a sixth of the cost of an idle replica's process.
     os.environ.setdefault("RAY_event_stats", "0")
     with forked_workers():
         ray.init(**own_ray_options())

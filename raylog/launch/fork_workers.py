@@ -4,8 +4,8 @@ Used by ``raylog.start``; ``python -m raylog.launch.fork_workers start ...`` is 
 it is left out where ``RAYLOG_FORK_WORKERS=0``, and wherever something that it needs is missing.
 
 Ray starts each worker as ``sys.executable default_worker.py ...``. While Ray is being started here, ``sys.executable``
-is a script (``actors/processes/fork_launcher.py``) that asks the fork server (``actors/processes/fork_server.py``) for
-the worker, and that is plain Python for everything else and whenever the server does not answer.
+is a script (``actors/processes/fork_launcher.py``) that gets the worker from the fork server
+(``actors/processes/fork_server.py``), and that is plain Python for everything else and without a reply of the server.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SERVE: Final = (
     "import sys; sys.path[:] = filter(None, sys.path); from raylog.actors.processes.fork_server import main; main()"
 )
 _servers: list[tuple[subprocess.Popen[bytes], Path]] = []
-"""Those that this process has started and not yet waited for, each with its folder."""
+"""Servers that this process has started and not yet waited for, each with its folder."""
 
 
 def can_fork() -> bool:
-    """Whether workers can be made by fork here, and nobody has said that they shall not."""
+    """Whether workers can be made by fork here, and this is not switched off."""
     if os.environ.get(SWITCH, "1") == "0" or not sys.platform.startswith("linux"):
         return False
     # A worker would need the flags as well, and the launcher knows none.
@@ -66,7 +66,7 @@ def forked_workers() -> Iterator[None]:
     sys.executable = str(launcher)
     try:
         yield
-    except Exception:  # whatever it was, Ray has not started
+    except Exception:  # any error: Ray has not started
         _servers[-1][0].kill()
         wait_for_ended()
         raise
@@ -75,13 +75,13 @@ def forked_workers() -> Iterator[None]:
 
 
 def _start_server() -> Path | None:
-    """Start a server and return the launcher that asks it; None when that could not be done."""
+    """Start a server and return the launcher that calls it; None when that failed."""
     try:
-        # Not in the folder of Ray's session, which there is not yet; made so that nobody else can enter it.
+        # Not in the folder of Ray's session, which does not exist yet; other users cannot enter this one.
         parent = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="raylog-", dir=parent))
-    except OSError:  # no room or no leave: then Ray says what it cannot do
+    except OSError:  # no space or no permission: then Ray reports the error
         return None
     try:
         launcher = write_launcher(folder)
@@ -98,12 +98,12 @@ def _start_server() -> Path | None:
 
 
 def wait_for_ended(timeout_s: float = END_TIMEOUT_S) -> None:
-    """Wait until the servers have ended whose Ray this process has shut down, which they do by themselves."""
+    """Wait for the servers of every Ray that this process has shut down; they end by themselves."""
     for server, folder in list(_servers):
         try:
             server.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            continue  # its Ray runs: somebody else has joined it and keeps it
+            continue  # its Ray runs: another process has joined it and keeps it
         _servers.remove((server, folder))
         shutil.rmtree(folder, ignore_errors=True)  # one that was killed has left it
 

@@ -45,7 +45,7 @@ def kept(root: Path, name: str) -> str:
 
 
 def _make(path: Path) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600, whatever the umask
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600 with any umask
     fresh = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -75,9 +75,9 @@ def gather(root: Path, node_ids: Sequence[str], this_node: str) -> None:
 def provide(files: SecretFiles, node_ids: Sequence[str], this_node: str) -> None:
     """Bring the secrets on other nodes up to date, where their brokers will look for them.
 
-    By a task on each node: what a task is given is kept nowhere, unlike what an actor is made with. A node that Ray has
-    not given up yet, though it is lost, is left out: a broker that comes back there asks for the secrets. Raises
-    :class:`StartFailed` when a node cannot keep them.
+    By a task on each node: Ray keeps no arguments of tasks, unlike those of actors. A lost node that Ray has not given
+    up yet is left out: a broker that comes back there requests the secrets. Raises :class:`StartFailed` when a node
+    cannot keep them.
     """
     import ray
 

@@ -18,7 +18,7 @@ POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EndedNodes:
-    """Addresses of the nodes whose Ray has ended, and of those that did not answer or did not end in time."""
+    """Addresses of the nodes where Ray has ended, and of those that did not reply or did not end in time."""
 
     ended: tuple[str, ...]
     remaining: tuple[str, ...]

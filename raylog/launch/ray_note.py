@@ -1,4 +1,4 @@
-"""The note in a data directory that says in which Ray its cluster runs: written by `start`, read by the command line.
+"""The note in a data directory with the address of its cluster's Ray: written by `start`, read by the command line.
 
 Ray notes an address for other processes only when it was started by `ray start`, not by ``ray.init()``, so a cluster
 that a notebook started could not be found otherwise. May touch: that file and ``/proc``. Reading it imports no Ray.

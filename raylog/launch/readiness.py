@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 FOLLOWERS_WAIT_S: Final = 15.0
-"""How long a start waits for what may never come: in-sync replicas that are absent, partitions that nobody can lead."""
+"""How long a start waits for absent in-sync replicas and for partitions without a leader, which may never come."""
 
 
 class Readiness:
@@ -18,12 +18,12 @@ class Readiness:
         self._embedded = embedded
         self._led_since_s: float | None = None
         self.problem = "no status yet"
-        """What was missing at the last look."""
+        """What was missing at the last check."""
         self.hopeless: list[str] = []
-        """Partitions that none of the replicas that are here can lead, when the last look was content without them."""
+        """Partitions that no present replica can lead, if the last check accepted the cluster without them."""
 
     def look(self, status: Mapping[str, Any], now_s: float, nodes_here: Callable[[], set[int | str]]) -> bool:
-        """Tell whether the cluster serves, by its status; ``nodes_here`` returns the nodes that Ray lists now."""
+        """Return whether the cluster serves, by its status; ``nodes_here`` returns the nodes that Ray lists now."""
         missing = self._missing(status, nodes_here)
         leaderless = _leaderless(status)
         names = ", ".join(leaderless) or "none"
@@ -33,15 +33,15 @@ class Readiness:
         self._led_since_s = now_s if self._led_since_s is None else self._led_since_s
         patient = now_s - self._led_since_s <= FOLLOWERS_WAIT_S
         if self._embedded and leaderless:
-            # One partition that cannot come back must not keep all others down, nor its operator out: where all that
-            # are here have reported and there is still no leader, the disk with its records is lost or missing.
+            # One partition that cannot come back must not keep all others down, nor its operator out: if all present
+            # replicas have reported and there is still no leader, the disk with its records is lost or missing.
             here = set(self._wanted)
             if patient or not all(set(item["replicas"]) & here <= set(item["online"]) for item in leaderless.values()):
                 return False
             self.hopeless = list(leaderless)
             return True
-        # Writes with acks=all wait for every in-sync replica, so wait for them too, but not for ever for a broken one.
-        # Nodes of a larger cluster may still be on their way, and nobody knows how long that takes.
+        # Writes with acks=all wait for every in-sync replica, so wait for them too, but only for a limited time.
+        # Nodes of a larger cluster may still be starting, which takes an unknown time.
         absent = any(
             set(partition["isr"]) - set(partition["online"])
             for partitions in status["topics"].values()

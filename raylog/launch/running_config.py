@@ -1,6 +1,6 @@
-"""What `raylog.start` was told and a cluster that runs already does not know. Pure; used by `cluster` and the CLI.
+"""Settings passed to `raylog.start` that a running cluster does not have. Pure; used by `cluster` and the CLI.
 
-Actors take the cluster's configuration when they are made, so that it changes with the next start of all of them.
+Actors take the cluster's configuration when they are made, so it changes with the next start of all of them.
 """
 
 from __future__ import annotations

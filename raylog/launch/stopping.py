@@ -26,7 +26,7 @@ def stop_actors(timeout_s: float) -> None:
         others = [name for name in names if name not in first and name not in brokers]
         for group in (first, brokers, others):
             _end(group, deadline)
-        # Once more: a controller or broker may have been making an actor while it was asked to stop.
+        # Once more: a controller or broker may have been making an actor when the stop request arrived.
 
 
 def stop_broker_actors(broker: int, node_id: str, timeout_s: float) -> None:
@@ -38,11 +38,11 @@ def stop_broker_actors(broker: int, node_id: str, timeout_s: float) -> None:
     while names := [name for name in actor_names() if name in mine or f":broker-{broker}:" in name]:
         _end([name for name in names if name in mine], deadline)
         _end([name for name in names if name not in mine], deadline)
-        # Once more: the broker may have been making a replica while it was asked to stop.
+        # Once more: the broker may have been making a replica when the stop request arrived.
 
 
 def actor_names() -> list[str]:
-    """Return the names of all Raylog actors of this Ray cluster, also of those that are being restarted."""
+    """Return the names of all Raylog actors of this Ray cluster, including those that are being restarted."""
     import ray
 
     from raylog.actors.naming import NAMESPACE

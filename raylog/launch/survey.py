@@ -33,7 +33,7 @@ class Holding:
     has_metadata: bool
     """Whether a copy of the metadata log is there."""
     voters: tuple[int, ...]
-    """Who kept the metadata log, as the broker noted it last."""
+    """Brokers that kept the metadata log, as last noted by this broker."""
 
 
 def look(folder: str) -> tuple[str, bool, tuple[int, ...]]:

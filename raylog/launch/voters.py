@@ -1,7 +1,7 @@
-"""Which brokers found a cluster's metadata log, and what `start` notes of those that keep it later.
+"""Chooses the brokers that found a cluster's metadata log; `start` also notes those that keep it later.
 
-The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. It says
-that the cluster was created, and which brokers kept its metadata when it was started last; the voters of now are in the
+The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. It shows
+that the cluster was created, and which brokers kept its metadata at the last start; the current voters are in the
 metadata log.
 On a Ray cluster of several nodes the founders' directories get their broker ids here, before there is a controller.
 """

@@ -119,7 +119,7 @@ def _bring_up(
         own = ray_node.start_node(root)
         found = own.address
     if own is not None and own.address != found:
-        own = None  # another Ray cluster was asked for by --address
+        own = None  # --address names another Ray cluster
     try:
         ray_node.join(found, root)
         running = clusters.start(

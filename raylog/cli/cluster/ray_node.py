@@ -82,7 +82,7 @@ def start_node(data_dir: Path) -> OwnRay:
         address = _wait_for_address(process, log_path)
         own = OwnRay(process.pid, process_began(process.pid) or 0, address)
         _write(data_dir / STATE_FILE, json.dumps(asdict(own)))
-    except BaseException:  # also an interrupt: a node that nobody has recorded must not stay
+    except BaseException:  # including an interrupt: a node without a record must not stay
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
         raise
@@ -211,10 +211,10 @@ def _has_token() -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Whether somebody listens there; without asking, `ray.init` would wait for minutes for a node that has gone."""
+    """Whether the address accepts connections; unchecked, `ray.init` would wait for minutes for a lost node."""
     host, _, port = address.rpartition(":")
     if "://" in address or not port.isdecimal():
-        return True  # Ray knows more kinds of addresses; it has its own words for those it cannot use
+        return True  # Ray supports more kinds of addresses, and has its own errors for those it cannot use
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
     except OSError:

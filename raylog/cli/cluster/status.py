@@ -85,14 +85,14 @@ def judged(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def broker_state(broker: dict[str, Any]) -> str:
-    """How a broker is: "stopped" when somebody stopped it on purpose, whatever still runs of it."""
+    """State of a broker: "stopped" after a deliberate stop, even while some of its actors still run."""
     if broker.get("stopped"):
         return "stopped"
     return "online" if broker["online"] else "offline"
 
 
 def condition(partition: dict[str, Any]) -> str:
-    """How a partition is: offline without a leader, under-replicated when a replica is out of sync."""
+    """State of a partition: offline without a leader, under-replicated when a replica is out of sync."""
     if partition["leader"] < 0:
         return "offline"
     return "under-replicated" if len(partition["isr"]) < len(partition["replicas"]) else "ok"

@@ -111,7 +111,7 @@ def _complain_of_failures(load: Load) -> None:
 
 
 def chosen_payloads(size: int | None, path: Path | None, delimiter: str, monotonic: bool) -> Iterator[bytes]:
-    """The payloads that the options ask for; raises UsageError unless exactly one of the three does."""
+    """The payloads that the options select; raises UsageError unless exactly one of the three does."""
     from raylog.cli.perf.load import counting_payloads, file_payloads, random_payloads
 
     if (size is not None) + (path is not None) + monotonic != 1:

@@ -47,7 +47,7 @@ class Run:
 
 
 class Load:
-    """Sends records and keeps the statistics; `failed` and `first_error` tell what was not stored."""
+    """Sends records and keeps the statistics; `failed` and `first_error` report records that were not stored."""
 
     def __init__(self, producer: Producer, topic: str, throughput: float, stats: Latencies) -> None:
         """`throughput` is in records a second; 0 or less: no limit."""

@@ -78,7 +78,7 @@ class Latencies:
         )
 
     def print_total(self, now_s: float) -> None:
-        """Print the last line; a run without a single stored record has no latencies to tell."""
+        """Print the last line; a run without a single stored record has no latencies."""
         elapsed_s = max(now_s - self._began_s, 1e-9)
         told = f"{self.count}{self._name} records sent, {self.count / elapsed_s:f} records/sec "
         told += f"({self.bytes / elapsed_s / MB:.2f} MB/sec)"

@@ -83,7 +83,7 @@ async def test_a_controller_that_is_paused_keeps_its_connections() -> None:
     controller = Controller(silent=True)
     place = await controller.server.start()
     looked = 0
-    # The kernel of a paused process still takes connections; nobody speaks on them.
+    # The kernel of a paused process still accepts connections; no request on them gets a reply.
     with socket.create_server(("127.0.0.1", 0)) as paused:
 
         async def find() -> tuple[str, int]:

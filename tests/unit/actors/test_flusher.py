@@ -15,7 +15,7 @@ from tests.waiting import eventually
 
 
 class Disk:
-    """A log whose syncs end when the test says so."""
+    """A log with syncs that end on the test's command."""
 
     def __init__(self) -> None:
         self.end = 0

@@ -1,4 +1,4 @@
-"""What a process writes to its log, and what it says about a format that it does not know."""
+"""The log output of a process, and its warning about an unknown format."""
 
 import json
 import logging

@@ -14,7 +14,7 @@ PATIENCE_S = 20.0
 
 
 class CallbackWaiter:
-    """What is to tick: notes when it did, and says when it wants to again."""
+    """A tick function that notes the times of its calls, and returns the next due time."""
 
     def __init__(self, next_ms: Callable[[int], int]) -> None:
         self.at_ms: list[int] = []

@@ -26,7 +26,7 @@ WIRE = st.recursive(
     lambda held: st.lists(held, max_size=4) | st.dictionaries(st.text(max_size=3) | st.integers(), held, max_size=3),
     max_leaves=12,
 )
-"""Whatever msgpack can carry."""
+"""Any value that msgpack can carry."""
 ODD: list[Any] = [None, True, -1, 2**63, 2**64 - 1, 1.5, float("nan"), "x", b"", b"\xff", [], [[]], [None], {}, {1: 2},
                   {"a": None}, [1, [2]]]  # fmt: skip
 

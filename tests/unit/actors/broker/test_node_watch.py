@@ -1,4 +1,4 @@
-"""Every node that offers the resource is given a broker, whatever becomes of the other nodes meanwhile."""
+"""Every node that offers the resource gets a broker, even while other nodes fail."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ def listed(*names: str) -> list[dict[str, Any]]:
 
 
 async def given(rows: list[list[dict[str, Any]]], lost: str, last: str) -> tuple[set[str], bool]:
-    """Let a watch see the rows one after the other; returns who got a broker, and whether the lost one's was let be."""
+    """Show a watch the rows in order; returns the nodes that got a broker, and whether the lost node's was let be."""
     done: set[str] = set()
     everybody = asyncio.Event()
     let_be = asyncio.Event()

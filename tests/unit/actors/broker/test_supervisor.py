@@ -1,4 +1,4 @@
-"""The supervisor brings replicas in line with the metadata, whatever fails on the way."""
+"""The supervisor brings replicas in line with the metadata, despite failures on the way."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ TOPIC_ID = "a" * 32
 
 
 class Workshop:
-    """Keeps books instead of actors; fails as often as it is told to."""
+    """A replica factory that keeps records instead of actors, and fails a given number of times."""
 
     def __init__(self) -> None:
         self.running: dict[str, ReplicaSpec] = {}

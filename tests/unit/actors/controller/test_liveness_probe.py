@@ -1,4 +1,4 @@
-"""Knocking at addresses: who refuses is gone, who listens or only stays silent is not."""
+"""Probes of endpoints: one that refuses is gone; one that listens or times out is not."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ LOCAL = "127.0.0.1"
 
 
 async def told_gone(awaited: dict[Endpoint, str], alive: set[str] | None = None) -> frozenset[Endpoint]:
-    """Return the first that the probe says."""
+    """Return the first report of the probe."""
     told: asyncio.Future[frozenset[Endpoint]] = asyncio.get_running_loop().create_future()
 
     def on_gone(endpoints: frozenset[Endpoint]) -> None:

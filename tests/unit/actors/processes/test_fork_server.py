@@ -55,7 +55,7 @@ class Launching:
         return done.stdout.splitlines()
 
     def worker(self, *words: str, **variables: str) -> dict[str, Any]:
-        """Launch a worker; returns what it says of itself. (What it prints is read until it has ended, too.)"""
+        """Launch a worker; returns its report about itself. (Its output is read until it has ended, too.)"""
         (line,) = self.run(str(self.script), *words, **variables)
         told: dict[str, Any] = json.loads(line)
         return told

@@ -1,4 +1,4 @@
-"""What a replica's process loads: there are many, and each has to start while somebody waits for a topic."""
+"""Modules that a replica's process loads: there are many replicas, and creating a topic waits for their start."""
 
 from tests.unit.packaging.test_public_face import modules_after
 
@@ -23,6 +23,6 @@ def test_a_replica_loads_nothing_of_the_controller_the_groups_or_the_clients() -
 
 
 def test_finding_the_controller_does_not_load_what_it_is_made_of() -> None:
-    """Ray loads the class of an actor, with its module, into each process that asks for its handle."""
+    """Ray loads the class of an actor, with its module, into each process that gets its handle."""
     loaded = modules_after("import raylog.actors.processes.ray_actors")
     assert not [name for name in loaded if name.startswith(NOT_OF_A_REPLICA)]

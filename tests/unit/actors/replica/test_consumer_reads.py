@@ -25,7 +25,7 @@ VALUE = bytes(1_000_000)
 
 
 class Answered:
-    """A request whose answers are kept."""
+    """A request that keeps its replies."""
 
     is_deserted = False
 

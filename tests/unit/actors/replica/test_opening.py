@@ -1,4 +1,4 @@
-"""What a replica's folder tells of the life before: a new log, and a machine that went down under an unsynced one."""
+"""Traces of the earlier incarnation in a replica's folder: a new log, and a machine failure with unsynced records."""
 
 import shutil
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What users pass, checked where they pass it: wrong arguments raise there, to the caller that passed them.
+"""Validation of user arguments at the call: wrong arguments raise to the caller that passed them.
 
 A batch is encoded later, on the client's loop, together with other callers' records. What cannot be encoded must not
-get that far. Used by producers and consumers. Pure, but for the time of now.
+get that far. Used by producers and consumers. Pure, except for the current time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Headers: TypeAlias = Mapping[str, bytes | None] | Sequence[Header]
 
 
 def as_bytes(what: str, value: object) -> bytes:
-    """Bytes of what is bytes-like; for anything else a TypeError that says which serializer to give."""
+    """Bytes of a bytes-like value; for anything else a TypeError that names the serializer to pass."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     choice = {"str": "string", "int": "int"}.get(type(value).__name__, "json")
@@ -36,7 +36,7 @@ def checked_headers(headers: Headers | None) -> list[Header] | None:
     """The headers as they are stored, in order. Raises TypeError, or ValueError for a name that has no UTF-8 bytes."""
     if headers is None:
         return None
-    given: Any = headers  # whatever the user gave, also where this is compiled
+    given: Any = headers  # the user's value, also where this is compiled
     pairs: Iterable[Any] = given.items() if isinstance(given, Mapping) else given
     checked: list[Any] = []
     try:
@@ -52,7 +52,7 @@ def checked_headers(headers: Headers | None) -> list[Header] | None:
 
 
 class _BadHeader(TypeError):
-    """A header whose name or value has a wrong type."""
+    """The error for a header whose name or value has a wrong type."""
 
 
 def _checked_header(name: object, content: object) -> Header:
@@ -101,7 +101,7 @@ def checked_topic(topic: object) -> str:
 
 
 def checked_partition(partition: object) -> TopicPartition:
-    """A partition as a TopicPartition. Raises TypeError for what is none, ValueError for a number below zero."""
+    """A partition as a TopicPartition. Raises TypeError for other types, ValueError for a negative number."""
     given: Any = partition
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise TypeError(f"A partition must be a TopicPartition or a pair of topic and number, not {given!r:.100}.")
@@ -114,5 +114,5 @@ def checked_partition(partition: object) -> TopicPartition:
 
 
 def now_ms() -> int:
-    """The time of now as records carry it, in milliseconds since 1970."""
+    """The current time as records carry it, in milliseconds since 1970."""
     return int(time() * 1000)

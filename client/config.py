@@ -2,7 +2,7 @@
 
 Each client's keys are one frozen dataclass; its fields are the registry from which the documentation is generated
 (`keys_of`). `load` accepts `linger_ms=5`, `{"linger.ms": 5}` and values in text (`{"linger.ms": "5"}`), as they come
-from configuration files. An unknown key is an error that names the nearest valid one. Touches nothing.
+from configuration files. An unknown key is an error that names the nearest valid one. Pure.
 """
 
 # ruff: noqa: RUF009 - `key` only makes a dataclass field, once, as `field` itself does.
@@ -165,7 +165,7 @@ Config = TypeVar("Config", bound=ClientConfig)
 
 
 def keys_of(kind: type[ClientConfig]) -> dict[str, Field[Any]]:
-    """The registry: every key of a client in Python spelling; `metadata["doc"]` says what it means."""
+    """The registry: every key of a client in Python spelling; `metadata["doc"]` has its meaning."""
     return {field.name: field for field in fields(kind)}
 
 
@@ -220,7 +220,7 @@ def _whole_number(spelt: str, value: Any) -> int:
         try:
             return int(value)
         except ValueError:
-            pass  # refused below, with the same sentence as every other value
+            pass  # refused below, with the same message as every other value
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidConfig(f"{spelt} must be a whole number, not {value!r}.")
     return value

@@ -1,4 +1,4 @@
-"""One event loop in one daemon thread, on which all synchronous clients of a process live.
+"""One event loop in one daemon thread, shared by all synchronous clients of a process.
 
 Used by Producer, Consumer and Admin; their asyncio twins run on the caller's own loop instead. A fork leaves the thread
 behind in the parent, so the child makes another. May touch: threads, the event loop.
@@ -39,7 +39,7 @@ class Runtime:
 
         After `timeout_s` seconds, or at KeyboardInterrupt, it is cancelled and TimeoutError or KeyboardInterrupt is
         raised. `None` is for coroutines that have a deadline of their own. Not for callbacks, which run on the loop
-        itself and would wait for themselves. Raises ClientClosed when the thread is not there, as after a fork.
+        itself and would deadlock. Raises ClientClosed when the thread does not exist, as after a fork.
         """
         if self.is_current_thread():
             work.close()
@@ -54,16 +54,16 @@ class Runtime:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
             raise RuntimeError("The call was cancelled because the client's loop is ending.") from None
-        except BaseException:  # also KeyboardInterrupt: whatever ends the wait must end the work
+        except BaseException:  # including KeyboardInterrupt: the end of the wait must end the work
             future.cancel()
             raise
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Have the loop call a function; from any thread."""
+        """Call a function on the loop; from any thread."""
         self.loop.call_soon_threadsafe(function, *args)
 
     def is_current_thread(self) -> bool:
-        """Whether the caller runs on the loop's own thread."""
+        """Whether the caller runs on the loop's thread."""
         return threading.get_ident() == self.thread.ident
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ def shared() -> Runtime:
 
 
 def _forget_after_fork() -> None:
-    """In a forked child the thread does not exist, and the lock may be held by nobody."""
+    """In a forked child the thread does not exist, and the lock may be held by a thread of the parent."""
     global _shared, _lock
     _shared = None
     _lock = threading.Lock()

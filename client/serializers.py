@@ -1,6 +1,6 @@
-"""Turning keys and values into bytes and back: named shorthands, or any function.
+"""Conversion of keys and values to and from bytes: named shorthands, or any function.
 
-Used by producer and consumer. Null keys and values pass untouched (a null value is a tombstone). Touches nothing.
+Used by producer and consumer. Null keys and values pass unchanged (a null value is a tombstone). Pure.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _DESERIALIZERS: dict[str, Deserializer | None] = {
 
 
 def serializer(choice: str | Serializer | None) -> Serializer | None:
-    """The function behind a choice; None means that bytes pass as they are. Raises InvalidConfig."""
+    """The function for a choice; None means that bytes pass unchanged. Raises InvalidConfig."""
     return cast("Serializer | None", _find("serializer", choice, _SERIALIZERS))
 
 
 def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
-    """The function behind a choice; None means that bytes pass as they are. Raises InvalidConfig."""
+    """The function for a choice; None means that bytes pass unchanged. Raises InvalidConfig."""
     return cast("Deserializer | None", _find("deserializer", choice, _DESERIALIZERS))
 
 

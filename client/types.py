@@ -1,6 +1,6 @@
-"""The values that clients give and take: records, where they were stored, and committed offsets.
+"""Value types of the clients: records, their stored positions, and committed offsets.
 
-Used by every client and by Spark's source. Touches nothing.
+Used by every client and by Spark's source. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Record(msgspec.Struct, gc=False):
     """One record as a consumer sees it.
 
     `gc=False` because a record cannot be part of a reference cycle, and millions of them would keep the collector busy.
-    `key` and `value` are bytes, or what the consumer's deserializers made of them; `headers` is empty without headers.
+    `key` and `value` are bytes, or the results of the consumer's deserializers; `headers` is empty without headers.
     """
 
     topic: str
@@ -54,7 +54,7 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition in one."""
+        """Topic and partition as one value."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -69,7 +69,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """An answer of `offsets_for_times`: the first record at or after the asked time, and its own time (ms)."""
+    """Result of `offsets_for_times`: the first record at or after the requested time, and its own time (ms)."""
 
     offset: int
     timestamp_ms: int

@@ -1,4 +1,4 @@
-"""The named bounds of one connection. Built by servers and clients, read by every module here. Touches nothing."""
+"""The named bounds of one connection. Built by servers and clients, read by every module here. Pure."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         if not self._is_started:
             try:
                 await self.cluster.start(self.config.request_timeout_ms / 1000)
-            except BaseException:  # cancelled or refused: no connection may stay behind
+            except BaseException:  # cancelled or refused: close the connections already opened
                 await self.cluster.close()
                 raise
             self._is_started = True
@@ -137,7 +137,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
-        """Delete a topic and its records, and wait until every broker has forgotten it.
+        """Delete a topic and its records, and wait until every broker has dropped it.
 
         Raises UnknownTopicOrPartition that names the nearest topic.
         """
@@ -180,7 +180,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         delete: Iterable[str] = (),
         timeout_s: float = 30.0,
     ) -> None:
-        """Set configuration keys of a topic, and give others their defaults back.
+        """Set configuration keys of a topic, and reset others to their defaults.
 
         Raises InvalidConfig that names the nearest key, UnknownTopicOrPartition.
         """
@@ -217,10 +217,11 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
     ) -> dict[TopicPartition, int]:
         """Delete the records below an offset of each (topic, partition); -1 = all that are committed.
 
-        Returns the new low watermarks: below them no replica that runs holds anything, and no later leader will. A
-        consumer positioned below starts again as its `auto_offset_reset` says. Raises OffsetOutOfRange that names the
+        Returns the new low watermarks: no running replica holds records below them, and no later leader will. A
+        consumer positioned below the new start follows `auto_offset_reset`. Raises OffsetOutOfRange that names the
         range, UnknownTopicOrPartition; RequestTimedOut when a replica has not followed in time, with the low watermark
-        in its `details`: the deletion goes on then. When several fail, the first error is raised after all have ended.
+        in its `details`: the deletion then continues. When several fail, the first error is raised after all have
+        ended.
         """
         wanted = {TopicPartition(*where): offset for where, offset in before.items()}
         answers = await asyncio.gather(
@@ -233,7 +234,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         return {where: answer for where, answer in zip(wanted, answers, strict=True) if isinstance(answer, int)}
 
     async def _delete_records(self, where: TopicPartition, before: int, timeout_s: float) -> int:
-        # The leader gives up first, because only it can tell who keeps it waiting.
+        # The leader's deadline is the shorter: its error names the replicas that delay the deletion.
         leader_ms = max(1, int(timeout_s * 1000 - min(500.0, timeout_s * 100)))
 
         def request(topic_id: str, number: int, epoch: int) -> DeleteRecordsRequest:
@@ -251,11 +252,12 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         unclean: bool = False,
         timeout_s: float = 30.0,
     ) -> dict[TopicPartition, RaylogError | None]:
-        """Have the preferred replica lead each of the partitions; None = all that another one leads.
+        """Make the preferred replica the leader of each partition; None = all partitions led by another replica.
 
-        `unclean=True` instead gives partitions without a leader one at any price: acknowledged records may be lost.
-        They have to be named. Returns for each partition None, or why nothing was changed: ElectionNotNeeded,
-        PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition, InvalidRequest.
+        `unclean=True` elects a leader for partitions without one, even outside the ISR: acknowledged records may be
+        lost. These partitions have to be named. Returns for each partition None, or why nothing was changed:
+        ElectionNotNeeded, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition,
+        InvalidRequest.
         """
         named = None if partitions is None else [ElectedPartition(topic, number) for topic, number in partitions]
         request = ElectLeadersRequest(named, unclean)
@@ -270,15 +272,16 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
     async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
         """Have a broker give its leaders away and leave every ISR that has other members.
 
-        Its processes go on: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them afterwards.
-        Raises StopRefused, which names the partitions that would have no leader or refuse writes with `acks=all`
-        (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown broker.
+        Its processes keep running: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them
+        afterwards. Raises StopRefused, which names the partitions that would have no leader or refuse writes with
+        `acks=all` (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown
+        broker.
         """
         reply = await self.cluster.call_broker(STOP_BROKER, StopBrokerRequest(broker, force), timeout_s=timeout_s)
         return StoppedBroker(broker, reply.leaders_moved, tuple(reply.leaderless), tuple(reply.below_min_isr))
 
     async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
-        """Let a broker that was stopped take part again; `raylog start --broker` also starts its processes.
+        """Readmit a broker that was stopped; `raylog start --broker` also starts its processes.
 
         Raises InvalidRequest for an unknown broker.
         """
@@ -291,13 +294,13 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         request = DescribeClusterRequest()
         return describe_cluster(await self.cluster.call_broker(DESCRIBE_CLUSTER, request, timeout_s=timeout_s))
 
-    # Inside
+    # Internals
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
     async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool, at_least: int = 1) -> None:
-        """Wait until every live broker knows all leaders of a topic, or has forgotten it."""
+        """Wait until every live broker knows all leaders of a topic, or has dropped it."""
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
         while True:
             left_s = deadline_s - self._now_s()
@@ -309,7 +312,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
                 try:
                     connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
                     reply, _ = await call(connection, METADATA, MetadataRequest([name]), timeout_s=min(left_s, 5.0))
-                except RaylogError as error:  # a broker that dies meanwhile is none to wait for
+                except RaylogError as error:  # a broker that dies meanwhile is not waited for
                     late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
                     continue
                 topic = reply.topics[0]
@@ -330,12 +333,12 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
 
 
 class Admin(Moving, Features, Groups):
-    """Administration from any thread: the methods of `AsyncAdmin`, which block. Close it, or use `with`."""
+    """Administration from any thread: the methods of `AsyncAdmin`, blocking. Close it, or use `with`."""
 
     _twin: AsyncAdmin
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._is_closed = True  # until it is open, so that a failed constructor warns of nothing
+        self._is_closed = True  # until it is open, so that a failed constructor does not warn
         self._twin = AsyncAdmin(config, **keywords)
         self.config = self._twin.config
         self._runtime = runtime.shared()

@@ -1,9 +1,9 @@
-"""Which partitions to move so that every broker does its share. Pure; used by ``Admin.plan_balance``.
+"""Which partitions to move to balance the brokers. Pure; used by ``Admin.plan_balance``.
 
-In this order: the replicas of a partition are on as many nodes as possible; no broker holds more than one replica more
-than another; no broker is the preferred leader of more than one partition more than another. Each as far as the one
-before allows. Replicas move only where the first two need it, and as few as possible; leaders move by the order of the
-replicas alone. Replicas on brokers that are not offered (offline, stopped) stay where they are.
+Goals in order, each subject to those before it: the replicas of a partition are on as many nodes as possible; replica
+counts of brokers differ by at most one; preferred-leader counts of brokers differ by at most one. Replicas move only
+for the first two goals, and as few as possible; leaders move only by reordering replicas. Replicas on brokers that are
+not offered (offline, stopped) stay where they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Layout = Mapping[TopicPartition, Sequence[BrokerId]]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's replicas, now and then; bytes that have to be copied for it, -1 = not known."""
+    """One partition's replicas, now and then; bytes to copy for the move, -1 = not known."""
 
     partition: TopicPartition
     before: tuple[BrokerId, ...]
@@ -100,7 +100,7 @@ class _Plan:
             pass
 
     def _step_down(self) -> bool:
-        """Make one broker's load smaller and another's larger that had at least two less; False when none can be."""
+        """Move one replica from a broker to one with at least two fewer; False when no move is possible."""
         by_load = sorted(self._brokers, key=lambda broker: (self._load(broker), broker))
         for full in reversed(by_load):
             for idle in by_load:
@@ -117,7 +117,8 @@ class _Plan:
         return partition is not None
 
     def _shift_by_way_of_a_third(self, full: BrokerId, idle: BrokerId) -> bool:
-        """Where nodes forbid the direct way: a third broker gives one to the idle one and takes one from the full."""
+        """The direct move is barred by node placement: a third broker gives a replica to the idle one and takes one
+        from the full."""
         for third in self._brokers:
             if third not in (full, idle):
                 given = min(self._movable(third, idle), key=lambda move: self._rank[move], default=None)
@@ -130,7 +131,7 @@ class _Plan:
         return False
 
     def _movable(self, source: BrokerId, target: BrokerId) -> Iterable[TopicPartition]:
-        """Return the partitions that may go from one broker to another without their replicas coming closer."""
+        """Return the partitions that may move between two brokers without their replicas coming closer."""
         same = self._nodes[source] == self._nodes[target]
         for partition in self._held[source] - self._held[target]:
             if same:
@@ -181,7 +182,7 @@ class _Plan:
             row.insert(0, last)
             last = before
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _load(self, broker: BrokerId) -> int:
         return len(self._held[broker])

@@ -1,4 +1,4 @@
-"""What Admin tells of a cluster, its topics and its groups: plain frozen values. Touches nothing."""
+"""What Admin returns about a cluster, its topics and its groups: plain frozen values. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TopicDescription:
 class ClusterDescription:
     """The cluster as its controller sees it. `details` is the whole answer, for display.
 
-    `stopped_brokers` were stopped on purpose; those of them that run no process are in `offline_brokers` too.
+    `stopped_brokers` were stopped on purpose; those without a running process are in `offline_brokers` too.
     """
 
     cluster_id: str
@@ -56,7 +56,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class StoppedBroker:
-    """What it took to stop a broker: how many leaders moved, and what is not as before until it is back.
+    """Result of stopping a broker: how many leaders moved, and what is degraded until it is back.
 
     `leaderless` partitions have no leader, those in `below_minimum` refuse writes with `acks=all`; both are empty
     unless the stop was forced.
@@ -102,12 +102,12 @@ class GroupDescription:
 
 
 def describe_topic(info: TopicInfo) -> TopicDescription:
-    """A topic's metadata as users see it."""
+    """A topic's public description, from its metadata."""
     return TopicDescription(info.name, info.topic_id, info.internal, info.partitions, dict(info.config))
 
 
 def describe_cluster(reply: DescribeClusterReply) -> ClusterDescription:
-    """The controller's answer as users see it."""
+    """The cluster's public description, from the controller's answer."""
     online: list[BrokerInfo] = []
     offline: list[BrokerInfo] = []
     stopped: list[BrokerInfo] = []

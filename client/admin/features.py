@@ -28,21 +28,21 @@ class FeatureDescription:
 
 
 class AsyncFeatures:
-    """What `AsyncAdmin` knows about feature levels."""
+    """Feature-level methods of `AsyncAdmin`."""
 
     cluster: ClusterClient
 
     async def describe_features(self, *, timeout_s: float = 30.0) -> FeatureDescription:
         """The cluster's feature level, and the levels that each broker's release knows.
 
-        A controller of a release without levels tells none: everything is at level 1 then.
+        A controller of a release without levels reports none: everything is at level 1 then.
         """
         reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
         known = {row.broker: (row.feature_levels[0], row.feature_levels[1]) for row in reply.brokers}
         return FeatureDescription(reply.feature_level, known)
 
     async def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
-        """Let the cluster use what a newer release brings; the level now, and the one before.
+        """Raise the feature level of the cluster; returns the new level and the one before.
 
         None = the highest that every broker knows. It cannot be taken back. Raises UnsupportedVersion, which names the
         brokers that do not know the level.
@@ -54,7 +54,7 @@ class AsyncFeatures:
 
 
 class Features:
-    """What `Admin` knows about feature levels."""
+    """Feature-level methods of `Admin`."""
 
     _twin: AsyncFeatures
 

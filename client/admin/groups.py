@@ -1,6 +1,6 @@
 """Groups from a client's side: listing, describing and deleting them, and their lag.
 
-The halves of `AsyncAdmin` and `Admin` that concern groups. May touch: the network through `ClusterClient`, the clock.
+The halves of `AsyncAdmin` and `Admin` for groups. May touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class AsyncGroups:
-    """What `AsyncAdmin` knows about groups."""
+    """Group methods of `AsyncAdmin`."""
 
     cluster: ClusterClient
 
     async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """All groups, sorted by name. Asks every coordinator, and starts those that sleep."""
+        """All groups, sorted by name. Queries every coordinator, and starts those that are not running."""
         try:
             topic = await self.cluster.topic(OFFSETS_TOPIC, timeout_s=min(timeout_s, 0.05))
         except UnknownTopicOrPartition:
-            return []  # nobody has committed or joined anything yet
+            return []  # no group has committed or joined yet
         found: set[tuple[str, str, str]] = set()
         for key in keys_of_each_coordinator(len(topic.partitions)):
             rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=timeout_s)
@@ -101,7 +101,7 @@ class AsyncGroups:
     ) -> dict[TopicPartition, PartitionLag]:
         """How far a group is behind in each partition that it has committed or is reading, in records and in seconds.
 
-        A partition that cannot be asked has its error in the answer. Raises GroupIdNotFound.
+        A partition whose leader cannot be reached has its error in the answer. Raises GroupIdNotFound.
         """
         found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
         committed: dict[TopicPartition, int | None] = dict.fromkeys(
@@ -112,7 +112,7 @@ class AsyncGroups:
 
 
 class Groups:
-    """What `Admin` knows about groups."""
+    """Group methods of `Admin`."""
 
     _twin: AsyncGroups
 
@@ -143,7 +143,7 @@ class Groups:
 
 
 def keys_of_each_coordinator(partitions: int) -> list[str]:
-    """One group name for each partition of the offsets topic that hashes to it, as brokers hash (CRC-32)."""
+    """One group name for each partition of the offsets topic, each hashing to it as brokers hash (CRC-32)."""
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:

@@ -1,6 +1,6 @@
-"""How far behind a group is: in records, and in seconds since the oldest record that it has not read was made.
+"""The lag of a group: in records, and in seconds since its oldest unread record was made.
 
-Behind `Admin.group_lag` and `raylog group describe`. May touch: the network through `ClusterClient`, the clock.
+Used by `Admin.group_lag` and `raylog group describe`. May touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, iter_headers
 from raylog.storage.batch.records import open_batch
 
 AT_ONCE: Final = 64
-"""So many partitions are asked at the same time: each answer with a time may hold a whole batch."""
+"""Partitions queried at the same time: each answer with a time may hold a whole batch."""
 READ_UNCOMMITTED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition.
+    """The lag of a group in one partition.
 
     `records` = max(0, `end` - `committed`). `seconds` is the age of the record at the committed offset, or of the first
-    that is left where retention has removed it: 0 without a lag, never negative. Where something is not known it is
-    None, and `error` says why; `records` is None, too, where nothing was committed.
+    remaining one where retention has removed it: 0 without a lag, never negative. An unknown value is None, and `error`
+    has the reason; `records` is None, too, without a committed offset.
     """
 
     committed: int | None
@@ -46,8 +46,8 @@ async def partition_lags(
 ) -> dict[TopicPartition, PartitionLag]:
     """The lag in each partition behind its committed offset (None: nothing was committed).
 
-    Asks each leader for its high watermark, and for one batch where there is a lag. A partition that cannot be asked
-    within `timeout_s` has its error in the answer; nothing is raised.
+    Requests the high watermark from each leader, and one batch where there is a lag. A partition whose leader does not
+    answer within `timeout_s` has its error in the answer; nothing is raised.
     """
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -96,7 +96,7 @@ async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: in
 
 
 async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> memoryview:
-    """A fetch of at least one batch, which is as much as a leader gives for one byte, and without waiting."""
+    """A fetch of at least one batch, the leader's minimum for one byte, without waiting."""
 
     def request(topic_id: str, number: int, epoch: int) -> FetchRequest:
         return FetchRequest(topic_id, number, epoch, offset, 1, 0, 0, READ_UNCOMMITTED)

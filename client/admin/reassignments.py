@@ -1,6 +1,6 @@
-"""Partitions on the move, from a client's side: growing topics, reassigning replicas, planning a balance.
+"""Partition reassignments from a client's side: growing topics, reassigning replicas, planning a balance.
 
-The halves of `AsyncAdmin` and `Admin` that concern where partitions lie. May touch: the network, by `ClusterClient`.
+The halves of `AsyncAdmin` and `Admin` for placement. May touch: the network, by `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """One partition on the move. `replicas` are the target and, behind it, those that will go (`removing`).
+    """One partition under reassignment. `replicas` are the target, followed by those that will go (`removing`).
 
-    `sizes` has the bytes that the leader and each replica in `adding` hold, where they could be asked.
+    `sizes` has the bytes that the leader and each replica in `adding` hold, where they answered.
     """
 
     partition: TopicPartition
@@ -53,12 +53,12 @@ class PartitionReassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas there will be."""
+        """The replicas after the reassignment."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     @property
     def progress(self) -> float | None:
-        """How much of what the slowest new replica needs it has, from 0 to 1; None = not known."""
+        """Share of its data that the slowest new replica has, from 0 to 1; None = not known."""
         waiting = [broker for broker in self.adding if broker not in self.isr]
         whole = self.sizes.get(self.leader)
         if not waiting:
@@ -69,16 +69,17 @@ class PartitionReassignment:
 
 
 class AsyncMoving:
-    """What `AsyncAdmin` knows about moving partitions."""
+    """Reassignment methods of `AsyncAdmin`."""
 
     cluster: ClusterClient
 
     async def alter_partition_reassignments(
         self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
     ) -> None:
-        """Begin to move partitions to other brokers, and cancel moves (None): all of it, or nothing with an error.
+        """Begin to move partitions to other brokers, and cancel moves (None). Atomic: all of it, or nothing with an
+        error.
 
-        Returns when the moves have begun; `list_partition_reassignments` and `wait_for_reassignments` tell how they go.
+        Returns when the moves have begun; `list_partition_reassignments` and `wait_for_reassignments` report progress.
         `throttle`: bytes per second that each broker fetches for the replicas it gets, kept as the cluster's
         `follower.replication.throttled.rate`; None leaves the present one. A second target replaces the first.
         Raises UnknownTopicOrPartition, InvalidReplicaAssignment (unknown or repeated brokers, none at all, fewer than
@@ -103,7 +104,7 @@ class AsyncMoving:
     async def list_partition_reassignments(
         self, *, sizes: bool = False, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The partitions on the move. With `sizes` their leaders and new replicas are asked how much they hold."""
+        """The partitions under reassignment. With `sizes`, also the bytes held by their leaders and new replicas."""
         asked = ListPartitionReassignmentsRequest()
         rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, asked, timeout_s=timeout_s)
         found = {}
@@ -129,7 +130,7 @@ class AsyncMoving:
     async def wait_for_reassignments(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_s: float = 600.0
     ) -> None:
-        """Wait until none of these partitions (None: none at all) is on the move; raises RequestTimedOut."""
+        """Wait until none of these partitions (None: none at all) is under reassignment; raises RequestTimedOut."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         named = None if partitions is None else {TopicPartition(topic, number) for topic, number in partitions}
         while True:
@@ -146,10 +147,10 @@ class AsyncMoving:
             await asyncio.sleep(POLL_S)
 
     async def plan_balance(self, *, sizes: bool = True, timeout_s: float = 30.0) -> list[Move]:
-        """What to move so that replicas and leaders are spread evenly over brokers and nodes; nothing is changed.
+        """Plan moves that spread replicas and leaders evenly over brokers and nodes; changes nothing.
 
-        Give `{move.partition: move.after for move in plan}` to `alter_partition_reassignments`. Partitions that are on
-        the move count where they go; brokers that are offline or stopped keep what they have and get nothing.
+        Pass `{move.partition: move.after for move in plan}` to `alter_partition_reassignments`. Partitions under
+        reassignment count at their targets; brokers that are offline or stopped keep what they have and get nothing.
         """
         await self.cluster.refresh(None, timeout_s=timeout_s)
         metadata = self.cluster.metadata
@@ -171,7 +172,7 @@ class AsyncMoving:
         return plan_balance(layout, nodes, {partition: size for (partition, _), size in known.items()})
 
     async def _sizes(self, wanted: Sequence[tuple[TopicPartition, int]]) -> dict[tuple[TopicPartition, int], int]:
-        """Ask replicas how many bytes they hold; those that do not answer are left out."""
+        """Request the bytes that replicas hold; those that do not answer are left out."""
         limit = asyncio.Semaphore(32)
 
         async def ask(partition: TopicPartition, broker: int) -> int | None:
@@ -185,7 +186,7 @@ class AsyncMoving:
                     connection = await self.cluster.connection(endpoint, ASK_TIMEOUT_S)
                     status, _ = await call(connection, REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=ASK_TIMEOUT_S)
             except (RaylogError, OSError):
-                return None  # it is starting, or on its way out
+                return None  # it is starting or stopping
             return status.size_bytes
 
         answers = await asyncio.gather(*(ask(partition, broker) for partition, broker in wanted))
@@ -193,7 +194,7 @@ class AsyncMoving:
 
 
 class Moving:
-    """What `Admin` knows about moving partitions."""
+    """Reassignment methods of `Admin`."""
 
     _twin: AsyncMoving
 

@@ -1,8 +1,8 @@
-"""`ClusterClient`: one client's view of the cluster, and calls to whoever is responsible at the moment.
+"""`ClusterClient`: one client's view of the cluster, and calls to the responsible broker, leader or coordinator.
 
-Producer, Consumer and Admin each own one. Calls are repeated by the errors' flags (`retriable`, `refresh_metadata`),
-with pauses, inside the caller's deadline; leaders and coordinators are looked up again on the way. Everything here
-belongs to one event loop. May touch: the network, the clock, and Ray through `discovery`.
+Producer, Consumer and Admin each own one. Calls are retried by the errors' flags (`retriable`, `refresh_metadata`),
+with pauses, inside the caller's deadline; leaders and coordinators are looked up again between attempts. Everything
+here belongs to one event loop. May touch: the network, the clock, and Ray through `discovery`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from raylog.rpc import Connection
 from raylog.rpc.host.malloc import keep_freed_memory
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
-"""A broker that cannot be connected to within this is left for the next one, while the caller's deadline lasts."""
+"""Connect timeout for a broker before the next one is tried, while the caller's deadline lasts."""
 METADATA_CONNECT_S = 2.0
 METADATA_ANSWER_S = 1.0
 KEPT_BYTES = 16 << 20
 """Less than `buffer_memory` and what a consumer fetches ahead."""
 _PATIENT = (BROKER_ATTEMPT_TIMEOUT_S, float("inf"))
 NEW_TOPIC_GRACE_S = 1.0
-"""How long a topic may be unknown to a broker after another broker has said that it was created."""
+"""How long a topic may be unknown to a broker after another broker has confirmed its creation."""
 SUSPECT_S = 1.0
-"""A leader that owes an answer for so long may be none any more: it hangs, or its machine is gone. Then metadata is
-asked, at most this often, long before the request's own deadline."""
+"""A leader without an answer for so long may have been replaced: it hangs, or its machine is down. Metadata is then
+fetched, at most this often, long before the request's own deadline."""
 TopicsListener = Callable[[set[str]], None]
 
 
 class ClusterClient:
     """Metadata, connections and calls. `start()` before use, `close()` at the end.
 
-    All `timeout_s` are whole deadlines in seconds, repetitions included; after them the last error is raised.
+    Each `timeout_s` is a whole deadline in seconds, retries included; after it the last error is raised.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -67,9 +67,9 @@ class ClusterClient:
         self._doubted: Endpoint | None = None
         self._periodic: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._random = random.Random()  # spreads load, guards nothing
+        self._random = random.Random()  # spreads load, no security purpose
 
-    # Life
+    # Lifecycle
 
     async def start(self, timeout_s: float = 30.0) -> None:
         """Find the cluster and its brokers. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
@@ -81,7 +81,7 @@ class ClusterClient:
         self._periodic = asyncio.ensure_future(self._refresh_with_age())
 
     async def close(self) -> None:
-        """Close all connections. Calls that wait end with ClientClosed or ConnectionFailed."""
+        """Close all connections. Pending calls end with ClientClosed or ConnectionFailed."""
         self._is_closed = True
         tasks = [task for task in (self._periodic, self._refreshing) if task is not None and not task.done()]
         for task in tasks:
@@ -92,23 +92,23 @@ class ClusterClient:
             await self._pool.close()
 
     def on_topics_changed(self, listener: TopicsListener) -> None:
-        """Have `listener` called, on the loop, with the names of topics whose metadata has changed."""
+        """Register `listener`: called on the loop with the names of topics whose metadata has changed."""
         self._listeners.append(listener)
 
     # Metadata
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Include these topics in every refresh from here on."""
+        """Include these topics in every later refresh."""
         self._wanted.update(topics)
 
     def unwatch(self, topics: Iterable[str]) -> None:
-        """Leave these topics out of refreshes from here on."""
+        """Exclude these topics from later refreshes."""
         self._wanted.difference_update(topics)
 
     async def refresh(self, topics: Iterable[str] | None = (), *, timeout_s: float | None = None) -> None:
-        """Fetch metadata of the watched topics and of `topics` (None: of all there are) from any broker.
+        """Fetch metadata of the watched topics and of `topics` (None: all topics) from any broker.
 
-        One fetch at a time: who asks while one is under way that covers the topics waits for that one.
+        One fetch at a time: a caller joins a fetch in flight that covers its topics.
         Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
         """
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
@@ -128,7 +128,7 @@ class ClusterClient:
     async def topic(self, name: str, *, timeout_s: float) -> TopicInfo:
         """The topic's metadata, fetched if not known. Raises UnknownTopicOrPartition that names the nearest topic.
 
-        A topic created a moment ago may be unknown to some brokers yet, so the error comes after a second at most.
+        A new topic may still be unknown to some brokers, so the error is raised after at most a second.
         """
         found = self.metadata.topic(name)
         deadline_s = self._now_s() + timeout_s
@@ -150,22 +150,22 @@ class ClusterClient:
     # Connections
 
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """The connection with this endpoint, made if need be. Raises ConnectionFailed, AuthenticationFailed."""
+        """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed."""
         return await self._started_pool().get(endpoint, timeout_s)
 
     async def look_for_leader(self, topic: str) -> None:
-        """Fetch the topic's metadata because its leader keeps somebody waiting; errors are left to those who wait.
+        """Fetch the topic's metadata because its leader is slow to answer; errors are left to the waiting requests.
 
-        Asks another broker than the last time: one that is cut off from the controller does not know what it misses.
+        Sends to another broker than the last time: a broker cut off from the controller has stale metadata.
         """
         self._doubted = self._informant
         try:
             await self.refresh((topic,), timeout_s=self.config.request_timeout_ms / 1000)
         except RaylogError:
-            pass  # the request that waits has a deadline of its own
+            pass  # the waiting request has a deadline of its own
 
     def live_connection(self, endpoint: Endpoint | None) -> Connection | None:
-        """The connection with this endpoint if it is open now; for those who must not wait."""
+        """The connection with this endpoint if it is open now; never waits."""
         return None if endpoint is None or self._pool is None else self._pool.live(endpoint)
 
     async def leader(self, topic: str, partition: int, *, timeout_s: float) -> tuple[TopicInfo, PartitionInfo]:
@@ -198,7 +198,8 @@ class ClusterClient:
     ) -> ReplyT:
         """Call any broker, the next one if one cannot be reached, until `timeout_s` is over.
 
-        What made it try again is added to `failures`: after a lost answer the first attempt may have had its effect.
+        Errors that caused a retry are added to `failures`: after a lost answer the first attempt may have had its
+        effect.
         """
         deadline_s = self._now_s() + timeout_s
         backoff = self._backoff()
@@ -208,8 +209,8 @@ class ClusterClient:
                 left_s = deadline_s - self._now_s()
                 if left_s <= 0:
                     raise error
-                # While one broker hangs, another may answer. A broker answers for metadata from memory: whoever owes
-                # that is gone, with its machine perhaps, and nothing else would end the wait for it.
+                # While one broker hangs, another may answer. A broker answers metadata from memory: one that does not
+                # is down, perhaps with its machine, and nothing else would end the wait for it.
                 is_metadata = method.name == METADATA.name
                 limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if is_metadata else _PATIENT
                 connection: Connection | None = None
@@ -241,9 +242,9 @@ class ClusterClient:
         *,
         timeout_s: float,
     ) -> tuple[ReplyT, memoryview]:
-        """Call the leader, again after retriable errors; the reply and its payload.
+        """Call the leader and retry retriable errors; the reply and its payload.
 
-        `request` makes the request of topic id, partition and leader epoch, as they are known at each attempt.
+        `request` builds the request from topic id, partition and leader epoch, as known at each attempt.
         """
         deadline_s = self._now_s() + timeout_s
         backoff = self._backoff()
@@ -251,7 +252,7 @@ class ClusterClient:
             left_s = max(0.001, deadline_s - self._now_s())
             try:
                 info, found = await self.leader(topic, partition, timeout_s=left_s)
-                assert found.endpoint is not None  # `leader` returns none without
+                assert found.endpoint is not None  # `leader` raises without one
                 connection = await self.connection(found.endpoint, left_s)
                 asked = request(info.topic_id, partition, found.leader_epoch)
                 return await call(connection, method, asked, timeout_s=max(0.001, deadline_s - self._now_s()))
@@ -273,7 +274,7 @@ class ClusterClient:
         return (await self.call_leader(*partition, LIST_OFFSETS, request, timeout_s=timeout_s))[0]
 
     async def coordinator(self, group: str, *, timeout_s: float) -> Endpoint:
-        """Where the group's coordinator is reached; waits while it is being started."""
+        """The endpoint of the group's coordinator; waits while it is being started."""
         known = self._coordinators.get(group)
         if known is None:
             asked = FindCoordinatorRequest("group", group)
@@ -288,9 +289,9 @@ class ClusterClient:
     async def call_coordinator(
         self, group: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
     ) -> ReplyT:
-        """Call the group's coordinator; again when it has moved, cannot be reached or still reads its log.
+        """Call the group's coordinator; retry when it has moved, cannot be reached or still reads its log.
 
-        Errors that are the member's own business (a rebalance, a lost generation) are raised at once.
+        Errors for the member to handle (a rebalance, a lost generation) are raised at once.
         """
         deadline_s = self._now_s() + timeout_s
         backoff = self._backoff()
@@ -308,7 +309,7 @@ class ClusterClient:
                     raise
             await self._pause(backoff, deadline_s, error)
 
-    # Inside
+    # Internals
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -317,7 +318,7 @@ class ClusterClient:
         return Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random)
 
     async def _pause(self, backoff: Backoff, deadline_s: float, error: RaylogError) -> None:
-        """Wait before the next try, or raise the last error when the deadline would pass."""
+        """Wait before the next attempt, or raise the last error when the deadline would pass."""
         if self._is_closed:
             raise ClientClosed("The client was closed during this call.") from error
         pause_s = backoff.next_s()
@@ -335,7 +336,7 @@ class ClusterClient:
     def _broker_endpoints(self) -> list[Endpoint]:
         """Brokers in the order to try: those with an open connection first, then the known, then the given ones.
 
-        The one whose metadata did not help comes last.
+        The broker whose metadata did not help comes last.
         """
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         given = list(self.address.endpoints) if self.address is not None else []
@@ -346,13 +347,13 @@ class ClusterClient:
         )
 
     async def _find_again(self, deadline_s: float) -> None:
-        """No known broker answers; those that Ray has restarted elsewhere are at new addresses."""
+        """No known broker answers: find those that Ray has restarted at new addresses."""
         left_s = deadline_s - self._now_s()
         if left_s > 0:
             try:
                 self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=left_s)
             except RaylogError:
-                pass  # the controller may be restarting too; the loop of the caller tries both again
+                pass  # the controller may be restarting too; the caller's loop retries both
 
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline_s: float) -> None:
         names = None if topics is None else sorted(topics)
@@ -379,7 +380,7 @@ class ClusterClient:
         except RaylogError as error:
             if not error.retriable:
                 raise
-            # Otherwise the caller's next try meets the same trouble and counts it against its own deadline.
+            # Otherwise the caller's next attempt meets the same failure and counts it against its own deadline.
 
     async def _refresh_with_age(self) -> None:
         while True:
@@ -387,7 +388,7 @@ class ClusterClient:
             try:
                 await self.refresh(())
             except RaylogError:
-                pass  # nobody waits for this one; a call that needs metadata will say what is wrong
+                pass  # no caller waits; the next call that needs metadata raises the error
 
 
 def _mark_seen(task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""The connections of one client: one per endpoint, made when needed, made once when many ask at the same time.
+"""The connections of one client: one per endpoint, opened on demand, once for concurrent callers.
 
 Used by `ClusterClient`. May touch: the network, the event loop.
 """
@@ -32,11 +32,11 @@ class ConnectionPool:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """Where connections are open now."""
+        """Endpoints with an open connection."""
         return [endpoint for endpoint, connection in self._open.items() if not connection.is_closed]
 
     async def get(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """The open connection with this endpoint, made now if need be.
+        """The open connection with this endpoint, opened on demand.
 
         Raises ConnectionFailed, AuthenticationFailed, ClientClosed.
         """
@@ -51,17 +51,17 @@ class ConnectionPool:
             self._opening[endpoint] = task
             task.add_done_callback(lambda done: self._opened(endpoint, done))
         try:
-            # Shielded: one who gives up must not take the connection from the others who wait for it.
+            # Shielded: a cancelled caller must not end the connection for the other waiters.
             return await asyncio.wait_for(asyncio.shield(task), timeout_s)
         except TimeoutError as error:
             raise RequestTimedOut(str(error)) from error
         except asyncio.CancelledError:
-            if task.cancelled() and self._is_closed:  # it was not the caller that was cancelled
+            if task.cancelled() and self._is_closed:  # the caller itself was not cancelled
                 raise ClientClosed("The client was closed while it connected.") from None
             raise
 
     async def close(self) -> None:
-        """Close every connection, and end those that are being made. They send what is queued first."""
+        """Close every connection, and cancel those being opened. Queued data is sent first."""
         self._is_closed = True
         opening = list(self._opening.values())
         for task in opening:
@@ -87,7 +87,7 @@ class ConnectionPool:
     def _opened(self, endpoint: Endpoint, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(endpoint, None)
         if not task.cancelled():
-            task.exception()  # marks it as seen: those who wait have got it too, or have given up
+            task.exception()  # marks it as retrieved: the waiters have it too, or have given up
 
     def _gone(self, endpoint: Endpoint, connection: Connection) -> None:
         if self._open.get(endpoint) is connection:
@@ -97,6 +97,6 @@ class ConnectionPool:
 async def call(
     connection: Connection, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
 ) -> tuple[ReplyT, memoryview]:
-    """Send a request as its method's page states it; the reply and its payload. Raises RaylogError."""
+    """Send a request by its method's definition; the reply and its payload. Raises RaylogError."""
     reply = await connection.call(method.name, request, timeout_s=timeout_s)
     return method.read_reply(reply.args), reply.payload

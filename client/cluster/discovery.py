@@ -1,4 +1,4 @@
-"""Finding the cluster: by given addresses, by the environment, or through the Ray session that this process is in.
+"""Finding the cluster: by given addresses, by the environment, or through the Ray session of this process.
 
 Used by `ClusterClient`. May touch: the environment, and Ray (imported only when nothing else was given).
 """
@@ -27,7 +27,7 @@ Endpoint: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """How to reach a cluster: a secret or a token, brokers to begin with, and where this was learnt."""
+    """How to reach a cluster: a secret or a token, bootstrap brokers, and the source of both."""
 
     secret: bytes | ReadToken
     endpoints: tuple[Endpoint, ...]
@@ -72,9 +72,9 @@ async def find_cluster(
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
 ) -> ClusterAddress:
-    """Where the cluster is: the arguments win, then the environment, then Ray.
+    """Locate the cluster: the arguments win, then the environment, then Ray.
 
-    Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for addresses that are none.
+    Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for malformed addresses.
     """
     bootstrap = bootstrap or environ.get(ENV_BOOTSTRAP)
     if not bootstrap:

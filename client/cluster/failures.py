@@ -1,4 +1,4 @@
-"""From any exception to an error that users know, and how long to wait before trying again.
+"""Maps any exception to a public error, and computes the backoff before a retry.
 
 Used by everything in this package that calls a server. Pure.
 """
@@ -11,7 +11,7 @@ from raylog.core.errors import RaylogError, RequestTimedOut, UnknownServerError
 
 
 def as_raylog_error(error: BaseException) -> RaylogError:
-    """The user's error for what a task or a callback raised; errors of the tree pass as they are."""
+    """The public error for the exception of a task or a callback; errors of the tree pass unchanged."""
     if isinstance(error, RaylogError):
         return error
     if isinstance(error, TimeoutError):
@@ -20,22 +20,22 @@ def as_raylog_error(error: BaseException) -> RaylogError:
 
 
 class Backoff:
-    """Pauses that double from `first_ms` to `longest_ms`, each shortened by up to a fifth so that clients spread."""
+    """Pauses that double from `first_ms` to `longest_ms`, each shortened by up to a fifth (jitter)."""
 
     __slots__ = ("_first_ms", "_longest_ms", "_random", "failures")
 
     def __init__(self, first_ms: int, longest_ms: int, chance: random.Random | None = None) -> None:
         self._first_ms = first_ms
         self._longest_ms = longest_ms
-        self._random = chance or random.Random()  # spreads load, guards nothing
+        self._random = chance or random.Random()  # spreads load, no security purpose
         self.failures = 0
 
     def next_s(self) -> float:
-        """Count one more failure; the seconds to wait now."""
+        """Count one more failure; returns the seconds to wait now."""
         pause_ms: int = min(self._longest_ms, self._first_ms << min(self.failures, 20))
         self.failures += 1
         return pause_ms / 1000 * (1 - self._random.random() / 5)
 
     def reset(self) -> None:
-        """Something succeeded."""
+        """Reset after a success."""
         self.failures = 0

@@ -1,7 +1,7 @@
-"""What a client knows of the cluster: brokers, topics, and who leads each partition.
+"""A client's metadata cache: brokers, topics, and the leader of each partition.
 
-A pure cache, fed with brokers' `metadata` answers by `ClusterClient`. Brokers learn of changes at different moments, so
-an answer may be older than what is known: a partition's newer leader epoch wins, whoever said it. Touches nothing.
+Pure, fed with brokers' `metadata` answers by `ClusterClient`. Brokers learn of changes at different moments, so an
+answer may be stale: a partition's newer leader epoch wins, regardless of its source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition: who leads it in which epoch, and where its replicas are reached (`places` by broker id)."""
+    """One partition: its leader and epoch, and the endpoints of its replicas (`places` by broker id)."""
 
     partition: int
     leader: int
@@ -38,13 +38,13 @@ class PartitionInfo:
     isr: tuple[int, ...]
     places: tuple[tuple[int, str, int], ...] = ()
     elr: tuple[int, ...] = ()
-    """Replicas outside the ISR that have all committed records, and may lead when no ISR member is there."""
+    """Replicas outside the ISR that have all committed records, and may lead when no ISR member is live."""
     unclean_leader_epoch: int = 0
-    """The last leader epoch that began with a replica that may have lacked committed records; 0 = none did."""
+    """The last leader epoch that began with a replica that may have lacked committed records; 0 = none."""
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the leader is reached; None while there is no leader."""
+        """The leader's endpoint; None while there is no leader."""
         return (self.leader_host, self.leader_port) if self.leader_port else None
 
 
@@ -61,7 +61,7 @@ class TopicInfo:
 
 
 class MetadataCache:
-    """The newest that is known. `update` takes a broker's answer in; everything else only reads."""
+    """The newest known metadata. `update` applies a broker's answer; everything else only reads."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -70,9 +70,9 @@ class MetadataCache:
         self.topics: dict[str, TopicInfo] = {}
 
     def update(self, reply: MetadataReply, *, is_whole: bool = False) -> set[str]:
-        """Take in a broker's metadata; return the names of the topics that are now known differently.
+        """Apply a broker's metadata; return the names of the topics that changed.
 
-        `is_whole`: the answer has all topics there are, so a topic that is not in it was deleted.
+        `is_whole`: the answer has all existing topics, so a topic that is not in it was deleted.
         """
         version = reply.version
         self.cluster_id = reply.cluster_id
@@ -116,7 +116,7 @@ class MetadataCache:
         return found.partitions[partition]
 
     def forget_topics(self, names: Iterable[str]) -> None:
-        """Drop topics, so that the next use asks for them."""
+        """Drop topics, so that their next use fetches them."""
         for name in names:
             self.topics.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Is there a Ray cluster on this machine that a process could join, and how is one started? Without importing Ray.
+"""Detects a Ray cluster on this machine that a process could join, and how to start one. Does not import Ray.
 
 Ray notes the address of the last cluster in a file that outlives it; joining a dead one would hang for minutes. Used by
 ``discovery`` and by ``raylog.launch.cluster``. May touch: the environment, that file, and one TCP connection.
@@ -17,14 +17,14 @@ ADDRESS_FILE = "ray_current_cluster"
 PROBE_TIMEOUT_S = 1.0
 NICENESS_VARIABLE = "RAY_worker_niceness"
 WORKER_NICENESS = 0
-"""Of the processes of a Ray that we start. Ray's own default, 15, is meant for tasks that compute; a server that has it
+"""Niceness of the processes of a Ray that we start. Ray's own default, 15, is meant for compute tasks; a server with it
 can be left a thirtieth of a processor that its own clients keep busy."""
 
 
 def running_ray_address() -> str | None:
     """Return what to give ``ray.init`` to join: ``RAY_ADDRESS``, or "auto" when the last cluster started here answers.
 
-    Not that cluster's own address: only with "auto" does Ray show it the user's token, without which it refuses us.
+    Not that cluster's own address: Ray presents the user's token only with "auto", and refuses clients without it.
     """
     told = os.environ.get("RAY_ADDRESS")
     if told:
@@ -45,7 +45,7 @@ def running_ray_address() -> str | None:
 
 
 def own_ray_options() -> dict[str, Any]:
-    """Return what to give ``ray.init`` to start a Ray of one's own, which ends with the process."""
+    """Return what to give ``ray.init`` to start a private Ray, which ends with the process."""
     niceness = os.environ.get(NICENESS_VARIABLE, "")
     return {
         "address": "local",

@@ -1,4 +1,4 @@
-"""What a consumer is to read, and the states of the partitions it reads. Owned by `engine.py`. Touches nothing."""
+"""A consumer's subscription and the states of its assigned partitions. Owned by `engine.py`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
 
 COLUMNS_BYTES = 3 << 20
-"""So much is read from files for one batch of columns: it should still lie in a processor's cache when it is used."""
+"""Bytes read from files for one batch of columns: small enough to stay in a processor's cache until used."""
 
 NewState = Callable[[TopicPartition, Start], PartitionState]
 
@@ -41,9 +41,9 @@ class Assignment:
         self._order: list[PartitionState] = []
         self._turn = 0
         self._current: PartitionState | None = None
-        """The partition that `take_one` is in the middle of."""
+        """The partition that `take_one` is reading from."""
 
-    # What to read
+    # Subscription
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
         """Replace the subscription. Raises InvalidRequest after assign()."""
@@ -110,14 +110,15 @@ class Assignment:
                 records = state.take(limit)
             except RaylogError:
                 if taken:
-                    break  # what is good comes first; the next call meets the error again
+                    break  # good records come first; the next call meets the error again
                 self._turn = (self._turn + step + 1) % count
                 raise
             if records:
                 taken[state.partition] = records
                 limit -= len(records)
                 if limit <= 0:
-                    # What was read at once is taken before more is read elsewhere, so that memory is used again soon.
+                    # Records from a file chunk are taken before another file is read, so that its memory is reused
+                    # soon.
                     self._turn = (self._turn + step + (0 if state.is_in_hand else 1)) % count
                     break
         return taken
@@ -128,7 +129,7 @@ class Assignment:
         return any(state.has_records for state in self._order if not wanted or state.partition in wanted)
 
     def take_one(self) -> Record | None:
-        """The next record of the partition in turn, or None; a partition keeps its turn for a batch."""
+        """The next record of the current partition, or None; a partition stays current for a batch."""
         current = self._current
         if current is not None:
             record = current.take_one() if current.has_opened else None
@@ -147,9 +148,9 @@ class Assignment:
         return None
 
     def take_columns(self, limit: int) -> ColumnBatch:
-        """The next records of the partitions in turn, at most `limit`, as columns; raises as `take`.
+        """The next records, at most `limit`, as columns, from the partitions in turn; raises as `take`.
 
-        Of what lies in files a part is read: there may be much more than belongs into memory at once.
+        Located files are read in part: they may hold more than memory should.
         """
         pieces: list[ColumnPiece] = []
         order = self._order

@@ -1,6 +1,6 @@
 """`AsyncConsumer`: reading records on the user's own event loop, alone or in a group.
 
-Puts the calls that users know before `engine.py`. `Consumer` in `raylog.client.consumer.consumer` wraps it. May touch:
+Wraps `engine.py` in the public methods. `Consumer` in `raylog.client.consumer.consumer` wraps it. May touch:
 the network, the clock.
 """
 
@@ -56,7 +56,7 @@ class AsyncConsumer:
         self._loop = asyncio.get_running_loop()
         try:
             await self._engine.start()
-        except BaseException:  # also when cancelled: connections that were made must not stay behind
+        except BaseException:  # also when cancelled: close the connections already opened
             await self._engine.cluster.close()
             self._engine.is_closed = True
             raise
@@ -64,7 +64,7 @@ class AsyncConsumer:
             self.subscribe(self._topics)
 
     async def stop(self, *, autocommit: bool = True, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit the positions (with automatic commits), tell the listener, leave the group, close. Again: nothing."""
+        """Commit the positions (with automatic commits), call the listener, leave the group, close. Idempotent."""
         engine = self._engine
         if engine.is_closed or self._loop is None:
             return
@@ -92,7 +92,7 @@ class AsyncConsumer:
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._engine.abandon)
 
-    # What to read
+    # Subscription
 
     def subscribe(
         self,
@@ -106,8 +106,8 @@ class AsyncConsumer:
     ) -> None:
         """Read these topics, or those whose whole name matches the regular expression `pattern`.
 
-        With a group_id the partitions are shared with the group's other members, and the listener is told inside polls
-        when they come and go; without one they are all read. Replaces an earlier subscription.
+        With a group_id the partitions are shared with the group's other members, and polls call the listener when the
+        assignment changes; without one all are read. Replaces an earlier subscription.
         """
         names = [checked_topic(topic) for topic in ([topics] if isinstance(topics, str) else topics)]
         if bool(names) == (pattern is not None):
@@ -116,15 +116,15 @@ class AsyncConsumer:
         self._engine.subscribe(names, None if pattern is None else re.compile(pattern))
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group. Nothing is committed."""
+        """Unsubscribe and leave the group. Does not commit."""
         await self._engine.unsubscribe()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without sharing. Begins at committed offsets if there is a group_id."""
+        """Read exactly these partitions, without sharing. Starts at committed offsets if there is a group_id."""
         self._engine.assign([checked_partition(each) for each in partitions])
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read now."""
+        """The assigned partitions."""
         return set(self._engine.assignment.states)
 
     def subscription(self) -> set[str]:
@@ -139,13 +139,13 @@ class AsyncConsumer:
         """The next records by partition, at most `max_records` (max_poll_records); {} when none come in `timeout_ms`.
 
         Raises UnknownTopicOrPartition, NoOffsetForPartition, OffsetOutOfRange (without auto_offset_reset),
-        CorruptMessage, RecordDeserializationFailed, and what the group refuses for good.
+        CorruptMessage, RecordDeserializationFailed, and fatal group errors.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         return await self._poll(lambda: self._engine.take(limit, partitions), timeout_ms / 1000, partitions) or {}
 
     async def getone(self) -> Record:
-        """The next record; waits for it as long as it takes. Otherwise as `getmany`."""
+        """The next record; waits without a limit. Otherwise as `getmany`."""
         record = None
         while record is None:
             record = await self._poll(self._engine.take_one, math.inf)
@@ -194,7 +194,7 @@ class AsyncConsumer:
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Have the next poll go on at this offset. Raises InvalidRequest for a partition that is not assigned."""
+        """Move the position to this offset. Raises InvalidRequest for a partition that is not assigned."""
         if type(offset) is not int:
             raise TypeError(f"An offset must be an int, not {offset!r:.100}.")
         if offset < 0:
@@ -204,21 +204,21 @@ class AsyncConsumer:
         self._engine.seek(partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Have the next poll go on at the first record there is; without arguments in all assigned partitions."""
+        """Move the position to the first record in the log; without arguments in all assigned partitions."""
         await self._seek_to(partitions, Start.EARLIEST)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Have the next poll go on behind the last record; without arguments in all assigned partitions."""
+        """Move the position behind the last record; without arguments in all assigned partitions."""
         await self._seek_to(partitions, Start.LATEST)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Have the next poll go on at the committed offset; without arguments in all assigned partitions."""
+        """Move the position to the committed offset; without arguments in all assigned partitions."""
         await self._seek_to(partitions, Start.COMMITTED)
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], start: Start) -> None:
         wanted = list(partitions) or list(self._engine.assignment.states)
         self._engine.seek_to(wanted, start)
-        for partition in wanted:  # the end is meant as it is now, not as it is at the next poll
+        for partition in wanted:  # the end offset of this moment, not of the next poll
             await self.position(partition)
 
     async def position(self, partition: TopicPartition) -> int:
@@ -239,7 +239,7 @@ class AsyncConsumer:
         offsets: Offsets | None = None,
         callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None = None,
     ) -> None:
-        """As `commit`, without waiting; `callback(offsets, error)` is called when it is done."""
+        """As `commit`, without waiting; `callback(offsets, error)` is called at the end."""
         self._engine.commit_later(self._offsets(offsets), callback)  # type: ignore[unused-awaitable]  # the engine's own
 
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -258,7 +258,7 @@ class AsyncConsumer:
         return stored if metadata or stored is None else stored.offset
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until resume(); membership in the group goes on."""
+        """Return no records of these partitions until resume(); group membership continues."""
         self._engine.pause(partitions, paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -269,7 +269,7 @@ class AsyncConsumer:
         """The partitions that are paused."""
         return {each for each, state in self._engine.assignment.states.items() if state.paused}
 
-    # What the cluster knows
+    # Cluster metadata
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that each partition still has."""
@@ -316,7 +316,7 @@ class AsyncConsumer:
         return {name for name, info in self._engine.cluster.metadata.topics.items() if not info.internal}
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """The high watermark that came with the last fetch of an assigned partition; None before the first."""
+        """The high watermark of the last fetch of an assigned partition; None before the first."""
         found = self._engine.assignment.state(partition).high_watermark
         return None if found < 0 else found
 
@@ -328,10 +328,10 @@ class AsyncConsumer:
         return lag_of(self._engine.assignment.state(partition))
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of now, by Kafka's names: see `client/consumer/metrics.py`."""
+        """Current metrics, by Kafka's names: see `client/consumer/metrics.py`."""
         return metrics_of(self._engine.assignment)
 
-    # Inside
+    # Internals
 
     @property
     def _api_s(self) -> float:

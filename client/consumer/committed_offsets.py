@@ -1,4 +1,4 @@
-"""Offsets that are not known yet: asked of leaders (`list_offsets`), and of and for the group's coordinator.
+"""Offset look-ups: from partition leaders (`list_offsets`) and from the group's coordinator; and commits.
 
 Used by `engine.py` and `group.py`. May touch: the network.
 """
@@ -39,7 +39,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp | RaylogError | None]:
     """The first offset at or after each timestamp (ms, or EARLIEST, LATEST, MAX_TIMESTAMP); None: no such record.
 
-    All leaders are asked at once; a partition that could not be asked has its error in the answer.
+    Requests go to all leaders at once; a partition whose leader does not answer has its error in the answer.
     """
     partitions = list(wanted)
     answers = await asyncio.gather(
@@ -60,7 +60,7 @@ async def list_offsets(
 
 
 def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    """What is committed for a partition. Raises TypeError or ValueError for what is no offset of a record to read."""
+    """What is committed for a partition. Raises TypeError or ValueError for an invalid offset."""
     found = OffsetAndMetadata(given) if isinstance(given, int) else given
     if not isinstance(found, OffsetAndMetadata) or type(found.offset) is not int or not isinstance(found.metadata, str):
         raise TypeError(
@@ -79,7 +79,7 @@ CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogErr
 
 
 class Speaker(NamedTuple):
-    """The member and the generation that a commit comes from; -1 without a member: a commit by hand."""
+    """The member and the generation of a commit; -1 without a member: a manual commit."""
 
     member: Membership | None
     generation: int
@@ -87,14 +87,14 @@ class Speaker(NamedTuple):
 
 
 class CommittedOffsets:
-    """The offsets that a group has committed. Commits are made one by one, in the order they were asked for."""
+    """The committed offsets of a group. Commits are sent one at a time, in call order."""
 
     def __init__(self, cluster: ClusterClient, group: str | None) -> None:
         self._cluster = cluster
         self._group = group
         self._one_at_a_time = asyncio.Lock()
         self.membership: Membership | None = None
-        """Whose generation commits speak for; None: a consumer that assigns its partitions itself."""
+        """The group membership that commits carry; None: a consumer with manual assignment."""
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float
@@ -116,7 +116,7 @@ class CommittedOffsets:
         return found
 
     def speaker(self) -> Speaker:
-        """The member and the generation of a commit that begins here."""
+        """The member and the generation of a commit that starts now."""
         member = self.membership
         return Speaker(None, -1, "") if member is None else Speaker(member, *member.commit_identity)
 
@@ -129,9 +129,9 @@ class CommittedOffsets:
     ) -> None:
         """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are.
 
-        `speaker` is of the moment when the commit was asked for: it may wait behind others, and what it says of a
-        generation that has ended by then must not count in the next, where its partitions belong to others. Offsets of
-        topics that do not exist fail with UnknownTopicOrPartition, after all others were stored.
+        `speaker` is taken when commit is called: a commit may wait behind others, and if its generation has ended by
+        then it must not count in the next, where its partitions belong to others. Offsets of topics that do not exist
+        fail with UnknownTopicOrPartition, after all others were stored.
         """
         group = self._known_group()
         if not offsets:
@@ -163,7 +163,7 @@ class CommittedOffsets:
         *,
         timeout_s: float,
     ) -> None:
-        """As `commit`; the outcome goes to `callback(offsets, error or None)`."""
+        """As `commit`; the result goes to `callback(offsets, error or None)`."""
         error: RaylogError | None = None
         try:
             await self.commit(offsets, timeout_s=timeout_s, speaker=speaker)
@@ -172,7 +172,7 @@ class CommittedOffsets:
         if callback is not None:
             try:
                 callback(offsets, error)
-            except Exception:  # the user's code; its bug is no failure of this consumer
+            except Exception:  # an error in the user's callback does not fail this consumer
                 logger.exception("The callback of a commit raised an error.")
 
     async def _commit_rows(
@@ -181,7 +181,7 @@ class CommittedOffsets:
         member, generation, member_id = speaker
         instance_id = None if member is None else member.instance_id
         if member is not None and generation < 0:
-            # Sent without a generation, it would pass for a commit by hand and might be accepted.
+            # Without a generation it would pass for a manual commit and might be accepted.
             raise CommitFailed(
                 f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
                 "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."

@@ -1,7 +1,7 @@
-"""`Consumer`: reading records from ordinary, synchronous code; and `AsyncConsumer` for those who import from here.
+"""`Consumer`: reading records from synchronous code; also re-exports `AsyncConsumer`.
 
-A consumer's background work lives on the loop of the shared runtime. As long as records are buffered, poll() takes them
-in the caller's thread and does not visit that loop. May touch: threads (through the runtime), the clock.
+A consumer's background work runs on the loop of the shared runtime. While records are buffered, poll() takes them in
+the caller's thread without entering that loop. May touch: threads (through the runtime), the clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Consumer:
     """Reads records. A context manager; also an iterator over records.
 
     For one thread at a time. Topics given here are subscribed to; keywords are those of `ConsumerConfig`, by Kafka's
-    names. Each method does what its namesake of `AsyncConsumer` does, and waits for it.
+    names. Each method blocks until the same method of `AsyncConsumer` returns.
     """
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -55,7 +55,7 @@ class Consumer:
         _open_engines.add(self._engine)
 
     def close(self, autocommit: bool = True, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit the positions (with automatic commits), tell the listener, leave the group, close. Again: nothing.
+        """Commit the positions (with automatic commits), call the listener, leave the group, close. Idempotent.
 
         `timeout` is in seconds.
         """
@@ -63,8 +63,8 @@ class Consumer:
             return
         self._is_open = False
         if not self._runtime.thread.is_alive():
-            return  # in a forked child, or at the end of the process: the loop and its connections are not there
-        is_alone = self._one_poll.acquire(blocking=False)  # the listener may not poll here either
+            return  # in a forked child, or at interpreter exit: the loop and its connections do not exist
+        is_alone = self._one_poll.acquire(blocking=False)  # the listener must not poll here either
         try:
             call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
             if call is not None:
@@ -86,7 +86,7 @@ class Consumer:
             if self._runtime.thread.is_alive():
                 self._runtime.call_soon(self._engine.abandon)
 
-    # What to read
+    # Subscription
 
     def subscribe(
         self,
@@ -100,8 +100,8 @@ class Consumer:
     ) -> None:
         """Read these topics, or those whose whole name matches the regular expression `pattern`.
 
-        With a group_id the partitions are shared with the group's other members, and the listener is called inside
-        poll(), in this thread, when they come and go; without one they are all read. Replaces an earlier subscription.
+        With a group_id the partitions are shared with the group's other members, and poll() calls the listener in this
+        thread when the assignment changes; without one all are read. Replaces an earlier subscription.
         """
         self._do(
             lambda: self._inner.subscribe(
@@ -115,15 +115,15 @@ class Consumer:
         )
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group. Nothing is committed."""
+        """Unsubscribe and leave the group. Does not commit."""
         self._run(self._inner.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without sharing. Begins at committed offsets if there is a group_id."""
+        """Read exactly these partitions, without sharing. Starts at committed offsets if there is a group_id."""
         self._do(lambda: self._inner.assign(partitions))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read now."""
+        """The assigned partitions."""
         return self._inner.assignment()
 
     def subscription(self) -> set[str]:
@@ -136,7 +136,7 @@ class Consumer:
         """The next records by partition, at most `max_records` (max_poll_records); {} when none come in `timeout_ms`.
 
         Raises UnknownTopicOrPartition, NoOffsetForPartition, CorruptMessage, RecordDeserializationFailed, without
-        auto_offset_reset OffsetOutOfRange and LogTruncation, and what the group refuses for good.
+        auto_offset_reset OffsetOutOfRange and LogTruncation, and fatal group errors.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         return self._take_or_poll(lambda: self._engine.take(limit), timeout_ms / 1000) or {}
@@ -149,9 +149,9 @@ class Consumer:
     def consume_batch(self, max_records: int | None = None, timeout: float | None = None) -> ColumnBatch:
         """Up to `max_records` records as columns, as soon as there are any; empty after `timeout` s (None: never).
 
-        Without `max_records` all that is buffered, of files some megabytes. No object is made for a record, so this is
-        several times faster than `consume`; `to_arrow()` of what is returned makes a table. Deserializers are not
-        applied. Raises as `poll`.
+        Without `max_records`, all that is buffered; of files, some megabytes. No object is made for a record, so this
+        is several times faster than `consume`; `to_arrow()` of the result makes a table. Deserializers are not applied.
+        Raises as `poll`.
         """
         limit = sys.maxsize if max_records is None else max_records
         timeout_s = math.inf if timeout is None or timeout < 0 else timeout
@@ -163,7 +163,7 @@ class Consumer:
     def __next__(self) -> Record:
         """The next record. Ends when none came for consumer_timeout_ms, and after close()."""
         engine = self._engine
-        if self._one_poll.acquire(blocking=False):  # else another thread polls, and the general way says so
+        if self._one_poll.acquire(blocking=False):  # else another thread polls, and the slow path raises
             try:
                 record = engine.take_one() if engine.is_smooth() else None
             finally:
@@ -179,7 +179,7 @@ class Consumer:
         return record
 
     def _take_or_poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
-        """What is buffered, or comes in time; taken, and waited for, in this thread until a turn on the loop is due."""
+        """Records buffered or received in time; taken and waited for in this thread until the loop has work to do."""
         engine = self._engine
         deadline_s = time.monotonic() + timeout_s
         if engine.is_smooth() and self._one_poll.acquire(blocking=False):
@@ -196,7 +196,7 @@ class Consumer:
         return self._poll(take, deadline_s)
 
     def _poll(self, take: Callable[[], Result], deadline_s: float) -> Result | None:
-        """The same steps as `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
+        """The steps of `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
         if not self._one_poll.acquire(blocking=False):
             raise InvalidRequest(
                 "poll() is running already: a Consumer is for one thread at a time, and a rebalance listener, which is "
@@ -224,19 +224,19 @@ class Consumer:
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Have the next poll go on at this offset. Raises InvalidRequest for a partition that is not assigned."""
+        """Move the position to this offset. Raises InvalidRequest for a partition that is not assigned."""
         self._do(lambda: self._inner.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Have the next poll go on at the first record there is; without arguments in all assigned partitions."""
+        """Move the position to the first record in the log; without arguments in all assigned partitions."""
         self._run(self._inner.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Have the next poll go on behind the last record; without arguments in all assigned partitions."""
+        """Move the position behind the last record; without arguments in all assigned partitions."""
         self._run(self._inner.seek_to_end(*partitions))
 
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Have the next poll go on at the committed offset; without arguments in all assigned partitions."""
+        """Move the position to the committed offset; without arguments in all assigned partitions."""
         self._run(self._inner.seek_to_committed(*partitions))
 
     def position(self, partition: TopicPartition) -> int:
@@ -269,7 +269,7 @@ class Consumer:
         return self._run(self._inner.committed(partition))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until resume(); membership in the group goes on."""
+        """Return no records of these partitions until resume(); group membership continues."""
         self._do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -280,7 +280,7 @@ class Consumer:
         """The partitions that are paused."""
         return self._inner.paused()
 
-    # What the cluster knows
+    # Cluster metadata
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that each partition still has."""
@@ -305,7 +305,7 @@ class Consumer:
         return self._run(self._inner.topics())
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """The high watermark that came with the last fetch of an assigned partition; None before the first."""
+        """The high watermark of the last fetch of an assigned partition; None before the first."""
         return self._inner.highwater(partition)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
@@ -316,20 +316,20 @@ class Consumer:
         return self._inner.current_lag(partition)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of now, by Kafka's names: `records-lag-max`, `records-lead-min` and others."""
+        """Current metrics, by Kafka's names: `records-lag-max`, `records-lead-min` and others."""
         return self._inner.metrics()
 
-    # Inside
+    # Internals
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for work on the loop. All work has a deadline of its own, but a poll without one, which is asked for."""
+        """Wait for work on the loop. All work has its own deadline, except a poll that was called without one."""
         if self._engine.is_closed:
             work.close()
             raise ClientClosed("The consumer is closed, or was made before a fork; make a new one.")
         return self._runtime.run(work)
 
     def _do(self, function: Callable[[], Result]) -> Result:
-        """Have something done on the loop, between its other work."""
+        """Schedule a call on the loop, between its other work."""
 
         async def call() -> Result:
             return function()
@@ -341,7 +341,7 @@ _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _disown_after_fork() -> None:
-    """In a forked child the thread and the sockets belong to the parent, and so does what is buffered."""
+    """In a forked child the thread and the sockets belong to the parent, and so do buffered records."""
     for engine in _open_engines:
         engine.is_closed = True
     _open_engines.clear()

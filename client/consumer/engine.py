@@ -1,7 +1,7 @@
-"""The consumer behind both of its faces: everything that happens in a poll() except waiting in the user's own way.
+"""The consumer shared by `Consumer` and `AsyncConsumer`: every step of a poll() except waiting.
 
-`AsyncConsumer` awaits `ready` and takes; `Consumer` takes in the user's thread, without a visit to the loop's thread as
-long as records are buffered and nothing else is due. All methods but `take*` and `is_smooth` belong to the loop. May
+`AsyncConsumer` awaits `ready` and takes; `Consumer` takes in the user's thread, without entering the loop's thread
+while records are buffered and nothing else is due. All methods but `take*` and `is_smooth` belong to the loop. May
 touch: the network, the loop's clock.
 """
 
@@ -45,11 +45,11 @@ from raylog.core.ids import TopicPartition
 logger = logging.getLogger(__name__)
 
 ABANDON_TIMEOUT_S = 2.0
-"""How long a consumer that nobody closed may take to say goodbye."""
+"""Deadline for leaving the group when a consumer is dropped without close()."""
 
 
 class Engine:
-    """One consumer. `start()` before use, `close()` at the end, both on the loop it is to live on."""
+    """One consumer. `start()` before use, `close()` at the end, both on its loop."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         """Raises InvalidConfig for a deserializer that is not known."""
@@ -86,14 +86,14 @@ class Engine:
         """The same for a thread that waits in `wait_here`."""
         self._error: RaylogError | None = None
         self._attention = True
-        """Something has to be done on the loop before records may be taken."""
+        """The loop has work to do before records may be taken."""
         self._next_commit_s = math.inf
         self._finding: asyncio.Task[None] | None = None
         self._learning: asyncio.Task[None] | None = None
         self._following = self._committing = self._abandoned = cast("asyncio.Task[None] | None", None)
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
@@ -101,7 +101,7 @@ class Engine:
         self.cluster.on_topics_changed(lambda _: self.notify())
 
     async def last_call(self, *, commit: bool, timeout_s: float) -> ListenerCall | None:
-        """What comes before `close`: the last commit; returns the call of the listener that is left to be made."""
+        """The steps before `close`: the last commit; returns the pending call of the listener."""
         group = self.group
         if commit and self.commits_by_itself and (group is None or (group.is_steady and group.membership.is_stable)):
             try:
@@ -112,7 +112,7 @@ class Engine:
         return ListenerCall("revoked", held) if group is not None and held else None
 
     async def close(self, *, timeout_s: float) -> None:
-        """Leave the group, end all tasks and connections. Commits nothing. Again: nothing."""
+        """Leave the group, end all tasks and connections. Does not commit. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -130,18 +130,18 @@ class Engine:
 
     @property
     def commits_by_itself(self) -> bool:
-        """Whether positions are committed without being asked to."""
+        """Whether automatic commits are enabled."""
         return self.config.enable_auto_commit and bool(self.config.group_id)
 
-    # What wakes a poll()
+    # Wake-ups of poll()
 
     def notify_data(self) -> None:
-        """Records came."""
+        """Records were received."""
         self._wake.set()
         self._signal.set()
 
     def notify(self) -> None:
-        """Something happened that `turn` has to look at."""
+        """`turn` has something to handle."""
         self._attention = True
         self._wake.set()
         self._signal.set()
@@ -152,12 +152,12 @@ class Engine:
             raise error
 
     def _keep_error(self, error: RaylogError) -> None:
-        # A group goes on without a topic that was deleted: the next rebalance leaves it out, or says that none is left.
+        # The group drops a deleted topic at the next rebalance, or reports that none is left.
         if self.group is None or not isinstance(error, UnknownTopicOrPartition):
             self._error = error
             self.notify()
 
-    # What to read
+    # Subscription
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
         """Share these topics with the group, or read all of them without one; see `Assignment.subscribe`."""
@@ -177,7 +177,7 @@ class Engine:
         self.notify()
 
     async def _follow_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Subscribe to the topics that match, and look for others from time to time."""
+        """Subscribe to the topics that match, and look for new ones periodically."""
         while self.assignment.pattern is pattern:
             pause_ms = self.config.metadata_max_age_ms
             try:
@@ -215,7 +215,7 @@ class Engine:
         )
 
     async def unsubscribe(self) -> None:
-        """Read nothing; leave the group."""
+        """Unsubscribe; leave the group."""
         group, self.group = self.group, None
         self.committed.membership = None
         self.assignment.clear()
@@ -225,7 +225,7 @@ class Engine:
             await group.leave("it has unsubscribed")
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, from the committed offsets if there is a group."""
+        """Assign exactly these partitions, from the committed offsets if there is a group."""
         self.assignment.assign([TopicPartition(*each) for each in partitions], self._first_start)
         self.cluster.watch({each.topic for each in self.assignment.states})
         self._assignment_changed()
@@ -241,21 +241,21 @@ class Engine:
         self.notify()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at this offset; what is fetched ahead is thrown away."""
+        """Move the position to this offset; prefetched records are dropped."""
         state = self.assignment.state(partition)
         state.move_to(offset)
         self.fetcher.restart(state)
         self.notify()
 
     def seek_to(self, partitions: Iterable[TopicPartition], start: Start) -> None:
-        """Go on where `start` says; the offset is looked up by the next poll() or position()."""
+        """Move the position to where `start` names; the next poll() or position() looks the offset up."""
         for state in [self.assignment.state(each) for each in partitions]:
             state.find_start(start)
             self.fetcher.restart(state)
         self.notify()
 
     def pause(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Hand out (and fetch) nothing of these partitions, or do so again; what is buffered stays."""
+        """Pause or resume these partitions: no records are returned or fetched; buffered ones stay."""
         for state in [self.assignment.state(each) for each in partitions]:
             state.paused = paused
             self.fetcher.wake(state)
@@ -273,11 +273,11 @@ class Engine:
         return True
 
     def expect_signal(self) -> None:
-        """From here on `wait_here` returns at once when something happens. From the user's thread, before it takes."""
+        """From here on `wait_here` returns at once on any event. From the user's thread, before it takes."""
         self._signal.clear()
 
     def wait_here(self, deadline_s: float) -> bool:
-        """Wait in the user's thread for records or a reason for a turn on the loop; False when it is time for one."""
+        """Wait in the user's thread for records or for work on the loop; False when the loop has work."""
         left_s = min(deadline_s, self._next_commit_s) - time.monotonic()
         if left_s <= 0:
             return False
@@ -293,7 +293,7 @@ class Engine:
         return True
 
     def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
-        """Records that are buffered. From the user's thread, after `is_smooth` or `ready`."""
+        """Buffered records. From the user's thread, after `is_smooth` or `ready`."""
         try:
             return self.assignment.take(limit, only)
         except RaylogError as error:
@@ -313,7 +313,7 @@ class Engine:
             raise
 
     def take_columns(self, limit: int) -> ColumnBatch:
-        """Records that are buffered, as columns; otherwise as `take`."""
+        """Buffered records as columns; otherwise as `take`."""
         try:
             return self.assignment.take_columns(limit)
         except RaylogError as error:
@@ -323,13 +323,13 @@ class Engine:
             raise
 
     def abandon(self) -> None:
-        """The consumer was dropped without being closed: end what is running, without waiting."""
+        """The consumer was dropped without close(): end its tasks, without waiting."""
         if not self.is_closed:
             self._abandoned = asyncio.ensure_future(self.close(timeout_s=ABANDON_TIMEOUT_S))
             self._abandoned.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def ready(self, deadline_s: float, only: Iterable[TopicPartition] = ()) -> ListenerCall | None:
-        """Wait until there is something to take, or a call of the user's listener to make, or `deadline_s` is there."""
+        """Wait for records, for a pending call of the user's listener, or for `deadline_s`."""
         group = self.group
         if group is not None:
             group.is_polling = True
@@ -346,7 +346,7 @@ class Engine:
                     async with asyncio.timeout(max(0.0, left_s)):
                         await self._wake.wait()
                 except TimeoutError:
-                    pass  # the next turn sees what is due
+                    pass  # the next turn handles what is due
         finally:
             if group is not None:
                 group.is_polling = False
@@ -354,11 +354,11 @@ class Engine:
 
     @property
     def may_take(self) -> bool:
-        """Whether no rebalance is going on."""
+        """Whether no rebalance is in progress."""
         return self.group is None or self.group.is_steady
 
     def turn(self) -> ListenerCall | None:
-        """Do everything that is due. Raises what only the user can help."""
+        """Do all work that is due. Raises errors that only the user can resolve."""
         if self.is_closed:
             raise ClientClosed("The consumer is closed; make a new one.")
         if self.assignment.mode is Mode.NONE:
@@ -389,7 +389,7 @@ class Engine:
         return is_lost or isinstance(error, NearReadFailed)
 
     def _repair(self) -> None:
-        """Reset positions outside the log, and fetch again what came damaged (the user has been told)."""
+        """Reset positions outside the log, and fetch damaged data again (the error was raised to the user)."""
         for state in self.assignment.states.values():
             if repair(state, resets=self.config.auto_offset_reset != "none"):
                 self.fetcher.restart(state)
@@ -429,7 +429,7 @@ class Engine:
         }
 
     def _find_positions(self) -> None:
-        """Have the missing positions looked up, if any are missing and nobody does so yet."""
+        """Start looking up missing positions, if there are any and no look-up is running."""
         lacking = any(state.position is None for state in self.assignment.states.values())
         if lacking and (self._finding is None or self._finding.done()):
             self._finding = self._own(self._finder.find_all())
@@ -439,7 +439,7 @@ class Engine:
         self.notify_data()
 
     async def position(self, partition: TopicPartition, timeout_s: float) -> int:
-        """The offset of the next record, looked up if need be. Raises RequestTimedOut through `asyncio.timeout`."""
+        """The offset of the next record, looked up on demand. Raises RequestTimedOut through `asyncio.timeout`."""
         state = self.assignment.state(partition)
         async with asyncio.timeout(timeout_s):
             while state.position is None:
@@ -466,15 +466,15 @@ class Engine:
         await self.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
 
     def _commit_in_background(self) -> None:
-        """What earlier polls returned has been processed, because the user has come back for more."""
+        """Mark the records of earlier polls as processed: the user has called poll() again."""
         self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
         positions = self.positions()
-        may_commit = self._committing is None or self._committing.done()  # a slow coordinator gets no queue of them
+        may_commit = self._committing is None or self._committing.done()  # at most one automatic commit in flight
         if positions and may_commit and (self.group is None or self.group.membership.is_stable):
             self._committing = self.commit_later(positions, self._committed_in_background)
 
     def _committed_in_background(self, _: object, error: RaylogError | None) -> None:
-        # A refused one is followed by a rebalance, a failed one by the next: there is nothing for poll() to raise.
+        # A rebalance follows a refused commit, and the next commit a failed one: poll() has nothing to raise.
         if error is not None:
             logger.warning("Positions were not committed; the next automatic commit tries again: %s", error)
             self.notify()

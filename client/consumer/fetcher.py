@@ -1,7 +1,7 @@
-"""Fetches ahead: one task and one outstanding request per assigned partition. Owned by `engine.py`, lives on its loop.
+"""Prefetching: one task and one request in flight per assigned partition. Owned by `engine.py`, runs on its loop.
 
 Each replica serves one partition, so a fetch per partition costs what a fetch per broker costs elsewhere, and a slow
-partition holds up nobody. A task sleeps while its partition has enough buffered. May touch: the network.
+partition delays no other. A task sleeps while its partition has enough buffered. May touch: the network.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from raylog.core.ids import TopicPartition
 logger = logging.getLogger(__name__)
 
 NEAR_AHEAD_BYTES = 16 << 20
-"""Places in files are asked for again when so much is left of them: early enough, and nothing that costs memory."""
+"""File places are requested again when this much is left of them: early enough, and located data costs no memory."""
 EMPTY_ANSWER_PAUSE_S = 0.01
-"""Pause after an empty answer when the server was asked not to wait: no partition is asked more often than this."""
+"""Pause after an empty answer to a fetch without a wait: the minimum interval between fetches of a partition."""
 
 
 class Fetcher:
@@ -49,7 +49,8 @@ class Fetcher:
         on_change: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_data`: records came; `on_change`: a partition needs a position; `on_error`: the user has to know."""
+        """`on_data`: records came; `on_change`: a partition needs a position; `on_error`: an error to raise to the
+        user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
@@ -60,7 +61,7 @@ class Fetcher:
         self._wakes: dict[TopicPartition, asyncio.Event] = {}
 
     def follow_assignment(self) -> None:
-        """Begin with newly assigned partitions, and stop with those that are gone."""
+        """Start newly assigned partitions, and stop revoked ones."""
         states = self._assignment.states
         for partition in [each for each in self._tasks if each not in states]:
             self._tasks.pop(partition).cancel()
@@ -70,7 +71,7 @@ class Fetcher:
                 self.restart(state)
 
     def restart(self, state: PartitionState) -> None:
-        """Forget the outstanding request: the position was changed, and nobody wants its answer."""
+        """Drop the request in flight: the position has changed."""
         running = self._tasks.get(state.partition)
         if running is not None:
             running.cancel()
@@ -80,7 +81,7 @@ class Fetcher:
         )
 
     def wake(self, state: PartitionState) -> None:
-        """Look again whether the partition wants records: it has a position now, or is not paused any more."""
+        """Check again whether the partition wants records: it has a position now, or was resumed."""
         wake = self._wakes.get(state.partition)
         if wake is not None:
             wake.set()
@@ -95,7 +96,7 @@ class Fetcher:
         if tasks:
             await asyncio.wait(tasks, timeout=1)
 
-    # Inside
+    # Internals
 
     async def _serve(self, state: PartitionState, wake: asyncio.Event) -> None:
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
@@ -104,21 +105,21 @@ class Fetcher:
             session = state.session
             try:
                 await self._fetch(state, backoff)
-            except Exception as failure:  # an unknown one, too: the end of this task would end the partition unseen
+            except Exception as failure:  # unknown errors too: a dead task would stop its partition silently
                 if not isinstance(failure, RaylogError):
                     logger.exception("Fetching %s failed.", state.partition)
                 await self._failed(state, session, as_raylog_error(failure), backoff)
 
     async def _failed(self, state: PartitionState, session: int, error: RaylogError, backoff: Backoff) -> None:
         if isinstance(error, OffsetOutOfRange | CorruptMessage):
-            # What is buffered comes first; then poll() meets this, and resets the position or tells the user.
+            # Buffered records come first; then poll() meets this, and resets the position or raises.
             state.stop_behind(session, error)
             self._on_data()
             return
         if isinstance(error, NearReadFailed | InvalidRequest) and state.reads_near:
-            state.reads_near = False  # the files are not to be seen from here, or the leader knows no such request
+            state.reads_near = False  # the files cannot be read from here, or the leader does not know the request
             return
-        # `topic` in the details: the whole topic is unknown, which only the user can explain.
+        # `topic` in the details: the whole topic is unknown, which only the user can resolve.
         if "topic" in error.details or not error.retriable:
             self._on_error(error)
         if error.refresh_metadata or isinstance(error, RequestTimedOut):
@@ -137,7 +138,7 @@ class Fetcher:
         while True:
             wake.clear()
             room_bytes = self._room_bytes(state)
-            # First the callback, then the look: what is taken between the two is not missed.
+            # First register, then check: a take between the two is not missed.
             state.call_when_room(room_bytes, has_room)
             if state.wants_fetch(room_bytes):
                 state.call_when_room(room_bytes, None)
@@ -145,7 +146,7 @@ class Fetcher:
             await wake.wait()
 
     def _room_bytes(self, state: PartitionState) -> int:
-        """One answer ahead, or much more where it is only located.
+        """Keep one answer buffered, or much more where data is only located.
 
         None while all partitions together hold fetch_max_bytes, so that none starves either.
         """
@@ -169,7 +170,7 @@ class Fetcher:
             state.find_start(Start.POLICY)
             self._on_change()
             return
-        assert leader.endpoint is not None  # `leader` returns none without
+        assert leader.endpoint is not None  # `leader` raises without one
         connection = cluster.live_connection(leader.endpoint)
         if connection is None:
             connection = await cluster.connection(leader.endpoint, timeout_s)
@@ -197,7 +198,7 @@ class Fetcher:
             await asyncio.sleep(EMPTY_ANSWER_PAUSE_S)
 
     def _goes_on(self, stream: FetchStream) -> bool:
-        """Whether the next fetch may go where the last one went, at once. If not, `_serve` takes it from there."""
+        """Whether the next fetch may follow at once to the same leader. If not, `_serve` continues."""
         state = stream.state
         info = self._cluster.metadata.topic(state.partition.topic)
         return (
@@ -210,7 +211,7 @@ class Fetcher:
         )
 
     async def _look_for_leader(self, stream: FetchStream) -> None:
-        """End the wait for an answer when the partition has another leader."""
+        """Stop waiting for an answer when the partition has another leader."""
         partition = stream.state.partition
         await self._cluster.look_for_leader(partition.topic)
         found = self._cluster.metadata.partition(*partition)
@@ -224,4 +225,4 @@ class Fetcher:
         except RaylogError as error:
             if not error.retriable:
                 self._on_error(error)
-            # Otherwise the next try meets the same trouble; fetching goes on until the consumer is closed.
+            # Otherwise the next attempt meets the same failure; fetching continues until the consumer is closed.

@@ -1,8 +1,8 @@
-"""A consumer's part in its group: heartbeats, rebalances step by step, leaving. Owned by `engine.py`, on its loop.
+"""A consumer's group session: heartbeats, rebalances step by step, leaving. Owned by `engine.py`, on its loop.
 
-`membership.py` decides, this module carries requests. A rebalance goes forward only inside poll(), because the user has
-to be told and because records of a partition must not be handed out once it is given back; but the long waits (a join
-is parked until all members have come) are tasks of their own, so that a poll() with a short timeout can end meanwhile.
+`membership.py` decides, this module sends requests. A rebalance advances only inside poll(), because the listener has
+to be called and because records of a partition must not be returned after it is revoked; but the long waits (a join is
+parked until all members have come) are separate tasks, so that a poll() with a short timeout can end meanwhile.
 May touch: the network, the loop's clock.
 """
 
@@ -32,23 +32,23 @@ from raylog.protocol.method import Method, ReplyT, RequestT
 logger = logging.getLogger(__name__)
 
 JOIN_EXTRA_S = 5.0
-"""A join is parked for as long as the slowest member may take; its answer needs some time on top."""
+"""A join is parked for as long as the slowest member may take; this margin is for its answer."""
 LEAVE_TIMEOUT_S = 2.0
-"""A coordinator that does not answer a goodbye in this time will notice by the session timeout."""
+"""Timeout for LeaveGroup; after it the coordinator's session timeout applies."""
 
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.decode
 
 
 class ListenerCall(NamedTuple):
-    """The user has to be told: `kind` is "revoked", "lost" (given to others already) or "assigned"."""
+    """A pending listener call: `kind` is "revoked", "lost" (already assigned to others) or "assigned"."""
 
     kind: str
     partitions: list[TopicPartition]
 
 
 class Step(Enum):
-    """How far a rebalance has come."""
+    """The step of a rebalance."""
 
     STEADY = "reading"
     COMMITTING = "positions are committed before partitions are given back"
@@ -58,7 +58,8 @@ class Step(Enum):
 
 
 class GroupSession:
-    """Drives one member. `turn()` makes what progress can be made at once; the tasks call `notify` when more can be."""
+    """Drives one member. `turn()` makes all progress that needs no wait; the tasks call `notify` when more is
+    possible."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class GroupSession:
         on_assignment: Callable[[], None],
         notify: Callable[[], None],
     ) -> None:
-        """`commit_positions` is awaited before partitions are given back; None without automatic commits."""
+        """`commit_positions` is awaited before partitions are revoked; None without automatic commits."""
         self._cluster = cluster
         self._config = config
         self.membership = membership
@@ -84,7 +85,7 @@ class GroupSession:
         self._call: ListenerCall | None = None
         self._error: RaylogError | None = None
         self._counts: dict[str, int] = {}
-        """Partitions by topic at the last assignment under this member's lead; 0 for one that does not exist."""
+        """Partitions by topic at the last assignment by this member as leader; 0 for a topic that does not exist."""
         self.last_poll_s = 0.0
         self.is_polling = False
         self._heart: asyncio.Task[None] | None = None
@@ -93,12 +94,12 @@ class GroupSession:
 
     @property
     def is_steady(self) -> bool:
-        """Whether records may be handed out: no rebalance is going on."""
+        """Whether records may be returned: no rebalance is in progress."""
         return self._step is Step.STEADY
 
     @property
     def needs_turn(self) -> bool:
-        """Whether `turn` has something to do, or is waiting to have."""
+        """Whether `turn` has work, or waits for some."""
         member = self.membership
         is_steady = self._step is Step.STEADY and member.rejoin_reason is None
         return not is_steady or self._error is not None or member.fenced is not None
@@ -106,9 +107,9 @@ class GroupSession:
     # Called inside poll()
 
     def turn(self) -> ListenerCall | None:
-        """Go on with what is under way. A returned call has to be made by the caller, who then says `told()`.
+        """Advance a rebalance. The caller makes the returned listener call, then calls `told()`.
 
-        Raises what only the user can help: an unknown topic, a fenced instance id, no assignor in common.
+        Raises errors that only the user can resolve: an unknown topic, a fenced instance id, no common assignor.
         """
         self.last_poll_s = self._now_s()
         if self._heart is None:
@@ -124,7 +125,7 @@ class GroupSession:
         return self._call
 
     def told(self) -> None:
-        """The user was told of the last call; the rebalance goes on from there."""
+        """The listener call was made; the rebalance continues."""
         self._call = None
         if self._step is Step.TELLING_REVOKED:
             self._give_back()
@@ -136,7 +137,7 @@ class GroupSession:
         self.membership.need_rejoin(reason)
 
     def _advanced(self) -> bool:
-        """Do the next thing that can be done at once; False when there is none."""
+        """Do the next step that needs no wait; False when there is none."""
         member = self.membership
         if self._step is Step.STEADY:
             if member.rejoin_reason is None:
@@ -156,10 +157,10 @@ class GroupSession:
             else:
                 self._tell_revoked()
             return True
-        self._step = Step.STEADY  # where a failed join begins anew
+        self._step = Step.STEADY  # a failed join starts again here
         try:
             partitions = work.result()
-        except Exception as failure:  # whatever it was: without another join the member would wait for ever
+        except Exception as failure:  # any error: without another join the member would wait without a limit
             member.need_rejoin("its last join failed")
             raise as_raylog_error(failure) from failure
         self._assignment.set_partitions(partitions or (), Start.COMMITTED)
@@ -187,7 +188,7 @@ class GroupSession:
         self._work.add_done_callback(lambda _: self._notify())
 
     async def _commit(self) -> None:
-        assert self._commit_positions is not None  # asked by `_advanced`
+        assert self._commit_positions is not None  # checked by `_advanced`
         try:
             await self._commit_positions()
         except RaylogError:
@@ -196,7 +197,7 @@ class GroupSession:
     # Joining
 
     async def _join(self) -> tuple[TopicPartition, ...]:
-        """Join, assign if this member leads, sync; again until it has worked or only the user can help."""
+        """Join, assign if this member leads, sync; retried until it succeeds or only the user can resolve the error."""
         member = self.membership
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:
@@ -233,8 +234,8 @@ class GroupSession:
         return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
 
     async def _look_up(self, topics: Sequence[str]) -> None:
-        """Learn of the topics. Raises UnknownTopicOrPartition when none exists; the others go on without one that does
-        not, and get it when it is created.
+        """Fetch the topics. Raises UnknownTopicOrPartition when none exists; otherwise a missing topic is left out, and
+        added when it is created.
         """
         answers = await asyncio.gather(
             *(self._cluster.topic(topic, timeout_s=self._request_s) for topic in topics), return_exceptions=True
@@ -247,7 +248,7 @@ class GroupSession:
             logger.warning("Group %s goes on without a topic: %s", self.membership.group, error.message)
 
     async def _check_assignment(self, subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> None:
-        """Whether the assignment that a static leader came back to leaves partitions out: added while it was away."""
+        """Whether partitions were added while a static leader was away, so that its old assignment lacks them."""
         member = self.membership
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         try:
@@ -262,7 +263,7 @@ class GroupSession:
             member.need_rejoin("partitions were added or removed while it was away")
 
     async def _partition_counts(self, subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
-        """Partitions of every topic that any member wants, as the cluster has them now; unknown topics are left out."""
+        """Current partitions of every topic that any member subscribes to; unknown topics are left out."""
         topics = {topic for each in subscriptions.values() for topic in each.topics}
         if not topics:
             return {}
@@ -273,7 +274,7 @@ class GroupSession:
         return {topic: count for topic, count in self._counts.items() if count}
 
     def _topics_changed(self, changed: set[str]) -> None:
-        """Partitions were added, or a topic has come or gone: the leader has everybody join again."""
+        """Partitions were added, or a topic was created or deleted: the leader makes all members join again."""
         member = self.membership
         if self._is_closed:
             return
@@ -286,10 +287,10 @@ class GroupSession:
                 member.need_rejoin(f"topic {topic!r} has {count} partitions now")
                 self._notify()
 
-    # Living
+    # Heartbeats and leaving
 
     async def _beat(self) -> None:
-        """Send heartbeats while a generation is held; leave the group when the user does not poll any more."""
+        """Send heartbeats while a generation is held; leave the group when the user stops polling."""
         config, member = self._config, self.membership
         # A heartbeat that hangs must leave time for another one within the session timeout.
         timeout_s = min(self._request_s, max(config.heartbeat_interval_ms, config.session_timeout_ms / 3) / 1000)
@@ -314,7 +315,7 @@ class GroupSession:
                 self._notify()
 
     async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
-        """Say goodbye to the coordinator, so that the others need not wait for the session timeout."""
+        """Send LeaveGroup, so that the other members need not wait for the session timeout."""
         member = self.membership
         request = member.leave_request()
         member.lose(reason, member_too=True)
@@ -324,7 +325,7 @@ class GroupSession:
             try:
                 await self._ask(LEAVE_GROUP, request, timeout_s)
             except RaylogError:
-                pass  # the session timeout says goodbye in its place
+                pass  # the session timeout has the same effect
 
     async def close(self) -> None:
         """End the tasks. Does not leave the group."""

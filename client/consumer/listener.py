@@ -1,4 +1,4 @@
-"""Who is told when partitions come and go: functions, or an object with Kafka's listener methods. Touches nothing."""
+"""Rebalance listeners: functions, or an object with Kafka's listener methods. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ CallbackWaiter = Callable[[list[TopicPartition]], Any]
 
 
 class RebalanceListener:
-    """Base for listeners; override what you need. The methods of an AsyncConsumer's listener may be coroutines.
+    """Base for listeners; override the methods you need. Those of an AsyncConsumer's listener may be coroutines.
 
     They are called inside poll(): in `on_partitions_revoked` a commit() still works, in `on_partitions_assigned` a
     seek().
     """
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
-        """These partitions are about to be given back."""
+        """These partitions are about to be revoked."""
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
-        """These partitions are all that this consumer has now."""
+        """These partitions are the consumer's whole assignment now."""
 
     def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
-        """These partitions may belong to others already; nothing can be committed for them."""
+        """These partitions may already belong to others; nothing can be committed for them."""
         return self.on_partitions_revoked(lost)
 
 
 class ListenerCalls:
-    """The user's functions by the kind of call."""
+    """The user's functions by kind of call."""
 
     def __init__(self) -> None:
         self._told: dict[str, CallbackWaiter | None] = {}
@@ -51,6 +51,6 @@ class ListenerCalls:
         }
 
     def make(self, call: ListenerCall) -> Any:
-        """Call the user's function, if there is one; what it returns may have to be awaited."""
+        """Call the user's function, if there is one; its result may have to be awaited."""
         told = self._told.get(call.kind)
         return None if told is None else told(call.partitions)

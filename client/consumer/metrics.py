@@ -1,6 +1,6 @@
-"""What a consumer tells of itself: how far it is behind, by the names of Kafka's consumer. Pure.
+"""A consumer's metrics: lag and lead, by the names of Kafka's consumer. Pure.
 
-Read from any thread: each number is one look at counters that have one writer each.
+Read from any thread: each number is one read of counters that have one writer each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from raylog.client.consumer.partition import PartitionState
 
 
 def lag_of(state: PartitionState) -> int | None:
-    """Records that are committed in the log and were not returned by poll(), as of the last answer of the leader."""
+    """Committed records that poll() has not returned, as of the leader's last answer."""
     position, high_watermark = state.position, state.high_watermark
     return None if position is None or high_watermark < 0 else max(0, high_watermark - position)
 
@@ -24,7 +24,7 @@ def lead_of(state: PartitionState) -> int | None:
 def metrics_of(assignment: Assignment) -> dict[str, float]:
     """`records-lag-max`, `records-lag` (the sum), `records-lead-min`, `assigned-partitions`, `fetch-buffered-bytes`.
 
-    Partitions whose lag is not known yet do not count. `records-lead-min` is infinite while no lead is known.
+    Partitions with unknown lag do not count. `records-lead-min` is infinite while no lead is known.
     """
     states = list(assignment.states.values())
     lags = [lag for state in states if (lag := lag_of(state)) is not None]

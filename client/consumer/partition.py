@@ -1,11 +1,11 @@
-"""Position and buffer of one assigned partition. Filled by `fetcher.py`, emptied by poll(). Touches nothing.
+"""Position and buffer of one assigned partition. Filled by `fetcher.py`, emptied by poll(). Pure.
 
-Two threads may use one of these at a time: the loop's thread calls `add` and changes the position for good reasons
-(seek, reset) only while the user's thread waits for it; the user's thread calls `take`. Each counter has one writer,
-and the queue between them is a deque, so neither needs a lock.
+Two threads may use one of these at a time: the loop's thread calls `add`, and changes the position (seek, reset) only
+while the user's thread waits for it; the user's thread calls `take`. Each counter has one writer, and the queue between
+them is a deque, so neither needs a lock.
 
-A *session* lasts as long as records are taken one after the other. Whatever breaks that (seek, reset, damage) starts
-another, and answers to fetches of earlier sessions are dropped: that is why no record comes twice or out of order.
+A *session* lasts while records are taken in sequence. A seek, a reset or damage starts another, and answers to fetches
+of earlier sessions are dropped: so no record comes twice or out of order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import iter_headers
 
 NEAR_CHUNK_BYTES = 512 << 10
-"""How much of a file is read at once: what is made of it should still fit into the caches of a processor."""
+"""Bytes read from a file at once: the records made of them should fit into a processor's caches."""
 
 
 class Start(Enum):
-    """Where a partition without a position begins."""
+    """Where a partition without a position starts."""
 
     COMMITTED = "committed"
     """At the group's committed offset; without one, by auto_offset_reset."""
@@ -37,7 +37,7 @@ class Start(Enum):
 
 
 class PartitionState:
-    """What a consumer knows of one partition that it reads. Offsets are those of the next record."""
+    """State of one assigned partition. Offsets are those of the next record."""
 
     __slots__ = (
         "_added_bytes",
@@ -74,40 +74,40 @@ class PartitionState:
     def __init__(
         self, partition: TopicPartition, opener: BatchOpener, start: Start, near_chunk_bytes: int = NEAR_CHUNK_BYTES
     ) -> None:
-        """`near_chunk_bytes`: how much of a file is read at once."""
+        """`near_chunk_bytes`: bytes read from a file at once."""
         self.partition = partition
         self.start = start
-        """What to do while `position` is None."""
+        """Where to start while `position` is None."""
         self.position: int | None = None
         """The offset of the next record that poll() returns; None until it is known."""
         self.fetch_offset = -1
-        """Where the next fetch begins: behind everything that is buffered."""
+        """Offset of the next fetch: behind everything that is buffered."""
         self.session = 0
         self.paused = False
         self.topic_id = ""
-        """Of the topic that this position belongs to; empty = not looked up. Another id is another topic."""
+        """Topic id of this position; empty = not looked up. Another id is another topic."""
         self.high_watermark = -1
         self.log_start_offset = -1
         self.last_epoch = -1
-        """Leader epoch of the batch read last, or that of the committed offset; -1 when nothing says it."""
+        """Leader epoch of the batch read last, or that of the committed offset; -1 = unknown."""
         self.compared_epoch = -1
-        """The newest leader epoch whose leader is known to have what was read."""
+        """The newest leader epoch whose leader is known to have the records read so far."""
         self.drains = False
-        """What is buffered has to be taken before more is fetched: a new leader is to be asked whether it has that."""
+        """Buffered records are taken before the next fetch: a new leader is then compared with them."""
         self._opener = opener
         self.reads_near = True
-        """Whether a leader on this machine may be asked for places in its files; not after that has failed."""
+        """Whether to request file places from a leader on this machine; not after a failure."""
         self.segment_file: SegmentFile | None = None
-        """The file of the leader that was opened last."""
+        """The leader's file that was opened last."""
         self._waiting: deque[FetchedBatch | Place] = deque()
         self._damage: RaylogError | None = None
-        """Why nothing can follow behind the waiting batches."""
+        """The error behind the waiting batches."""
         self._records: list[Record] = []
         self._at = 0
         self._after = -1
         """The position once all of `_records` are taken."""
         self._failure: RaylogError | None = None
-        """Why nothing can follow behind `_records`."""
+        """The error behind `_records`."""
         self._added_bytes = 0
         self._taken_bytes = 0
         self._located_bytes = 0
@@ -121,20 +121,20 @@ class PartitionState:
     # The loop's side
 
     def move_to(self, offset: int, epoch: int = -1) -> None:
-        """Go on at this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""
+        """Move to this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""
         self.position = self.fetch_offset = offset
         self.last_epoch = epoch
         self._drop()
 
     def find_start(self, start: Start) -> None:
-        """Forget the position; the next one is found as `start` says, in a new session."""
+        """Drop the position; the next one is found as `start` names, in a new session."""
         self.position = None
         self.fetch_offset = -1
         self.start = start
         self._drop()
 
     def refetch(self) -> None:
-        """Throw away what is buffered and fetch again from the position."""
+        """Drop buffered records and fetch again from the position."""
         if self.position is not None:
             self.move_to(self.position, self.last_epoch)
 
@@ -178,14 +178,14 @@ class PartitionState:
         return True
 
     def stop_behind(self, session: int, error: RaylogError) -> None:
-        """Let `take` raise this once everything that is buffered was taken; ignored in a later session."""
+        """Let `take` raise this after all buffered records were taken; ignored in a later session."""
         if session == self.session:
             self._damage = error
 
     def call_when_room(self, room_bytes: int, callback: Callable[[], object] | None) -> None:
-        """Have `callback` called once, from the thread that takes, when no more than `room_bytes` are buffered.
+        """Call `callback` once, from the taking thread, when at most `room_bytes` are buffered.
 
-        It is not called for what is so already: look again after calling this.
+        It is not called when that already holds: check again after calling this.
         """
         self._room_bytes = room_bytes
         self._on_room = callback
@@ -202,11 +202,11 @@ class PartitionState:
 
     @property
     def has_places(self) -> bool:
-        """Whether something is located that was not read yet."""
+        """Whether a located batch was not read yet."""
         return self._located_bytes > self._near_read_bytes
 
     def wants_fetch(self, partition_bytes_max: int) -> bool:
-        """Whether to fetch more: there is a position, and at most one answer's worth is waiting."""
+        """Whether to fetch more: there is a position, and at most one answer's worth is buffered."""
         return (
             self.position is not None
             and not self.paused
@@ -219,21 +219,21 @@ class PartitionState:
 
     @property
     def has_records(self) -> bool:
-        """Whether `take` would return or raise something, as far as can be told without opening a batch."""
+        """Whether `take` would return or raise, as far as is known without opening a batch."""
         if self.paused or self.position is None:
             return False
         return bool(self._waiting) or self._at < len(self._records) or bool(self._failure) or bool(self._damage)
 
     @property
     def failure(self) -> RaylogError | None:
-        """Why the next record cannot be given, once everything before it was taken."""
+        """The error for the next record, after everything before it was taken."""
         return self._failure if self._at >= len(self._records) else None
 
     def take(self, limit: int) -> list[Record]:
         """The next records, at most `limit`, and move the position behind them.
 
-        Raises CorruptMessage or RecordDeserializationFailed at a record that cannot be given; not before all good ones
-        before it were taken, and again at each call until the position is changed.
+        Raises CorruptMessage or RecordDeserializationFailed at a record that cannot be returned; not before all good
+        ones before it were taken, and again at each call until the position is changed.
         """
         taken: list[Record] = []
         while limit > 0 and not self.paused and self.position is not None:
@@ -278,19 +278,19 @@ class PartitionState:
 
     @property
     def has_opened(self) -> bool:
-        """Whether the next record lies in a batch that is open already, so that `take_one` is cheap."""
+        """Whether the next record is in an open batch, so that `take_one` is cheap."""
         return self._at < len(self._records) and not self.paused
 
     @property
     def is_in_hand(self) -> bool:
-        """Whether more waits of a batch that is open already, or of what was read from a file at once."""
+        """Whether an open batch, or a chunk read from a file, has more."""
         front = self._waiting[0] if self._waiting else None
         return self._at < len(self._records) or (isinstance(front, FetchedBatch) and front.is_near)
 
     def take_columns(self, limit: int, *, fail: bool, may_read: bool = True) -> ColumnPiece | None:
         """The next records of one batch as columns, at most `limit`, or None. Deserializers are not applied.
 
-        Only what is in memory if not `may_read`. Raises what stands in the way, if `fail`.
+        Only from memory if not `may_read`. Raises the pending error, if `fail`.
         """
         self._close_opened()
         while not self.paused and self.position is not None and self._failure is None:
@@ -328,7 +328,7 @@ class PartitionState:
         return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
 
     def _close_opened(self) -> None:
-        """Put a batch that `take` has opened back in line, if records of it are left: columns begin at those."""
+        """Requeue the rest of a batch that `take` has opened: columns begin there."""
         batch, self._taken_from = self._taken_from, None
         is_refused = isinstance(self._failure, RecordDeserializationFailed)
         if batch is not None and (is_refused or self._at < len(self._records)):
@@ -338,12 +338,12 @@ class PartitionState:
             self._waiting.appendleft(batch)
 
     def _forget_taken(self) -> None:
-        """Let go of the memory of a batch that was given whole."""
+        """Release the memory of a batch that was taken whole."""
         if self._failure is None:
             self._taken_from = None
 
     def _has_opened(self, *, fail: bool) -> bool:
-        """Open the next batch; False when there is none. Raises what stands in the way, if `fail`."""
+        """Open the next batch; False when there is none. Raises the pending error, if `fail`."""
         batch = self._front() if self._failure is None else None
         if self._failure is None and not self._waiting and self._damage is not None:
             self._failure = self._damage
@@ -374,7 +374,7 @@ class PartitionState:
         return True
 
     def _front(self) -> FetchedBatch | None:
-        """The batch that comes next, read now if it was only located; None without one, and when reading has failed."""
+        """The next batch, read now if it was only located; None without one, and after a failed read."""
         waiting = self._waiting
         if waiting and isinstance(waiting[0], Place):
             place = waiting[0]
@@ -383,7 +383,7 @@ class PartitionState:
             except NearReadFailed as error:
                 self._failure = error
                 return None
-            # The other thread may append behind these, and only that.
+            # The other thread appends behind these, and does nothing else.
             waiting.popleft()
             if rest is not None:
                 waiting.appendleft(rest)
@@ -403,12 +403,13 @@ class PartitionState:
 
 
 def _of(batch: FetchedBatch, error: RaylogError) -> RaylogError:
-    """What a batch that cannot be opened means: one that was read here is asked of its leader before users hear."""
+    """Handle a batch that cannot be opened: one read from a file is fetched from its leader before the error is
+    raised."""
     if batch.is_near and isinstance(error, CorruptMessage):
         return NearReadFailed(error.message)
     return error
 
 
 def _is_skipped(batch: FetchedBatch, wanted: int) -> bool:
-    """Whether a batch has nothing for the user: a marker of the broker's own, or all of it lies below the position."""
+    """Whether a batch has no records for the user: a control batch, or all of it lies below the position."""
     return batch.header.is_control or batch.header.next_offset <= wanted

@@ -1,4 +1,4 @@
-"""Where partitions without a position begin: at the committed offset, or by auto_offset_reset. Used by `engine.py`.
+"""Start positions of partitions: the committed offset, or by auto_offset_reset. Used by `engine.py`.
 
 May touch: the network.
 """
@@ -22,7 +22,7 @@ _POLICIES = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class PositionFinder:
-    """Looks up the positions that are missing."""
+    """Looks up missing positions."""
 
     def __init__(
         self,
@@ -35,7 +35,8 @@ class PositionFinder:
         on_end: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_found`: a partition has a position now; `on_end`: a search is over; `on_error`: the user has to know."""
+        """`on_found`: a partition has a position now; `on_end`: a search is over; `on_error`: an error to raise to the
+        user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
@@ -45,7 +46,7 @@ class PositionFinder:
         self._on_error = on_error
 
     async def find_all(self) -> None:
-        """Look up every missing position, with pauses after failures, until there is none or only the user can help."""
+        """Look up every missing position, with backoff, until there is none or only the user can resolve the error."""
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:
             lacking = [state for state in self._assignment.states.values() if state.position is None]
@@ -63,7 +64,7 @@ class PositionFinder:
         self._on_end()
 
     async def _find(self, lacking: list[PartitionState]) -> None:
-        """One attempt; the states that got no answer stay as they are. Sessions guard against a seek meanwhile."""
+        """One attempt; states without an answer stay unchanged. Sessions guard against a concurrent seek."""
         timeout_s = self._config.request_timeout_ms / 1000
         sessions = {state: state.session for state in lacking}
 
@@ -101,7 +102,7 @@ class PositionFinder:
             elif answer is not None and current(state):
                 self._set_position(state, answer.offset)
         if failure is not None:
-            raise failure  # after the others have their positions: it is about one topic
+            raise failure  # after the others have their positions: it concerns one topic
 
     def _set_position(self, state: PartitionState, offset: int, epoch: int = -1) -> None:
         state.move_to(offset, epoch)

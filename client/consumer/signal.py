@@ -1,4 +1,4 @@
-"""How the loop's thread wakes the one thread that waits in a synchronous poll(). Touches nothing but a lock."""
+"""How the loop's thread wakes the one thread that waits in a synchronous poll(). May touch: one lock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 
 
 class Signal:
-    """As an Event, for one waiting thread, and a tenth of its cost: this is on the way of every record that is awaited.
+    """As an Event, for one waiting thread, at a tenth of its cost: this is on the path of every awaited record.
 
-    A wait that succeeds takes the signal back.
+    A successful wait clears the signal.
     """
 
     __slots__ = ("_quiet",)
@@ -18,16 +18,16 @@ class Signal:
         self._quiet.acquire()
 
     def set(self) -> None:
-        """Something has happened. From any thread; again: nothing."""
+        """Set the signal. From any thread; idempotent."""
         try:
             self._quiet.release()
         except RuntimeError:
             pass  # it is set already
 
     def clear(self) -> None:
-        """Forget what has happened so far."""
+        """Clear the signal."""
         self._quiet.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something happens; False when nothing did in `timeout_s`."""
+        """Wait for the signal; False when it was not set in `timeout_s`."""
         return self._quiet.acquire(timeout=timeout_s)

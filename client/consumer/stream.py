@@ -1,7 +1,7 @@
-"""A run of fetches from one leader, each sent in the same turn of the loop in which the answer to the last one came.
+"""A run of fetches from one leader, each sent in the loop iteration that received the last answer.
 
-Between two answers there is no task that would first have to be woken: the next request leaves together with the word
-to the user's thread that records are there. Made by `fetcher.py`, lives on its loop. May touch: the network, timers.
+No task is woken between two answers: the next request leaves together with the wake-up of the user's thread. Made by
+`fetcher.py`, runs on its loop. May touch: the network, timers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ISOLATION_READ_UNCOMMITTED = 0
 
 
 class FetchStream:
-    """Fetches of one partition, in one session, from one leader. `run` once."""
+    """Fetches of one partition, in one session, from one leader. Call `run` once."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class FetchStream:
         look_for_leader: Callable[[], Awaitable[None]],
         suspect_s: float,
     ) -> None:
-        """`goes_on` is asked after each answer; `look_for_leader` is awaited while one is late by `suspect_s`.
+        """`goes_on` is called after each answer; `look_for_leader` is awaited while an answer is late by `suspect_s`.
 
-        What it finds is told by `end`.
+        A changed leader is reported through `end`.
         """
         self.state = state
         self.connection = connection
@@ -59,12 +59,12 @@ class FetchStream:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.has_answered = False
         self.has_records = False
-        """Whether the last answer had any."""
+        """Whether the last answer had records."""
 
     async def run(self) -> None:
-        """Fetch until `goes_on` says no, or the session is over. Raises what a fetch failed with."""
+        """Fetch until `goes_on` returns False, or the session is over. Raises the error of a failed fetch."""
         if self.state.fetch_offset < 0:
-            return  # the position went away while the leader was looked up
+            return  # the position was dropped while the leader was looked up
         self._ask()
         self._timer = self._loop.call_later(self._patience_s, self._look)
         try:
@@ -75,7 +75,7 @@ class FetchStream:
                 self._watch.cancel()
 
     def end(self, error: Exception | None = None) -> None:
-        """Let `run` return, or raise; an answer that still comes is dropped."""
+        """Let `run` return, or raise; a later answer is dropped."""
         if self._ended.done():
             return
         if error is None:
@@ -108,7 +108,7 @@ class FetchStream:
             return
         try:
             self._take_in(method.read_reply(answer.args), answer.payload)
-        except Exception as failure:  # whatever an answer was made of: without an end, `run` would wait for ever
+        except Exception as failure:  # any error in an answer: without an end, `run` would wait without a limit
             self.end(failure)
 
     def _take_in(self, reply: FetchReply | FetchNearReply, payload: memoryview) -> None:
@@ -136,7 +136,7 @@ class FetchStream:
             self.end()
 
     def _look(self) -> None:
-        """Watch out for another leader when the answer is late; else look again when it would be."""
+        """Look for another leader when the answer is late; else check again when it would be."""
         left_s = self._asked_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look)
@@ -152,7 +152,7 @@ class FetchStream:
 
 
 def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice]) -> bool:
-    """Open what the leader has named, and queue it. Raises NearReadFailed."""
+    """Open the file that the leader has named, and queue its batches. Raises NearReadFailed."""
     places = open_places(rows, state.segment_file, state.partition)
     state.segment_file = places[-1].file
     return state.add_places(session, places, next_offset=rows[-1].next_offset)

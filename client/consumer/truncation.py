@@ -1,7 +1,7 @@
-"""Whether a new leader has what a consumer has read, and what to do about it if not (KIP-320).
+"""Log truncation (KIP-320): whether a new leader has the records that a consumer has read, and the reset if not.
 
 After a clean election it has. After an unclean one its log may be shorter, or hold other records at the same offsets: a
-consumer that simply went on would read another history from somewhere in its middle. Used by `fetcher.py` and
+consumer that simply continued would read another history from its middle. Used by `fetcher.py` and
 `engine.py`. May touch: the network.
 """
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 def must_compare(state: PartitionState, leader_epoch: int) -> bool:
-    """Whether what was read has to be compared with the log of this epoch's leader before more is fetched from it."""
+    """Whether the records read so far have to be compared with this epoch's leader before the next fetch from it."""
     if leader_epoch <= state.compared_epoch:
         return False
     if state.last_epoch < 0 and not state.buffered_bytes:
-        state.compared_epoch = leader_epoch  # nothing was read that could be compared: a new position, or a seek
+        state.compared_epoch = leader_epoch  # nothing to compare: a new position, or a seek
         return False
     return True
 
@@ -33,7 +33,7 @@ def must_compare(state: PartitionState, leader_epoch: int) -> bool:
 async def has_what_was_read(
     state: PartitionState, leader: PartitionInfo, connection: Connection, timeout_s: float
 ) -> bool:
-    """Ask the leader; False when it has not, which `take` raises then, or when the position was changed meanwhile.
+    """Compare with the leader; False when it lacks records, which `take` then raises, or after a concurrent seek.
 
     Everything buffered has to be opened, so that `last_epoch` is that of the record before `fetch_offset`.
     """
@@ -42,7 +42,7 @@ async def has_what_was_read(
     try:
         found, _ = await call(connection, OFFSET_FOR_LEADER_EPOCH, request, timeout_s=timeout_s)
     except InvalidRequest:
-        state.compared_epoch = leader.leader_epoch  # a leader of the first release, which cannot tell
+        state.compared_epoch = leader.leader_epoch  # a leader of the first release, which has no such request
         return True
     if state.session != session:
         return False
@@ -63,10 +63,10 @@ async def has_what_was_read(
 
 
 def repair(state: PartitionState, *, resets: bool) -> bool:
-    """Go on behind what stands in the way of a partition; True when it has another position to fetch from now.
+    """Recover a partition from its pending error; True when it has another position to fetch from now.
 
-    ``resets``: positions outside the log are found anew by auto_offset_reset. A truncated one goes on where the
-    histories part, as in Kafka: what lies before was read already.
+    ``resets``: positions outside the log are reset by auto_offset_reset. A truncated one moves to where the histories
+    diverge, as in Kafka: records before it were read already.
     """
     failure = state.failure
     if isinstance(failure, LogTruncation) and resets:

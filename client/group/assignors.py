@@ -1,9 +1,9 @@
-"""Who reads which partition: range, roundrobin and sticky, as pure functions. Called by the client that leads a group.
+"""Group assignors: range, roundrobin and sticky, as pure functions. Called by the client that leads a group.
 
-Laws of all three: every existing partition of a topic that somebody subscribes to goes to exactly one of its
-subscribers; nobody gets a partition of a topic it did not ask for; the result depends on nothing but the arguments (not
-on their order). Members are taken in order of their static instance id, else member id, so that a restarted static
-member (new member id, same instance id) keeps its place.
+Laws of all three: every existing partition of a subscribed topic goes to exactly one of its subscribers; no member gets
+a partition of a topic it did not subscribe to; the result depends only on the arguments (not on their order). Members
+are ordered by static instance id, else member id, so that a restarted static member (new member id, same instance id)
+keeps its place.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from raylog.core.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What one member asks for.
+    """One member's subscription.
 
-    ``owned`` and ``generation`` say what it read last and since when (-1 = never); only ``sticky`` looks at them.
+    ``owned`` and ``generation`` are its last assignment and that assignment's generation (-1 = never); only ``sticky``
+    reads them.
     """
 
     topics: tuple[str, ...]
@@ -30,7 +31,7 @@ class Subscription:
 
 
 Assignment = dict[str, list[TopicPartition]]
-"""Partitions by member id, in order; every member has an entry, also when it gets nothing."""
+"""Partitions by member id, in order; every member has an entry, possibly empty."""
 
 Assignor = Callable[[Mapping[str, Subscription], Mapping[str, int]], Assignment]
 
@@ -94,7 +95,7 @@ def assign_sticky(subscriptions: Mapping[str, Subscription], partition_counts: M
         for number in range(partition_counts[topic])
         if TopicPartition(topic, number) not in owners
     ]
-    # Partitions with few possible readers first: the others can still even the loads out afterwards.
+    # Partitions with few possible readers first: the others can still even out the loads afterwards.
     for partition in sorted(unowned, key=lambda each: (len(subscribers[each.topic]), each)):
         held[_least_loaded(subscribers[partition.topic], held)].add(partition)
     _level(held, subscribers)
@@ -104,7 +105,7 @@ def assign_sticky(subscriptions: Mapping[str, Subscription], partition_counts: M
 def _level(held: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
     """Move partitions from fuller to emptier members until no single move helps.
 
-    It ends: each move lowers the sum of the squared loads by at least two.
+    Terminates: each move lowers the sum of the squared loads by at least two.
     """
     place = {member: number for number, member in enumerate(sorted(held))}
     moved = True
@@ -124,7 +125,7 @@ def _valid_claims(
     subscribers: Mapping[str, list[str]],
     partition_counts: Mapping[str, int],
 ) -> dict[TopicPartition, str]:
-    """Return the owner of each partition that has one: the claim of the newest generation; on a tie nobody's."""
+    """Return the owner of each partition that has one: the claim of the newest generation; none on a tie."""
     newest: dict[TopicPartition, tuple[int, list[str]]] = {}
     for member in sorted(subscriptions):
         subscription = subscriptions[member]

@@ -1,4 +1,5 @@
-"""What members of a group tell each other through the coordinator, as wire lists. Used by the consumer client.
+"""Subscriptions and assignments that group members exchange through the coordinator, as wire lists. Used by the
+consumer client.
 
 The client turns the lists into bytes (msgpack) for JoinGroup's metadata and SyncGroup's assignments, and back; the
 coordinator never opens them.

@@ -1,8 +1,8 @@
-"""One member of a consumer group as a pure machine: who it is, whether it has to join again, what each error means.
+"""One member of a consumer group as a pure state machine: its identity, when to join again, the effect of each error.
 
-Kafka's classic protocol from the client's side. `group.py` carries the requests; here is every decision. Time, sockets
-and bytes are not: the machine makes the requests and takes the replies in. It also runs the assignor when this member
-leads. Touches nothing.
+Kafka's classic protocol from the client's side. `group.py` sends the requests; every decision is here. The machine
+builds the requests and applies the replies, without time, sockets or bytes. It also runs the assignor when this member
+leads. Pure.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Unpack = Callable[[bytes], Any]
 
 
 class Call(Enum):
-    """The requests whose errors change what a member is; the values are the names of the methods."""
+    """The requests whose errors change a member's state; the values are the names of the methods."""
 
     JOIN = JOIN_GROUP.name
     SYNC = SYNC_GROUP.name
@@ -66,7 +66,7 @@ class Call(Enum):
 
 
 class Forget(Enum):
-    """What of itself a member has to give up."""
+    """What a member drops after an error."""
 
     NOTHING = 0
     GENERATION = 1
@@ -77,14 +77,14 @@ class Forget(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """What to do about an error."""
+    """The effect of an error."""
 
     forget: Forget = Forget.NOTHING
     rejoin: bool = False
     retry: bool = False
-    """The same request may be sent again, after looking the coordinator up again."""
+    """Retry the same request, after looking the coordinator up again."""
     fatal: bool = False
-    """Only the user can do something about it: the error comes out of poll()."""
+    """Only the user can resolve the error: poll() raises it."""
 
 
 _NOTHING: Final = Reaction()
@@ -118,7 +118,7 @@ REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
 
 
 def reaction_to(call: Call, error: RaylogError) -> Reaction:
-    """The table's row; what is not in it is repeated if the error says that this can help, and fatal otherwise."""
+    """The table's row; an error without one is retried if its flags allow that, and fatal otherwise."""
     for kind in type(error).__mro__:
         found = REACTIONS.get((call, kind))
         if found is not None:
@@ -150,16 +150,16 @@ class Membership:
         self.protocol = ""
         self.is_leader = False
         self.is_stable = False
-        """The assignment of `generation` is known, and nothing has taken it away."""
+        """The assignment of `generation` is known and still valid."""
         self.rejoin_reason: str | None = "it is new"
-        """Why this member has to join (again); None when it has not to."""
+        """The reason to join (again); None when there is none."""
         self.lost = False
-        """The partitions held until now may belong to others already: nothing may be committed for them."""
+        """The partitions held until now may already belong to others: nothing may be committed for them."""
         self.owned: tuple[TopicPartition, ...] = ()
-        """What the last successful sync gave, in ``owned_generation``; sticky assignors look at it."""
+        """The result of the last successful sync, in ``owned_generation``; sticky assignors read it."""
         self.owned_generation = NO_GENERATION
         self.unassigned_rows: list[JoinGroupMember] = []
-        """Of all members, where this one leads and the coordinator goes on with the old assignment; else empty."""
+        """Rows of all members, where this one leads and the coordinator keeps the old assignment; else empty."""
         self.fenced: FencedInstanceId | None = None
         """Another process has this member's instance id: it must never join again (KIP-345)."""
 
@@ -171,12 +171,12 @@ class Membership:
     # Joining
 
     def need_rejoin(self, reason: str) -> None:
-        """Have the member join again at the next poll; the first reason is kept."""
+        """Join again at the next poll; the first reason is kept."""
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
 
     def join_request(self, topics: Sequence[str], pack: Pack) -> JoinGroupRequest:
-        """The request to join. The member holds no generation from here until it has synced."""
+        """The JoinGroup request. The member holds no generation from here until it has synced."""
         asked = Subscription(topics=tuple(sorted(topics)), owned=self.owned, generation=self.owned_generation)
         wire = pack(encode_subscription(asked))
         self.is_stable = False
@@ -192,10 +192,10 @@ class Membership:
         )
 
     def joined(self, reply: JoinGroupReply) -> list[JoinGroupMember]:
-        """Take JoinGroup's answer in; the rows of all members if this one leads and has to assign, else none.
+        """Apply JoinGroup's answer; the rows of all members if this one leads and has to assign, else none.
 
-        A static leader that comes back need not assign, but has to watch the topics for all members (KIP-814): their
-        rows are in `unassigned_rows` then.
+        A static leader that returns need not assign, but has to watch the topics for all members (KIP-814): their rows
+        are then in `unassigned_rows`.
         """
         self.generation = reply.generation_id
         self.protocol = reply.protocol_name or ""
@@ -208,9 +208,9 @@ class Membership:
         return [] if reply.skip_assignment else rows
 
     def subscriptions(self, members: Sequence[JoinGroupMember], unpack: Unpack) -> dict[str, Subscription]:
-        """What each member of the round asks for, as the leader has to know.
+        """The subscription of each member of the round, for the leader.
 
-        A member whose metadata are of another client and make no sense here gets nothing; the group goes on without it.
+        A member whose metadata cannot be parsed (another client) gets no partitions; the group continues without it.
         """
         found: dict[str, Subscription] = {}
         for row in members:
@@ -230,7 +230,7 @@ class Membership:
     def sync_request(
         self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int], pack: Pack
     ) -> SyncGroupRequest:
-        """The request to sync, with everyone's assignment if this member leads.
+        """The SyncGroup request, with the assignments of all members if this one leads.
 
         Raises InconsistentGroupProtocol when the group chose an assignor that is not known here.
         """
@@ -244,9 +244,9 @@ class Membership:
         return SyncGroupRequest(self.group, self.generation, self.member_id, self.instance_id, rows)
 
     def synced(self, assignment: bytes, unpack: Unpack) -> tuple[TopicPartition, ...]:
-        """Take SyncGroup's answer in: the partitions of this member.
+        """Apply SyncGroup's answer: the partitions of this member.
 
-        Raises InconsistentGroupProtocol for an assignment that cannot be read, of a leader of another kind.
+        Raises InconsistentGroupProtocol for an assignment that cannot be parsed, of a leader of another kind.
         """
         try:
             self.owned = decode_assignment(unpack(assignment)) if assignment else ()
@@ -259,14 +259,14 @@ class Membership:
         self.is_stable = True
         return self.owned
 
-    # What else happens
+    # Other events
 
     def heartbeat_request(self) -> HeartbeatRequest:
-        """The request to stay a member."""
+        """The Heartbeat request."""
         return HeartbeatRequest(self.group, self.generation, self.member_id, self.instance_id)
 
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
-        """Take an error in. `generation` is the one the request was sent in; answers to an older one change nothing."""
+        """Apply an error. `generation` is that of the request; answers to an older one change nothing."""
         reaction = reaction_to(call, error)
         if isinstance(error, FencedInstanceId) and generation in (self.generation, self.owned_generation):
             self.fenced = error
@@ -282,7 +282,7 @@ class Membership:
         return reaction
 
     def lose(self, reason: str, *, member_too: bool) -> None:
-        """The generation is gone; others may own its partitions."""
+        """The generation is lost; others may own its partitions."""
         if self.is_stable:
             self.lost = True
         self.generation = NO_GENERATION
@@ -295,12 +295,12 @@ class Membership:
         self.need_rejoin(reason)
 
     def leave_request(self) -> LeaveGroupRequest | None:
-        """The request to leave; None when there is nothing to leave, or when a static member only pauses."""
+        """The LeaveGroup request; None when there is nothing to leave, or when a static member only pauses."""
         if self.member_id == "" or self.instance_id is not None:
             return None
         return LeaveGroupRequest(self.group, [LeavingMember(self.member_id, None)])
 
     def left(self) -> None:
-        """The member has left of its own will; its partitions were given back before."""
+        """The member has left voluntarily; its partitions were revoked before."""
         self.lose("it has left", member_too=True)
         self.lost = False

@@ -1,9 +1,9 @@
-"""Where `send()` leaves records and the sender finds them: open and sealed batches per partition, within one memory.
+"""The producer's record buffer, from `send()` to the sender: open and sealed batches per partition, in bounded memory.
 
 The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one `Spinlock`
-keeps them apart, held for about a microsecond. `Producer.send` does itself what a record needs that fits into the open
-batch; all that decides how much fits, and all other records, are here. The loop is woken when a batch opens (its linger
-time begins) and when it is full, not per record. May touch: the clock.
+separates them, held for about a microsecond. `Producer.send` inlines the append of a record that fits into the open
+batch; all size decisions, and all other records, are here. The loop is woken when a batch opens (its linger time
+begins) and when it is full, not per record. May touch: the clock.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RecordTooLarge
 
 BATCH_SHARE_OF_REQUEST = 4
-"""Under load a batch grows up to this share of max.request.size, so that several can be under way."""
+"""Under load a batch grows up to this share of max.request.size, so that several can be in flight."""
 ROOM_SHARE = 8
 """An open batch may reserve this part of the free memory, divided by the partitions that are busy."""
 DEFAULT_LINGER_MS = 5
-"""Without `linger_ms` of the user's: and then only behind a batch that is under way."""
+"""Default without the user's `linger_ms`, and only behind a batch in flight."""
 _NEVER_S = float("inf")
 
 
@@ -52,12 +52,12 @@ class Accumulator:
         self._active: list[PartitionQueue] = []
         self._next_pass_s = _NEVER_S
         self._is_wake_due = False
-        self._is_wake_sent = False  # and its pass has not begun yet, so it will see what is appended now
+        self._is_wake_sent = False  # and its pass has not begun, so it will see what is appended now
         self.topic_queues_by_name: dict[str, TopicQueues] = {}
         self.closed_by: RaylogError | None = None
         self.loop_thread: int | None = None
 
-    # What user threads call
+    # Called by user threads
 
     def append(
         self,
@@ -68,9 +68,9 @@ class Accumulator:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> SendFuture | None:
-        """Add one record; None when there is no memory for it at the moment (see `when_room`).
+        """Add one record; None when there is no memory for it now (see `when_room`).
 
-        Without a timestamp it gets the time of now. Raises RecordTooLarge, UnknownTopicOrPartition, or the error with
+        Without a timestamp it gets the current time. Raises RecordTooLarge, UnknownTopicOrPartition, or the error with
         which the producer was closed.
         """
         size = RECORD_OVERHEAD_BYTES
@@ -93,7 +93,7 @@ class Accumulator:
             except AttributeError:
                 turn.pause()
         try:
-            if named is not None and named.is_gone:  # since we have looked
+            if named is not None and named.is_gone:  # the topic has shrunk since the look-up
                 named = self.queue_of(topic_queues, key, partition)
             batch = (named or topic_queues.sticky).open
             if batch is not None and size < batch.room:
@@ -121,9 +121,9 @@ class Accumulator:
         timestamp_ms: int,
         size: int,
     ) -> Batch | None:
-        """Add a whole batch of `size` bytes behind what its queue has; None when there is no memory at the moment.
+        """Add a whole batch of `size` bytes at the end of its queue; None when there is no memory now.
 
-        Without a queue it goes where records without key go at the moment. Raises RecordTooLarge, or the error with
+        Without a queue it goes to the current queue for records without key. Raises RecordTooLarge, or the error with
         which the producer was closed.
         """
         with self.turn:
@@ -148,7 +148,8 @@ class Accumulator:
         return batch
 
     def queue_of(self, topic_queues: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue | None:
-        """Where a record goes: to its partition, by the partitioner, by its key. None: wherever those without key go.
+        """Choose a record's queue: by partition, by the partitioner, by key. None: the current one for records without
+        key.
 
         Raises UnknownTopicOrPartition.
         """
@@ -160,20 +161,21 @@ class Accumulator:
 
     @property
     def chooses(self) -> bool:
-        """Whether the user's partitioner says where records go."""
+        """Whether the user's partitioner chooses partitions."""
         return self._choose is not None
 
     def when_room(self, callback: Callable[[], object]) -> bool:
-        """Have `callback` called once when memory gets free; False (and no call) when there is some, or no producer."""
+        """Call `callback` once when memory gets free; False (and no call) when there is some, or the producer is
+        closed."""
         with self.turn:
             if self.closed_by is not None or self._buffered == 0:
                 return False
             self._waiters.append(callback)
-        self._wake()  # a batch that lingers would hold its memory for no reason now
+        self._wake()  # a lingering batch would hold its memory for no reason now
         return True
 
     def topic_queues(self, info: TopicInfo) -> TopicQueues:
-        """The queues of a topic, brought up to date with its metadata."""
+        """The queues of a topic, updated with its metadata."""
         with self.turn:
             topic_queues = self.topic_queues_by_name.get(info.name)
             if topic_queues is None:
@@ -188,17 +190,17 @@ class Accumulator:
             self.topic_queues_by_name[info.name] = topic_queues
             return topic_queues
 
-    # What the sender calls
+    # Called by the sender
 
     def begin_pass(self) -> list[PartitionQueue]:
-        """The queues that may have something to do. Batches opened from here on wake the sender again."""
+        """The queues that may have work. Batches opened from here on wake the sender again."""
         with self.turn:
             self._next_pass_s = _NEVER_S
             self._is_wake_due = self._is_wake_sent = False
             return list(self._active)
 
     def end_pass(self, next_pass_s: float, idle: Iterable[PartitionQueue]) -> None:
-        """When the sender will look again by itself, and which queues it found without work."""
+        """Record when the sender will run next without a wake-up, and which queues it found without work."""
         with self.turn:
             self._next_pass_s = min(self._next_pass_s, next_pass_s)
             for queue in idle:
@@ -216,23 +218,23 @@ class Accumulator:
                 return None
             is_full = batch.reserved - batch.room >= queue.full_size(self._batch_size)
             is_late = now_s >= self._lingers_until_s(queue, batch) and queue.waiting_bytes < queue.limit
-            # Whoever waits for memory gets it from the queue's batches that are under way, if there are some.
+            # Waiters get memory from the queue's batches in flight, if there are some.
             is_in_the_way = bool(self._waiters) and not queue.waiting_bytes
             return self._seal(queue, batch) if is_full or is_late or is_in_the_way else None
 
     def ready_at_s(self, queue: PartitionQueue) -> float:
-        """When the queue's open batch has lingered long enough; never, when there is none."""
+        """When the linger time of the queue's open batch ends; never, when there is none."""
         batch = queue.open
         return _NEVER_S if batch is None else self._lingers_until_s(queue, batch)
 
     def oldest_deadline_s(self, queue: PartitionQueue) -> float:
-        """When the first batch that waits here fails for being late."""
+        """When the first batch that waits here exceeds its deadline."""
         with self.turn:
             batch = queue.sealed[0] if queue.sealed else queue.open
             return _NEVER_S if batch is None else batch.deadline_s
 
     def take_expired(self, queue: PartitionQueue, now_s: float) -> list[Batch]:
-        """Remove and return the batches that waited beyond their deadline."""
+        """Remove and return the batches that exceeded their deadline."""
         expired = []
         with self.turn:
             while queue.sealed and queue.sealed[0].deadline_s <= now_s:
@@ -242,7 +244,7 @@ class Accumulator:
         return expired
 
     def seal_all(self) -> list[Batch]:
-        """Make every open batch ready, and return all that wait here."""
+        """Make every open batch ready, and return all waiting ones."""
         waiting: list[Batch] = []
         with self.turn:
             for queue in self._active:
@@ -261,12 +263,12 @@ class Accumulator:
             waiter()
 
     def close(self, error: RaylogError) -> list[tuple[PartitionQueue, Batch]]:
-        """Refuse further records with `error`; return what nobody has taken yet."""
+        """Refuse further records with `error`; return the batches not yet taken."""
         left: list[tuple[PartitionQueue, Batch]] = []
         with self.turn:
             if self.closed_by is None:
                 self.closed_by = error
-            self._memory = -1  # with no batch open every append asks for memory, and sees `closed_by` then
+            self._memory = -1  # with no batch open every append requests memory, and sees `closed_by` then
             for queue in self._active:
                 left += [(queue, batch) for batch in queue.sealed]
                 queue.sealed.clear()
@@ -278,7 +280,8 @@ class Accumulator:
         return left
 
     def disown(self, error: RaylogError) -> None:
-        """In a forked child: refuse everything. The parent's threads are not here, so none of them has the turn."""
+        """In a forked child: refuse everything. The parent's threads do not exist here, so none of them holds the
+        lock."""
         self.turn.free = True
         self.closed_by = error
         self._memory = -1
@@ -292,7 +295,7 @@ class Accumulator:
         with self.turn:
             return self._buffered - sum(queue.open.room for queue in self._active if queue.open is not None)
 
-    # Inside; the turn is held
+    # Internals; the lock is held
 
     def _raise_if_never(self, size: int) -> None:
         if self.closed_by is not None:
@@ -301,7 +304,8 @@ class Accumulator:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 
     def _sticky_queue(self, topic_queues: TopicQueues, size: int) -> PartitionQueue:
-        """Where the next `size` bytes without key go. A queue that has had its share of them does not wait for more."""
+        """The queue for the next `size` bytes without key. A queue that has had its share of them does not wait for
+        more."""
         queue = topic_queues.sticky
         if size <= topic_queues.sticky_left():
             return queue
@@ -314,9 +318,9 @@ class Accumulator:
     def _with_room(self, topic_queues: TopicQueues, queue: PartitionQueue, size: int) -> Batch | None:
         """The queue's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
 
-        Once for many records: the batch gets room for more beside the record, up to where it counts as full. That
-        memory is reserved until the batch is closed, so it is a share that leaves some for other partitions. Where the
-        records without key go at the moment it ends with the queue's share of them, at which they change over.
+        Once for many records: the batch reserves memory beyond the record, up to the size at which it counts as full,
+        until it is closed. The reservation is a share that leaves some for other partitions. In the current queue for
+        records without key it ends with the queue's share of them, at which the next queue is chosen.
         """
         batch, batch_size = queue.open, self._batch_size
         before = 0 if batch is None else batch.reserved - batch.room
@@ -341,7 +345,7 @@ class Accumulator:
         return batch
 
     def _seal(self, queue: PartitionQueue, batch: Batch) -> Batch:
-        """Nothing is added to the open batch any more."""
+        """Close the open batch."""
         queue.open = None
         self._buffered -= batch.room
         batch.size = batch.reserved - batch.room
@@ -365,7 +369,7 @@ class Accumulator:
     def _lingers_until_s(self, queue: PartitionQueue, batch: Batch) -> float:
         if self._lingers_when_quiet or queue.waiting_bytes:
             return batch.opened_s + self._linger_s
-        return batch.opened_s  # nothing is under way whose answer would bring company
+        return batch.opened_s  # no answer in flight whose arrival would add records
 
     def _new_batch(self, queue: PartitionQueue) -> Batch:
         now_s = time.monotonic()

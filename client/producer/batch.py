@@ -1,7 +1,7 @@
-"""A batch of records on its way.
+"""A batch of records, from `send()` to its acknowledgement.
 
-`send()` fills batches from any thread, the sender encodes and delivers them on the loop. Everything that waiting for a
-record needs is made once per batch, and only when somebody waits (see `futures`). Touches nothing.
+`send()` fills batches from any thread, the sender encodes and delivers them on the loop. The objects for waiting are
+made once per batch, and only when a thread waits (see `futures`). No I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IN_LINE, SENT, STORED = "in line", "sent", "stored"
 
 
 class Batch:
-    """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps sent again, and done."""
+    """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps retried, and done."""
 
     __slots__ = (
         "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "encoded_bytes",
@@ -45,42 +45,42 @@ class Batch:
         self.stamps: list[tuple[int, int]] = []
         """The timestamps in milliseconds, each with the index of the first record that has it: many share one."""
         self.quick_from_s = self.quick_until_s = 0.0
-        """The millisecond of the last record, in seconds. A record of the same needs no more than its value, and its
-        key if the others have keys, put behind the others. Empty when the batch has headers, or its last record a
-        timestamp of the user's."""
+        """The millisecond of the last record, in seconds. A record of the same millisecond only appends its value, and
+        its key if the others have keys. Empty when the batch has headers, or its last record a timestamp from the
+        user."""
         self.headers: list[list[Header] | None] | None = None
         self.reserved = 0
-        """Bytes of the producer's memory that the open batch holds: of its records, and `room` for more."""
+        """Bytes of the producer's memory that the open batch holds: its records, and `room` for more."""
         self.room = 0
         self.size = 0
         """Bytes of the records as the producer counts them, before compression; known when the batch is closed."""
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         self.loop_thread = loop_thread
-        # What the sender knows.
+        # State of the sender.
         self.record_count = 0
         self.encoded: bytes | tuple[bytes, ...] = b""
-        """What is sent; in parts if a large body would have to be copied to join them."""
+        """The encoded bytes; in parts if a large body would have to be copied to join them."""
         self.encoded_bytes = 0
         self.base_sequence = -1
         self.state = IN_LINE
         self.attempts = 0
-        """How often it was sent; also tells the answer of the last attempt from a late one of an earlier."""
+        """Number of attempts; also separates the answer of the last attempt from a late one of an earlier."""
         self.sent_s = 0.0
         self.is_refused_as_out_of_order = False
-        # How it ended.
+        # Result.
         self.is_done = False
         self.base_offset = -1
         self.error: RaylogError | None = None
         self._event: threading.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
 
-    # Filling, by whoever has the accumulator's turn
+    # Filling, under the accumulator's lock
 
     def add(
         self, key: bytes | None, value: bytes | None, headers: list[Header] | None, timestamp_ms: int | None
     ) -> int:
-        """Append a record; returns its index. Without a timestamp it gets the time of now."""
+        """Append a record; returns its index. Without a timestamp it gets the current time."""
         index = len(self.values)
         try:
             if timestamp_ms is None:
@@ -105,16 +105,16 @@ class Batch:
         return index
 
     def even_out(self) -> None:
-        """After Ctrl-C, or whatever has kept a record from being added as a whole: drop what there is of it."""
+        """After Ctrl-C, or another error in the middle of an append: drop the partial record."""
         count = len(self.values)
         del self.keys[count:]
         if self.headers is not None:
             del self.headers[count:]
 
-    # Bytes
+    # Encoding
 
     def encode(self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Close the batch and turn it into bytes; the columns are not kept."""
+        """Close and encode the batch; the columns are not kept."""
         self.record_count = len(self.values)
         self.base_sequence = base_sequence
         header, body = encode_stamped(
@@ -148,15 +148,15 @@ class Batch:
             base_sequence=base_sequence,
         )
 
-    # End
+    # Completion
 
     def complete(self, base_offset: int) -> None:
-        """All records are stored, the first at `base_offset` (-1: not known)."""
+        """Complete the batch: all records are stored, the first at `base_offset` (-1: not known)."""
         self.base_offset = base_offset
         self._finish()
 
     def fail(self, error: RaylogError) -> None:
-        """No record of the batch counts as stored."""
+        """Fail the batch: none of its records counts as stored."""
         self.error = error
         self._finish()
 
@@ -187,7 +187,7 @@ class Batch:
         return event.wait(timeout_s)
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once, on the loop's thread when the batch gets done, or here and now if it is."""
+        """Call `callback` once, on the loop's thread when the batch gets done, or at once if it is."""
         with _lock:
             if not self.is_done:
                 self._callbacks.append(callback)
@@ -198,7 +198,7 @@ class Batch:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except (Exception, CancelledError):  # the user's code; its bug must not keep other records from being settled
+    except (Exception, CancelledError):  # an error in the user's callback must not keep other records from completing
         logger.exception("A callback of a sent record raised an error.")
     except SystemExit:
         if threading.current_thread() is threading.main_thread():

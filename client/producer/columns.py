@@ -1,8 +1,8 @@
-"""Whole columns of records on their way: what `send_batch()` makes of lists and Arrow arrays, and its future.
+"""Whole columns of records: what `send_batch()` makes of lists and Arrow arrays, and its future.
 
-Values and keys pass as they are from the caller's lists into the batches' columns: nothing here is done for each record
-but what C loops do. Used by `Producer` and `AsyncProducer`. Touches nothing; pyarrow is never imported here, an Arrow
-array is known by its methods.
+Values and keys pass unchanged from the caller's lists into the batches' columns: per record there are only C loops.
+Used by `Producer` and `AsyncProducer`. Pure; pyarrow is never imported here, an Arrow array is recognised by its
+methods.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class SentBatch:
         return all(batch.is_done for batch in self._batches)
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
-        """Where the records were stored, in pieces; those of a partition in their order. Waits up to `timeout` seconds.
+        """Where the records were stored, in pieces; those of a partition in order. Waits up to `timeout` seconds.
 
-        Raises TimeoutError when it is not known by then, or the first error with which records failed: the others may
-        be stored nevertheless.
+        Raises TimeoutError when the result is not known by then, or the first error of a record: the others may be
+        stored nevertheless.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -72,7 +72,7 @@ class SentBatch:
         ]
 
     def exception(self, timeout: float | None = None) -> RaylogError | None:
-        """The first error with which records failed, or None. Raises TimeoutError after `timeout` seconds."""
+        """The first error of a record, or None. Raises TimeoutError after `timeout` seconds."""
         deadline_s = None if timeout is None else time.monotonic() + timeout
         for batch in self._batches:
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
@@ -95,7 +95,7 @@ class AsyncSentBatch(SentBatch):
                 try:
                     yield from AsyncSendFuture(batch, 0).__await__()
                 except RaylogError:
-                    pass  # raised below, when all of them are known
+                    pass  # raised below, when the results of all are known
         return self.result(0)
 
 
@@ -107,7 +107,7 @@ class Columns(NamedTuple):
 
 
 def checked_columns(values: Any, keys: Any, convert_value: Convert | None, convert_key: Convert | None) -> Columns:
-    """The columns as lists of bytes. `convert_*` is applied to each entry if given, and to whatever is not bytes.
+    """The columns as lists of bytes. `convert_*` is applied to each entry if given, and to each that is not bytes.
 
     Raises TypeError for an entry that is not bytes, ValueError for columns of unequal length.
     """
@@ -126,7 +126,7 @@ def _column(name: str, column: Any, convert: Convert | None) -> Column:
     if hasattr(column, "buffers") and hasattr(column, "null_count"):  # an Arrow Array
         entries = _of_arrow(column)
     elif isinstance(column, Sequence) and not isinstance(column, str | bytes | bytearray | memoryview):
-        entries = list(column)  # a copy, because the caller may go on to change his own
+        entries = list(column)  # a copy, because the caller may change the original
     else:
         raise TypeError(f"The {name} must be a list of bytes or an Arrow array, not {type(column).__name__}.")
     if convert is not None:
@@ -137,7 +137,7 @@ def _column(name: str, column: Any, convert: Convert | None) -> Column:
 
 
 def _of_arrow(array: Any) -> list[Any]:
-    """The entries of an Arrow array; those of a binary or text array are cut out of its one buffer of bytes."""
+    """The entries of an Arrow array; those of a binary or text array are sliced from its one buffer of bytes."""
     kind = str(array.type)
     if kind not in ("binary", "string", "large_binary", "large_string") or array.null_count or not len(array):
         entries: list[Any] = array.to_pylist()
@@ -160,7 +160,7 @@ class Piece(NamedTuple):
 def pieces_of(columns: Columns, limit: int, largest: LargestRecord) -> Iterator[Piece]:
     """Cut columns into batches of at most `limit` bytes, and at least one record each.
 
-    Raises RecordTooLarge, before anything is given, for a record that is not taken.
+    Raises RecordTooLarge, before anything is yielded, for a record over the limit.
     """
     values, keys = columns
     if not values:
@@ -192,7 +192,7 @@ def _sizes(column: Column) -> list[int]:
 
 
 class Planned(NamedTuple):
-    """A batch to append, and the queue it is bound to; None = the one that gets records without key at the moment."""
+    """A batch to append, and its queue; None = the current one for records without key."""
 
     queue: PartitionQueue | None
     piece: Piece

@@ -3,15 +3,15 @@
 The rules, with idempotence on:
 
 - A batch gets its sequence when it is put in line, and keeps it; at most five are in line, because a leader remembers
-  the last five batches of a producer. One leaves the line when it and all before it are answered.
+  the last five batches of a producer. A batch leaves the line when it and all before it are answered.
 - After a retriable failure nothing new is sent until every request is answered; then all that is in line is sent again
-  in order, the same bytes, to whoever leads by then. What was stored before is recognised and answered with its offset.
-- A leader that knows nothing of a producer takes any sequence from it. So the first batch goes alone, after every
-  failure too: only when it is stored may others follow at once, because only then is a gap before them noticed.
+  in order, the same bytes, to the current leader. Batches stored before are recognised and answered with their offset.
+- A leader that does not know a producer accepts any sequence from it. So the first batch goes alone, also after every
+  failure: only when it is stored may others follow at once, because only then is a gap before them detected.
 - A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
   behind it is then refused as out of order while it is first in line: that is proof that nothing in line is stored, so
-  the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses what still travels
-  under the old epoch. (Kafka's client does the same: KIP-360.)
+  the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses requests still in
+  flight under the old epoch. (Kafka's client does the same: KIP-360.)
 
 Everything here runs on the sender's loop. May touch: the network through `ClusterClient`, the clock.
 """
@@ -52,11 +52,11 @@ SEQUENCE_MASK = 2**31 - 1
 PRODUCER_EPOCH_MAX = 2**15 - 1
 LEADER_CONNECT_S = 2.0
 LEADER_REMEMBERS_S = 600.0
-"""A leader forgets producers that have been silent for producer.id.expiration.ms, which is at least this."""
+"""A leader forgets producers that are idle for producer.id.expiration.ms, which is at least this."""
 
 
 class DeliveryOwner(Protocol):
-    """What the deliveries of one producer share: the sender."""
+    """What the deliveries of one producer share; implemented by the sender."""
 
     @property
     def config(self) -> ProducerConfig: ...
@@ -83,7 +83,7 @@ class DeliveryOwner(Protocol):
         """Cancel the task when the producer closes."""
 
     def look_again(self) -> None:
-        """Look at all partitions once more: something can be sent."""
+        """Check all partitions again: one can send."""
 
     def count_batch(self, batch: Batch) -> None:
         """Count a batch that was encoded."""
@@ -121,7 +121,7 @@ class Delivery:
         config = sender.config
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
 
-    # What the sender calls
+    # Called by the sender
 
     @property
     def is_idle(self) -> bool:
@@ -130,11 +130,11 @@ class Delivery:
 
     @property
     def batches(self) -> list[Batch]:
-        """What is in line."""
+        """The batches in line."""
         return list(self._line)
 
     def waits_since_s(self) -> float:
-        """When the request was sent that has waited longest for its answer; infinity when none is outstanding."""
+        """Send time of the oldest request in flight; infinity when there is none."""
         since_s = _NEVER_S
         for batch in self._line:
             if batch.state is SENT and batch.sent_s < since_s:
@@ -142,7 +142,7 @@ class Delivery:
         return since_s
 
     def pump(self, now_s: float) -> None:
-        """Send what may be sent: what is in line for another time, then new batches while the line is short enough."""
+        """Send what may be sent: first retries of the line, then new batches while the line is short enough."""
         if self._is_recovering:
             return
         queue, line, sender = self._queue, self._line, self._sender
@@ -169,18 +169,18 @@ class Delivery:
         late = [batch for batch in self._line if batch.deadline_s <= now_s and batch.state is not STORED]
         for batch in late:
             self._line.remove(batch)
-            batch.attempts += 1  # an answer that still comes finds nobody
+            batch.attempts += 1  # a later answer is ignored
         for batch in [*late, *self._sender.accumulator.take_expired(self._queue, now_s)]:
             self._fail(batch, self._too_late())
         if late:
             self._settle_front()
 
     def expires_s(self) -> float:
-        """When the next batch will be late: the oldest, because each has the same time from its beginning."""
+        """Deadline of the oldest batch, the first to expire: all have the same timeout."""
         return self._line[0].deadline_s if self._line else self._sender.accumulator.oldest_deadline_s(self._queue)
 
     def leader_changed(self) -> None:
-        """Metadata has changed: do not wait for answers of a leader that is none any more (its machine may be gone)."""
+        """Metadata has changed: do not wait for answers of a former leader (its machine may be down)."""
         found = self._sender.cluster.metadata.partition(self._queue.topic, self._queue.partition)
         topic = self._sender.cluster.metadata.topic(self._queue.topic)
         connection = self._connection
@@ -200,7 +200,7 @@ class Delivery:
             self._fail(batch, error)
 
     def give_up(self, error: Exception) -> None:
-        """Fail everything of this partition for an error that the rules above do not know: no future may be left."""
+        """Fail every batch of this partition for an error outside the rules above: no future may stay pending."""
         queue = self._queue
         reason = as_raylog_error(error)
         logger.error("The records for %s-%s failed: %s", queue.topic, queue.partition, reason.message, exc_info=error)
@@ -214,13 +214,13 @@ class Delivery:
     # Sending
 
     def _put_in_line(self, batch: Batch) -> bool:
-        """Encode a batch; False when that is not possible. It has failed then, and has used up no sequence."""
+        """Encode a batch; False when that is not possible. It has then failed, without using a sequence."""
         sender = self._sender
         is_idempotent = sender.config.enable_idempotence
         sequence = self._next_sequence if is_idempotent else -1
         try:
             batch.encode(sender.compression, self._producer_id, self._producer_epoch, sequence)
-        except Exception as error:  # whatever the records or the codec raised, the batch has left its queue already
+        except Exception as error:  # any error of the records or the codec: the batch has left its queue already
             self._fail(batch, _not_encoded(batch, error))
             return False
         if is_idempotent:
@@ -275,7 +275,7 @@ class Delivery:
         self._stored(batch, reply.base_offset)
 
     def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
-        """The socket has taken a batch that will not be answered."""
+        """The socket has accepted a batch that gets no answer (acks=0)."""
         if batch.attempts == attempt and not batch.is_done:
             self._stored(batch, -1)
 
@@ -291,7 +291,7 @@ class Delivery:
         self._settle_front()
 
     def _settle_front(self) -> None:
-        """Let answered batches leave the line in order, then go on."""
+        """Let answered batches leave the line in order, then continue."""
         line, sender = self._line, self._sender
         while line and line[0].state is STORED:
             batch = line.popleft()
@@ -304,7 +304,7 @@ class Delivery:
             sender.look_again()
 
     def _refused(self, batch: Batch, error: RaylogError) -> None:
-        if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten where
+        if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten the offset
             self._stored(batch, -1)
             return
         if isinstance(error, InvalidProducerEpoch):
@@ -342,7 +342,7 @@ class Delivery:
     # Recovering
 
     def _recover(self) -> None:
-        """Stop sending; when every request is answered, find the leader and go on from the front of the line."""
+        """Stop sending; when every request is answered, find the leader and continue from the front of the line."""
         self._is_recovering = True
         self._is_known_to_leader = not self._sender.config.enable_idempotence
         self._begin_recovery_when_answered()
@@ -353,17 +353,17 @@ class Delivery:
             self._sender.own(self._recovery)
 
     async def _find_leader(self) -> None:
-        """Until there is a leader that can be reached, or nothing is left to send."""
+        """Retry until a leader can be reached, or nothing is left to send."""
         try:
             while True:
-                # The first repetition comes at once: a new leader is usually there by the time we ask.
+                # The first retry comes at once: a new leader is usually elected by then.
                 if self._has_tried_at_once:
                     await asyncio.sleep(self._backoff.next_s())
                 self._has_tried_at_once = self._last_error is not None
                 try:
                     await self._connect()
                     break
-                except Exception as failure:  # whatever ended this task would leave its records waiting for ever
+                except Exception as failure:  # any error: if this task ended, its records would wait without a limit
                     error = self._last_error = as_raylog_error(failure)
                     self._needs_metadata = True
                     if not isinstance(failure, RaylogError):
@@ -387,7 +387,7 @@ class Delivery:
         found = sender.cluster.metadata.partition(queue.topic, queue.partition)
         if topic is None or found is None or found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {queue.topic}-{queue.partition} has no leader at the moment.")
-        # A leader that is slow to connect to may be gone: the attempt goes on, and meanwhile metadata is asked again.
+        # A leader that is slow to connect to may be down: the attempt continues while metadata is fetched again.
         connection = await sender.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
         if sender.config.enable_idempotence:
             await self._renew_producer()
@@ -409,7 +409,7 @@ class Delivery:
         for batch in [batch for batch in line if batch.state is IN_LINE]:
             try:
                 batch.encode_again(producer_id, producer_epoch, self._next_sequence)
-            except Exception as error:  # out of memory, perhaps; the others go on without it
+            except Exception as error:  # out of memory, perhaps; the others continue without it
                 line.remove(batch)
                 self._fail(batch, _not_encoded(batch, error))
                 continue
@@ -417,14 +417,14 @@ class Delivery:
             self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
 
     def fail_queue(self, error: RaylogError) -> None:
-        """An error that no repetition heals, such as a wrong secret, ends everything that waits for this partition."""
+        """An error that no retry can fix, such as a wrong secret, fails everything that waits for this partition."""
         self.fail_all(error)
         while (batch := self._sender.accumulator.take(self._queue, float("inf"))) is not None:
             self._fail(batch, error)
 
 
 def _not_encoded(batch: Batch, error: Exception) -> InvalidRecord:
-    """The error of a batch that cannot be made into bytes."""
+    """The error of a batch that cannot be encoded."""
     found = InvalidRecord(
         f"A batch of {batch.record_count} records for {batch.topic}-{batch.partition} could not be encoded and was "
         f"not sent ({type(error).__name__}: {error}). Send its records one by one to find the one that is wrong."

@@ -1,7 +1,7 @@
-"""The futures of sent records: each is two references, its batch and its index there. Touches nothing.
+"""The futures of sent records: each is two references, its batch and its index there. Pure.
 
-Apart from `Batch`, because these are msgspec structs, cheaper to make than any class of our own, which mypyc cannot
-compile (see `tools/native.py`).
+Apart from `Batch`, because these are msgspec structs: cheaper to create than any class of our own, but mypyc cannot
+compile them (see `tools/native.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record was stored; waits up to `timeout` seconds.
 
-        Raises TimeoutError when it is not known by then, or the error with which the record failed.
+        Raises TimeoutError when the result is not known by then, or the error with which the record failed.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -50,7 +50,7 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         return batch.error
 
     def add_done_callback(self, function: Callable[[SendFuture], object]) -> None:
-        """Have `function(future)` called when the outcome is known; on the client's thread, so it must not block."""
+        """Call `function(future)` when the result is known; on the client's thread, so it must not block."""
         self._batch.when_done(lambda: function(self))
 
     def _metadata(self) -> RecordMetadata:
@@ -63,8 +63,8 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
 class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):
     """The same for AsyncProducer: it can be awaited.
 
-    A class of its own, because type checkers warn of awaitables that nobody awaits, and a synchronous `send()` is often
-    left alone on its line.
+    A class of its own, because type checkers warn of awaitables that are not awaited, and the result of a synchronous
+    `send()` is often unused.
     """
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:

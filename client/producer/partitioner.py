@@ -1,8 +1,8 @@
-"""Which partition a record goes to: by its key, or for a while to one partition after the other without key.
+"""Chooses the partition of a record: by its key, or without key one partition at a time.
 
-The key's rule is Kafka's (murmur2), so that a key lies in the same partition whoever wrote it. Without key, records
+The key's rule is Kafka's (murmur2), so that a key lies in the same partition for all producers. Without key, records
 stay on one partition until a batch's worth of bytes went there (KIP-480, KIP-794): fewer, larger batches than by turns.
-Used by the accumulator. Touches nothing; chance is an argument.
+Used by the accumulator. Pure; randomness is an argument.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _UNPACK_WORDS = [struct.Struct(f"<{words}I").unpack_from for words in range(PYTH
 def hash_of_key(key: bytes) -> int:
     """Kafka's murmur2 of a key, made positive.
 
-    The C library gives up the interpreter's lock around each call, which under load costs a switch of threads: a short
-    key is hashed sooner in Python.
+    The C library releases the interpreter's lock around each call, which under load costs a thread switch: a short key
+    is hashed faster in Python.
     """
     length = len(key)
     if length > PYTHON_KEY_BYTES:
@@ -48,8 +48,8 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 def next_sticky_partition(waiting: Sequence[int], available: Sequence[bool], chance: random.Random) -> int:
     """The next partition for records without key.
 
-    `waiting` is the queue of each partition, in batches: a partition is drawn with the weight of (longest queue + 1 -
-    its own queue), so slow leaders get less. Partitions without a leader are left out while there are others.
+    `waiting` is the queue length of each partition, in batches: a partition is drawn with the weight of (longest queue
+    + 1 - its own queue), so slow leaders get less. Partitions without a leader are excluded while others have one.
     """
     partitions = len(waiting)
     if partitions == 1:

@@ -1,7 +1,8 @@
 """`Producer` and `AsyncProducer`: sending records.
 
-The synchronous one is the asynchronous one on the process's shared client loop (`runtime`); `send()` itself runs in the
-caller's thread and only fills batches. May touch: the network through `ClusterClient`, the clock, one daemon thread.
+The synchronous one wraps the asynchronous one on the process's shared client loop (`runtime`); `send()` itself runs in
+the caller's thread and only fills batches. May touch: the network through `ClusterClient`, the clock, one daemon
+thread.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "Se
 
 Appended = TypeVar("Appended", SendFuture, Batch)
 _EXIT_TIMEOUT_S = 1.0
-_CLOSE_EXTRA_S = 10.0  # for closing sockets, after the records have been waited for
+_CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 
 
 class AsyncProducer:
@@ -62,14 +63,14 @@ class AsyncProducer:
         if not self._is_started:
             try:
                 await self.cluster.start(max(1.0, self._max_block_s))
-            except BaseException:  # cancelled or refused: no connection may stay behind
+            except BaseException:  # cancelled or refused: close the connections already opened
                 await self.cluster.close()
                 raise
             self.sender.start(threading.get_ident())
             self._is_started = True
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
-        """Send what waits, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+        """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
 
         Records that are not stored by then fail with ClientClosed.
         """
@@ -81,7 +82,7 @@ class AsyncProducer:
                 limit_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
                 await asyncio.wait_for(self.sender.flush(), limit_s)
         except TimeoutError:
-            pass  # what is left fails now, each record with its own future
+            pass  # pending records fail now, each with its own future
         finally:
             await self.sender.close(closed_error())
             await self.cluster.close()
@@ -105,7 +106,7 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> AsyncSendFuture:
-        """Put a record in line; await the returned future for where it was stored.
+        """Queue a record; await the returned future for where it was stored.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
         BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
@@ -114,7 +115,7 @@ class AsyncProducer:
         self._check_usable()
         accumulator = self.sender.accumulator
         key, value = self.checked_key(key), self.checked_value(value)
-        # Asked here, and not in what is called: most records have neither, and calls are what a record costs.
+        # Checked here, and not in a callee: most records have neither, and calls dominate the cost of a record.
         pairs = None if headers is None else checked_headers(headers)
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
@@ -138,7 +139,7 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> AsyncSentBatch:
-        """Put whole columns of records in line; await what is returned for where they were stored.
+        """Queue whole columns of records; await the result for where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
         keys' partitions; without keys and `partition` all of a batch goes to one. Otherwise as `send`.
@@ -189,18 +190,18 @@ class AsyncProducer:
         return {partition.partition for partition in info.partitions}
 
     def metrics(self) -> dict[str, float]:
-        """Numbers since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        """Metrics since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
         return self.sender.metrics()
 
     # Shared with the synchronous producer
 
     async def _route(self, topic: str, at_least: int = 0) -> TopicQueues:
-        """Learn where a topic's partitions are."""
+        """Fetch a topic's partitions."""
         self._check_usable()
         self.cluster.watch((checked_topic(topic),))
         try:
             info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
-            if len(info.partitions) < at_least:  # perhaps it has got more since we looked
+            if len(info.partitions) < at_least:  # it may have grown since the look-up
                 await self.cluster.refresh((topic,), timeout_s=self._max_block_s)
                 info = await self.cluster.topic(topic, timeout_s=self._max_block_s)
         except RaylogError:
@@ -237,7 +238,7 @@ class AsyncProducer:
         return planned(self.sender.accumulator, topic_queues, columns, partition)
 
     def appending(self, topic_queues: TopicQueues, one: Planned, timestamp_ms: int) -> Callable[[], Batch | None]:
-        """What puts a planned batch in line; it returns None while there is no memory."""
+        """The call that queues a planned batch; it returns None while there is no memory."""
         (values, keys), size = one.piece
         return lambda: self.sender.accumulator.append_batch(topic_queues, one.queue, keys, values, timestamp_ms, size)
 
@@ -253,7 +254,7 @@ class Producer:
     """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
 
     Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
-    Raises NoClusterFound, ConnectionFailed or AuthenticationFailed when there is no cluster to speak to.
+    Raises NoClusterFound, ConnectionFailed or AuthenticationFailed when no cluster can be reached.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -277,15 +278,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> SendFuture:
-        """Put a record in line and return at once; the future tells where it was stored.
+        """Queue a record and return at once; the future holds where it was stored.
 
         Blocks only for a topic's first metadata or a full buffer, up to `max_block_ms`. `timestamp_ms` is the current
         time by default. Raises UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, TypeError for
         a key or value that is not bytes after its serializer, TypeError or ValueError for headers or a timestamp that
         cannot be stored.
         """
-        # `_send` does it all. What stands here is what it does with the usual record, bytes that fit into an open
-        # batch: without a call of ours, which halves what a record costs.
+        # An inlined `_send` for the usual record, bytes that fit into an open batch: without calls of our own, which
+        # halves the cost of a record.
         is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
         if not is_usual or (key is not None and type(key) is not bytes):
             return self._send(topic, value, key, headers, partition, timestamp_ms)
@@ -296,7 +297,7 @@ class Producer:
             else:
                 queue = self._fast_topic_queues[topic].queues_of_keys[key]
                 size += len(key)
-        except KeyError:  # not seen lately
+        except KeyError:  # not in the cache
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         added, index = None, 0
         moment_s = now_s()
@@ -359,7 +360,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> SentBatch:
-        """Put whole columns of records in line and return; the future tells where they were stored.
+        """Queue whole columns of records and return; the future holds where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
         keys' partitions; without keys and `partition` all of a batch goes to one. All get the same timestamp. Costs
@@ -387,9 +388,9 @@ class Producer:
             raise late_flush(timeout) from None
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what waits, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+        """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
 
-        Records that are not stored by then fail with ClientClosed. Closing again does nothing.
+        Records that are not stored by then fail with ClientClosed. Idempotent.
         """
         if self._is_closed:
             return
@@ -403,7 +404,7 @@ class Producer:
         return self._runtime.run(self._twin.partitions_for(topic))
 
     def metrics(self) -> dict[str, float]:
-        """Numbers since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        """Metrics since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
         return self._twin.metrics()
 
     def __enter__(self) -> Self:
@@ -435,7 +436,7 @@ class Producer:
     def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
         """Append as soon as there is buffer memory, waiting in this thread."""
         if self._runtime.is_current_thread():
-            raise self._twin.exhausted()  # a callback that waited here would keep the memory from ever getting free
+            raise self._twin.exhausted()  # a callback that waited here would block the thread that frees memory
         deadline_s = time.monotonic() + self._twin._max_block_s
         while True:
             room = threading.Event()
@@ -453,12 +454,12 @@ class Producer:
 
 
 def late_flush(timeout: float | None) -> RequestTimedOut:
-    """The error for a flush that took too long."""
+    """The error for a flush that timed out."""
     return RequestTimedOut(f"flush() did not end within {timeout} seconds; the records are still being sent.")
 
 
 _open_twins: set[AsyncProducer] = set()
-"""Of the producers that are open: those themselves may be forgotten unclosed, which `Producer.__del__` then sees."""
+"""Of open producers, not the producers themselves: those dropped unclosed are left to `Producer.__del__`."""
 
 
 def _close_at_exit() -> None:
@@ -469,7 +470,7 @@ def _close_at_exit() -> None:
         try:
             runtime.shared().run(twin.stop(_EXIT_TIMEOUT_S), _EXIT_TIMEOUT_S + _CLOSE_EXTRA_S)
         except (RaylogError, TimeoutError, RuntimeError):
-            pass  # the process ends in any case, and the warning is out
+            pass  # the process ends in any case, and the warning was issued
 
 
 def _disown_after_fork() -> None:

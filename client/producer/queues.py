@@ -1,6 +1,6 @@
-"""The queues of a producer's partitions, and which of them a record goes to.
+"""The queues of a producer's partitions, and the choice of a record's queue.
 
-Owned by the accumulator, under whose turn all of it is changed. Touches nothing; chance is an argument.
+Owned by the accumulator; changed only under its lock. Pure; randomness is an argument.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from raylog.client.producer.sizes import INT_MAX, MESSAGE_BYTES_DEFAULT, Largest
 from raylog.core.errors import UnknownTopicOrPartition
 
 KEYS_REMEMBERED = 16_384
-"""Of each topic: streams repeat their keys, and a look-up costs a tenth of hashing."""
+"""Per topic: streams repeat their keys, and a look-up costs a tenth of hashing."""
 
 
 class PartitionQueue:
-    """One partition's queue: the open batch, and full ones in order behind which it stands."""
+    """One partition's queue: the full batches in order, then the open one."""
 
     __slots__ = (
         "closed_bytes", "is_active", "is_available", "is_gone", "limit", "open", "partition", "sealed", "topic",
@@ -36,28 +36,28 @@ class PartitionQueue:
         self.is_active = False
         self.is_available = True
         self.is_gone = False
-        """The topic was made again with fewer partitions: `open` is None for good, and what is sealed fails."""
+        """The topic was recreated with fewer partitions: `open` is None for good, and sealed batches fail."""
         self.waiting_bytes = 0
         """Bytes of closed batches that are not done."""
         self.closed_bytes = 0
-        """Bytes of all batches that were ever closed."""
+        """Bytes of all batches ever closed."""
 
     def full_size(self, batch_size: int) -> int:
-        """Bytes from which on a batch is not held back for more: what is under way before it, within limits.
+        """Bytes from which on a batch is not held back for more: the bytes in flight before it, within limits.
 
-        Requests that queue make larger batches, and larger batches cost less: each request has its price at the
-        client, the leader and the followers. While nothing is under way it is the configured `batch_size`.
+        Larger batches cost less: each request has a fixed cost at the client, the leader and the followers, so batches
+        grow while requests queue. While nothing is in flight it is the configured `batch_size`.
         """
         return min(self.limit, max(batch_size, self.waiting_bytes))
 
     def appended_bytes(self) -> int:
-        """Bytes of all records that were ever appended."""
+        """Bytes of all records ever appended."""
         batch = self.open
         return self.closed_bytes if batch is None else self.closed_bytes + batch.reserved - batch.room
 
 
 class TopicQueues:
-    """One topic's queues, and which of them gets the records without key at the moment."""
+    """One topic's queues, and the current one for records without key."""
 
     __slots__ = (
         "_chance",
@@ -78,20 +78,20 @@ class TopicQueues:
         """Bytes up to which `send_batch()` fills a batch."""
         self.largest_record = LargestRecord(topic, INT_MAX, INT_MAX, is_compressed=False)
         self.check_from = 0
-        """Of `largest_record`: kept here, as it is looked at for each record."""
+        """Of `largest_record`: cached, as it is read for each record."""
         self.queues: list[PartitionQueue] = []
         self.queues_of_keys: dict[bytes, PartitionQueue] = {}
-        """Of keys seen lately."""
+        """Of recent keys."""
         self.count = 0
         self._chance = chance
         self.sticky: PartitionQueue
-        """Where records without key go, as long as it has got less than a batch from when it was chosen."""
+        """The current queue for records without key, until it has got a batch's worth since it was chosen."""
         self._sticky_until = 0
 
     def update(self, info: TopicInfo, limit: int, request_limit: int) -> list[PartitionQueue]:
-        """Take in the topic's metadata: other partitions, other leaders, another largest message.
+        """Apply the topic's metadata: changed partitions, leaders, largest message.
 
-        Returns the queues of partitions that are gone, because the topic was deleted and made again with fewer.
+        Returns the queues of removed partitions, when the topic was deleted and recreated with fewer.
         """
         message_bytes = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
         request_limit = min(request_limit, most_counted_bytes(message_bytes))
@@ -100,7 +100,7 @@ class TopicQueues:
         self.largest_record = replace(self.largest_record, message_bytes=message_bytes)
         self.check_from = self.largest_record.check_from
         gone = self.queues[len(info.partitions) :] if info.partitions else []
-        # `queue_of_key` reads without the turn: first the keys that are known, then the queues.
+        # `queue_of_key` reads without the lock: update the known keys first, then the queues.
         self.queues = [queue for queue in self.queues if queue not in gone]
         for number in range(len(self.queues), len(info.partitions)):
             self.queues.append(PartitionQueue(self.topic, number, limit))
@@ -120,7 +120,7 @@ class TopicQueues:
         return self._sticky_until - self.sticky.appended_bytes()
 
     def change_over(self, batch_size: int) -> PartitionQueue:
-        """Choose where records without key go from now on: each queue gets as much as makes a batch."""
+        """Choose the next queue for records without key: each queue gets a batch's worth."""
         waiting = [queue.waiting_bytes // batch_size for queue in self.queues]
         chosen = next_sticky_partition(waiting, [queue.is_available for queue in self.queues], self._chance)
         queue = self.sticky = self.queues[chosen]
@@ -128,7 +128,7 @@ class TopicQueues:
         return queue
 
     def queue_of_key(self, key: bytes) -> PartitionQueue:
-        """Where a key's records go, remembered for the next of them."""
+        """The queue of a key's records, cached."""
         known = self.queues_of_keys
         queue = known.get(key)
         if queue is None:
@@ -139,7 +139,7 @@ class TopicQueues:
         return queue
 
     def queue(self, partition: int | None) -> PartitionQueue:
-        """The queue of a partition that somebody has named. Raises UnknownTopicOrPartition."""
+        """The queue of an explicitly given partition. Raises UnknownTopicOrPartition."""
         queues = self.queues
         if partition is None or not 0 <= partition < len(queues):
             raise UnknownTopicOrPartition(

@@ -1,4 +1,4 @@
-"""The producer's loop side: looks at all queues when woken, at linger times and at deadlines, and keeps the numbers.
+"""The producer's loop side: handles all queues on wake-ups, linger times and deadlines, and keeps the metrics.
 
 One per producer; owns a `Delivery` per queue. Everything here runs on one event loop. May touch: the clock, timers, and
 the network through `ClusterClient`.
@@ -26,12 +26,12 @@ from raylog.storage.batch.compression import COMPRESSIONS
 
 _NEVER_S = float("inf")
 KEPT_BYTES = 8 << 20
-"""What is under way of a few partitions."""
+"""Batches in flight of a few partitions."""
 
 
 @dataclass(slots=True)
 class SendCounts:
-    """What the producer has done so far; the source of `Producer.metrics()`."""
+    """Counters of the producer; the source of `Producer.metrics()`."""
 
     batches: int = 0
     batch_bytes: int = 0
@@ -70,10 +70,10 @@ class Sender:
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    # Life
+    # Lifecycle
 
     def start(self, loop_thread: int) -> None:
-        """Take up work on the running loop."""
+        """Start on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._coalescer = WriteCoalescer.on(self._loop)
         keep_freed_memory(KEPT_BYTES)
@@ -96,7 +96,7 @@ class Sender:
             await asyncio.wait(waiters)
 
     async def close(self, error: RaylogError) -> None:
-        """Stop; whatever is not stored fails with `error`."""
+        """Stop; records that are not stored fail with `error`."""
         self._is_closed = True
         self._abandon(error)
         if self._timer is not None:
@@ -119,7 +119,7 @@ class Sender:
     # Passes
 
     def wake(self) -> None:
-        """Look at all queues soon; from any thread."""
+        """Schedule a pass over all queues; from any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return
@@ -129,13 +129,14 @@ class Sender:
             loop.call_soon_threadsafe(self._woken)
 
     def look_again(self) -> None:
-        """Look at all queues in this turn of the loop; on the loop only. Many reasons in one turn make one pass."""
+        """Schedule a pass in this iteration of the loop; on the loop only. Several calls in one iteration make one
+        pass."""
         if not self._is_pass_due and self._loop is not None and not self._is_closed:
             self._is_pass_due = True
             self._loop.call_soon(self._pass)
 
     def _woken(self) -> None:
-        if not self._is_pass_due:  # else a pass comes in this turn anyway
+        if not self._is_pass_due:  # else a pass comes in this iteration anyway
             self._pass()
 
     def _pass(self) -> None:
@@ -152,10 +153,10 @@ class Sender:
             coalescer.depth -= 1
             if not coalescer.depth and coalescer.queues:
                 coalescer.flush()
-        # What follows is on nobody's way: what could be sent has left.
+        # The rest delays no batch: everything that could be sent has been.
         next_s, idle = self._look_ahead(queues, now_s)
         self.accumulator.end_pass(next_s, idle)
-        if next_s < self._timer_s and self._loop is not None:  # one that comes earlier may stay: it looks again
+        if next_s < self._timer_s and self._loop is not None:  # an earlier timer may stay: its pass sets the next
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_s = next_s
@@ -174,11 +175,11 @@ class Sender:
                 if is_late:
                     delivery.expire(now_s)
                 delivery.pump(now_s)
-            except Exception as error:  # one partition's trouble must neither hold up the others nor go unseen
+            except Exception as error:  # a failure of one partition must neither delay the others nor be silent
                 delivery.give_up(error)
 
     def _look_ahead(self, queues: list[PartitionQueue], now_s: float) -> tuple[float, list[PartitionQueue]]:
-        """When one of the queues wants to be looked at again, and which have no work."""
+        """When the next queue is due, and which queues have no work."""
         expires_s = next_s = _NEVER_S
         idle = []
         for queue in queues:
@@ -191,7 +192,7 @@ class Sender:
             next_s = min(next_s, suspect_s)
             if queue.open is not None:
                 lingers_until_s = self.accumulator.ready_at_s(queue)
-                if now_s < lingers_until_s < next_s:  # else it waits for an answer, which makes a pass by itself
+                if now_s < lingers_until_s < next_s:  # else it waits for an answer, which triggers a pass
                     next_s = lingers_until_s
             if delivery.is_idle:
                 idle.append(queue)
@@ -203,7 +204,7 @@ class Sender:
         self.look_again()
 
     def _look_for_leader(self, topic: str) -> None:
-        """Learn whether the topic has other leaders by now; if so, `_topics_changed` ends the wait for the old ones."""
+        """Refresh the topic's leaders; if they changed, `_topics_changed` ends the wait for the old ones."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self.cluster.look_for_leader(topic))
             self.own(self._looking)
@@ -233,7 +234,7 @@ class Sender:
     # The producer id
 
     async def producer_id(self, *, another_than: int) -> tuple[int, int]:
-        """This producer's id and epoch; asked for once, and again when the known id is used up."""
+        """This producer's id and epoch; requested once, and again when the known id is used up."""
         if self._producer is not None and self._producer[0] != another_than:
             return self._producer
         if self._asking_producer is None or self._asking_producer.done():
@@ -247,7 +248,7 @@ class Sender:
         self._producer = (reply.producer_id, reply.producer_epoch)
         return self._producer
 
-    # Numbers
+    # Metrics
 
     def count_batch(self, batch: Batch) -> None:
         """A batch was closed and encoded."""
@@ -294,5 +295,5 @@ class Sender:
 
 
 def closed_error() -> ClientClosed:
-    """What later calls and records that were left get after `close()`."""
+    """The error of later calls and of pending records after `close()`."""
     return ClientClosed("The producer was closed; make a new one.")

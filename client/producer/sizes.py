@@ -1,4 +1,4 @@
-"""How large a record may be: what `send()` counts, and what the leader will check. Pure.
+"""Size limits of a record: what `send()` counts, and what the leader will check. Pure.
 
 A leader checks whole batches, header included, against the topic's `max.message.bytes`. So a record is as large as the
 batch that holds it alone. Kafka's producer counts the same way, against `max.request.size`, before compression.
@@ -23,7 +23,7 @@ RECORD_OVERHEAD_BYTES: Final = 12
 HEADER_OVERHEAD_BYTES: Final = 8
 """What a header of a record counts besides its name and value."""
 _BATCH_SLACK_BYTES: Final = 128
-"""A batch is larger than what was counted for one record by less than this, and an eighth of that (many headers)."""
+"""A batch exceeds the counted size of one record by less than this, plus an eighth of that (many headers)."""
 
 
 def headers_size(headers: list[Header]) -> int:
@@ -37,7 +37,7 @@ def headers_size(headers: list[Header]) -> int:
 
 
 def most_counted_bytes(message_bytes: int) -> int:
-    """Up to which count a batch of many records certainly encodes to `message_bytes` or less.
+    """The largest count at which a batch of many records certainly encodes to `message_bytes` or less.
 
     The smallest record counts 12 bytes and takes 14 at most: two of lengths for key and value each, nine of a timestamp
     and one of no headers. A body that compression cannot make smaller grows by much less than the rest.
@@ -74,7 +74,7 @@ def _array_size(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LargestRecord:
-    """What a topic takes of this producer."""
+    """The size limits of a topic for this producer."""
 
     topic: str
     request_bytes: int
@@ -90,11 +90,11 @@ class LargestRecord:
 
     @property
     def check_from(self) -> int:
-        """A record that counts no more certainly fits."""
+        """A record with at most this count certainly fits."""
         return (self.limit - _BATCH_SLACK_BYTES) * 8 // 9
 
     def check(self, key: bytes | None, value: bytes | None, headers: Sequence[Header] | None) -> None:
-        """Raise RecordTooLarge for a record that the leader would refuse, or the producer's own limit does."""
+        """Raise RecordTooLarge for a record over the leader's limit or the producer's own."""
         size = lone_batch_bytes(key, value, headers)
         if size > self.limit:
             is_own = self.limit == self.request_bytes

@@ -1,7 +1,7 @@
-"""`Spinlock`: a lock for steps that are shorter than what a lock of the standard library costs.
+"""`Spinlock`: a lock for critical sections shorter than the cost of a standard library lock.
 
-`threading.Lock` reads the clock whenever it is taken, and with `with` it costs a fifth of a microsecond, as much as all
-else that `send()` does for a record in a batch. Used by the accumulator and `Producer.send`. Touches nothing.
+`threading.Lock` reads the clock at each acquisition, and with `with` it costs a fifth of a microsecond, as much as the
+rest of `send()` for a record in a batch. Used by the accumulator and `Producer.send`. No I/O.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _PAUSE_S = 0.000_05
 
 
 class Spinlock:
-    """Held by one thread at a time: by the one that has deleted `free`, until it sets `free` again.
+    """Held by one thread at a time: the thread that deleted `free`, until it sets `free` again.
 
     Deleting an attribute is one step under the interpreter's lock, and fails for all but one thread. No signal handler
-    runs between it and the `try` behind it, as one may behind a call: Ctrl-C never leaves a turn that nobody ends.
-    Hold it for a few steps only, and never wait in it: who finds it taken looks again after a pause. As a rule nobody
-    does, because the interpreter changes threads at calls and loops, of which the shortest of these steps have none.
+    runs between it and the `try` behind it, as one may behind a call: Ctrl-C never leaves the lock held. Hold it for a
+    few steps only, and never wait in it: a thread that finds it held retries after a pause. That is rare, because the
+    interpreter switches threads at calls and loops, and the shortest of these sections have none.
 
-    Where even the call of a context manager is too much, as in `Producer.send`, write:
+    Where even the call of a context manager is too expensive, as in `Producer.send`, write:
 
         while True:
             try:
@@ -40,7 +40,7 @@ class Spinlock:
         self.free = True
 
     def __enter__(self) -> None:
-        """Take the turn, as soon as it is free."""
+        """Acquire the lock; waits until it is free."""
         while True:
             try:
                 del self.free
@@ -49,9 +49,9 @@ class Spinlock:
                 self.pause()
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Release the lock."""
         self.free = True
 
     def pause(self) -> None:
-        """Let the thread go on that has the turn."""
+        """Yield to the thread that holds the lock."""
         sleep(_PAUSE_S)

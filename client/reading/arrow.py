@@ -1,8 +1,8 @@
-"""Arrow tables from opened batches, used by `ColumnBatch.to_arrow` alone. Touches nothing.
+"""Arrow tables from opened batches, used by `ColumnBatch.to_arrow` alone. Pure.
 
-Where a column's elements all have one length, as fixed-size records and timestamps of a moment have, its encoded bytes
-are a grid and copied by numpy: no Python object is made for a record. Other columns, and all where numpy is not
-installed (pyarrow does not need it), go through lists. pyarrow and numpy are imported in functions only.
+Where a column's elements all have one length, as fixed-size records and timestamps of one millisecond have, its encoded
+bytes are a grid and copied by numpy: no Python object is made per record. Other columns, and all columns without numpy
+(pyarrow does not need it), go through lists. pyarrow and numpy are imported in functions only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raylog.core.ids import TopicPartition
 from raylog.storage.batch.records import Grid
 
 ROWS_OF_A_BATCH = 65_536
-"""Pieces of a partition are put together up to so many rows: each array costs Arrow some microseconds."""
+"""Pieces of a partition are joined up to this many rows: each array costs Arrow some microseconds."""
 _ARRAY_BYTES_MAX = 2**31 - 1
 
 
@@ -69,7 +69,7 @@ def _schema() -> Any:
 def _runs(
     pieces: Sequence[ColumnPiece], opened: Sequence[OpenPiece]
 ) -> Iterator[tuple[TopicPartition, list[OpenPiece]]]:
-    """Pieces that become one record batch of Arrow: consecutive ones of a partition."""
+    """Consecutive pieces of a partition that become one record batch of Arrow."""
     run: list[OpenPiece] = []
     of: TopicPartition | None = None
     rows = 0
@@ -157,7 +157,7 @@ def _binaries(pa: Any, np: Any, name: str, run: list[OpenPiece], rows: int) -> A
 
 
 def _copy_strings(np: Any, grid: Grid, begin: int, strings: Any) -> None:
-    """Fill an array of strings without what stands before each."""
+    """Fill an array of strings without their length prefixes."""
     first = grid.first + begin * grid.stride
     strings[:] = np.ndarray(len(strings), strings.dtype, grid.data, first, (grid.stride,))
 

@@ -1,8 +1,8 @@
-"""`ColumnBatch`: records as columns, each decoded when it is asked for. What `consume_batch()` returns.
+"""`ColumnBatch`: records as columns, each decoded on first use. The result of `consume_batch()`.
 
-A batch of the log is a piece; its checksum was verified when it was taken from the buffer, its body is opened at the
-first look at a column. No object is made for a record but its bytes, and for Arrow, as a rule, not those either.
-Touches nothing; pyarrow is imported by `to_arrow` only.
+A batch of the log is a piece; its checksum was verified when it was taken from the buffer, its body is opened when a
+column is first read. No object is made per record except its bytes, and for Arrow usually not even those. Pure; pyarrow
+is imported by `to_arrow` only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from raylog.core.ids import TopicPartition
 
 
 class BytesColumn(Sequence[bytes | None]):
-    """The keys or the values of a `ColumnBatch`: a sequence that makes each `bytes` when it is looked at.
+    """The keys or the values of a `ColumnBatch`: a sequence that creates each `bytes` on access.
 
-    It is equal to a list, a tuple or a column with the same elements; a slice of it is a list. Going through it holds
-    in memory only what was kept of it. Each look by index decodes a whole batch of the log: to look at elements by
-    number, or again and again, make a list of it.
+    It equals a list, a tuple or a column with the same elements; a slice of it is a list. Iteration keeps no elements
+    in memory beyond those the caller keeps. Each access by index decodes a whole batch of the log: for random or
+    repeated access, make a list of it.
     """
 
     __slots__ = ("_ends", "_name", "_pieces")
@@ -38,7 +38,7 @@ class BytesColumn(Sequence[bytes | None]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[bytes | None]:
-        # A batch of the log is decoded when its turn comes, and lies in the processor's cache while it is gone through.
+        # Each batch of the log is decoded when iteration reaches it, and stays in the processor's cache meanwhile.
         return chain.from_iterable(piece.strings(self._name) for piece in self._pieces)
 
     @overload
@@ -52,7 +52,7 @@ class BytesColumn(Sequence[bytes | None]):
                 return []
             low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
             found = list(BytesColumn(list(self._between(low, high)), self._name))
-            return found[:: wanted.step]  # the first and the last that are wanted are its ends
+            return found[:: wanted.step]  # the range starts and ends at the first and last wanted elements
         place = range(len(self))[index(at)]  # raises IndexError as a list does
         return next(iter(BytesColumn(list(self._between(place, place + 1)), self._name)))
 
@@ -78,10 +78,10 @@ class BytesColumn(Sequence[bytes | None]):
 
 
 class ColumnBatch:
-    """Records of one or more partitions, those of each in the order of their offsets. Empty when nothing came.
+    """Records of one or more partitions, those of each in offset order. Empty after a timeout.
 
-    All columns have the length of the batch and the same order. Keys and values are bytes, or None. Looking at records
-    raises CorruptMessage if a producer wrote a batch that nobody can read; the consumer's position is behind it then.
+    All columns have the length of the batch and the same order. Keys and values are bytes, or None. Reading records
+    raises CorruptMessage if a producer wrote a batch that cannot be decoded; the consumer's position is then behind it.
     """
 
     __slots__ = ("_opened", "_pieces", "_rows")
@@ -92,7 +92,7 @@ class ColumnBatch:
         self._opened: list[OpenPiece] | None = None
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self._rows
 
     def __repr__(self) -> str:
@@ -100,11 +100,11 @@ class ColumnBatch:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that the records come from."""
+        """The partitions of the records."""
         return list(dict.fromkeys(piece.partition for piece in self._pieces))
 
     def by_partition(self) -> dict[TopicPartition, ColumnBatch]:
-        """The same records, apart by partition."""
+        """The same records, split by partition."""
         return {
             partition: ColumnBatch([piece for piece in self._pieces if piece.partition == partition])
             for partition in self.partitions
@@ -171,7 +171,7 @@ class ColumnBatch:
 
         return table(self._pieces, self._open())
 
-    # Inside
+    # Internals
 
     def _open(self) -> list[OpenPiece]:
         if self._opened is None:

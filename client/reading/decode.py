@@ -1,7 +1,7 @@
-"""Turns fetched batches into `Record` objects, a whole batch at a time. Called by `partition.py`. Touches nothing.
+"""Turns fetched batches into `Record` objects, a whole batch at a time. Called by `partition.py`. Pure.
 
-Records are made by `map` over the batch's columns, without a Python statement per record: that is what poll() spends
-most of its time on. Only when a deserializer refuses a record is the batch gone through one by one, to find which.
+Records are made by `map` over the batch's columns, without a Python statement per record: this dominates the time of
+poll(). Only when a deserializer refuses a record is the batch decoded one by one, to find which.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ class FetchedBatch(NamedTuple):
 
     buffer: memoryview | bytes
     place: int
-    """Where it begins there; below zero when the buffer begins with what its checksum covers (see `near.py`)."""
+    """Where it begins there; negative when the buffer begins with the bytes that its checksum covers (see
+    `near.py`)."""
     header: BatchHeader
     is_near: bool = False
-    """Whether it was read from a file here, and not sent by the leader."""
+    """Whether it was read from a local file, and not sent by the leader."""
 
 
 class Opened(NamedTuple):
-    """The records of one batch from the wanted offset on; `failure` is why those behind them cannot be given."""
+    """The records of one batch from the wanted offset on; `failure` is the error for those behind them."""
 
     records: list[Record]
     failure: RaylogError | None
 
 
 class OpenPiece:
-    """Consecutive records of an open batch: its columns from `begin` up to `stop`. Looking raises CorruptMessage."""
+    """Consecutive records of an open batch: its columns from `begin` up to `stop`. Access raises CorruptMessage."""
 
     __slots__ = ("_opened", "_partition", "begin", "offsets", "stop")
 
@@ -56,7 +57,7 @@ class OpenPiece:
         """`timestamps`, `keys`, `values` or `headers`; None where all of the batch are null."""
         opened, begin, stop = self._opened, self.begin, self.stop
         try:
-            # A whole batch is looked at once or twice, parts of one perhaps a thousand times.
+            # A whole batch is read once or twice, parts of one perhaps a thousand times.
             if stop - begin == opened.rows:
                 return opened.column(name)
             found = opened.kept_column(name)
@@ -75,7 +76,7 @@ class OpenPiece:
 
     @property
     def layout(self) -> Layout | None:
-        """Where keys and values of the whole batch lie, if they have one length each and nothing has headers."""
+        """Positions of keys and values of the whole batch, if they have one length each and there are no headers."""
         return self._opened.layout
 
     def grid(self, name: str) -> Grid | None:
@@ -86,7 +87,7 @@ class OpenPiece:
             raise self.corrupt(error) from error
 
     def has_only_nulls(self, name: str) -> bool:
-        """Whether `keys`, `values` or `headers` of the whole batch are null; known without a look at each."""
+        """Whether `keys`, `values` or `headers` of the whole batch are null; known without decoding each."""
         try:
             return self._opened.has_only_nulls(name)
         except RaylogError as error:
@@ -94,7 +95,7 @@ class OpenPiece:
 
     @property
     def timestamp_base(self) -> tuple[int, bool]:
-        """What timestamp deltas are to be added to, and whether it is already the timestamp of all records."""
+        """The base of the timestamp deltas, and whether it is already the timestamp of all records."""
         return self._opened.timestamp_base
 
     def corrupt(self, cause: Exception) -> CorruptMessage:
@@ -129,13 +130,13 @@ class BatchOpener:
         try:
             columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
             _check_offsets(columns.offsets, batch.header)
-        except Exception as error:  # a hostile body may raise more than RaylogError; the batch is named in any case
+        except Exception as error:  # a hostile body may raise more than RaylogError; name the batch anyway
             raise self._poisoned(batch, error) from error
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
 
     def piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
-        """The records from offset `first` up to `end`, of a batch that was checked before. Raises CorruptMessage."""
+        """The records from offset `first` up to `end`, of a verified batch. Raises CorruptMessage."""
         opened = self._parted[1] if self._parted is not None and self._parted[0] is batch else None
         if opened is None:
             try:
@@ -149,7 +150,7 @@ class BatchOpener:
         return OpenPiece(self._partition, opened, begin, stop)
 
     def check(self, batch: FetchedBatch) -> None:
-        """Verify a batch that is not to be opened now: damage may be what makes it look so. Raises CorruptMessage."""
+        """Verify a batch that is not opened now: damage may be the reason it is skipped. Raises CorruptMessage."""
         if batch is not self._checked:
             self._check(batch)
             self._checked = batch
@@ -162,7 +163,7 @@ class BatchOpener:
                 raise corrupt(self._partition, batch.header.base_offset, error) from error
 
     def _poisoned(self, batch: FetchedBatch, error: Exception) -> CorruptMessage:
-        """The error of a batch that is as its producer made it, so that its header can be relied on."""
+        """The error of a batch with a valid checksum, so that its header can be relied on."""
         next_offset = batch.header.next_offset if self._check_crcs else None
         return corrupt(self._partition, batch.header.base_offset, error, next_offset)
 
@@ -171,7 +172,7 @@ class BatchOpener:
         columns = self.columns(batch, wanted)
         try:
             return Opened(self._records(columns), None)
-        except Exception as error:  # the deserializer is the user's: whatever it raised, the record is to be named
+        except Exception as error:  # any error of the user's deserializer: the record is to be named
             return self._up_to_the_refused(columns, error)
 
     def _records(self, columns: Columns) -> list[Record]:
@@ -205,7 +206,7 @@ class BatchOpener:
                 )
                 failure.__cause__ = refusal
                 return Opened(good, failure)
-        raise error  # refused only in company: not the record's fault, so nothing can be named
+        raise error  # refused only together with others: no record can be named
 
 
 class ColumnPiece(NamedTuple):
@@ -219,12 +220,12 @@ class ColumnPiece(NamedTuple):
     rows: int
 
     def open(self) -> OpenPiece:
-        """Open the batch. Raises CorruptMessage when its producer wrote what nobody can read."""
+        """Open the batch. Raises CorruptMessage when its producer wrote a body that cannot be decoded."""
         return self.opener.piece(self.batch, self.first, self.end)
 
 
 def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
-    """The error for a batch that cannot be read; `next_offset` is the first behind it, where that is certain."""
+    """The error for a batch that cannot be decoded; `next_offset` is the first behind it, where that is certain."""
     behind = "seek behind it" if next_offset is None else f"seek to {next_offset} to go on behind it"
     what = str(cause) if isinstance(cause, RaylogError) else f"{type(cause).__name__}: {cause}"
     place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}

@@ -1,11 +1,11 @@
 """Reading segment files that lie on this machine, without the broker (short-circuit reads).
 
-The leader names places in its files, all below the high watermark, so what lies there does not change; retention may
-remove a name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time:
-what was only located costs no memory. Whatever goes wrong here is not the user's concern: the leader is asked for the
-bytes instead, and judges for itself whether its log is damaged. A leader is not trusted with other files: only a
-segment of the partition, in a broker's data directory, is opened. Used by `partition.py`, `stream.py` and `ranges.py`.
-May touch: files that the leader has named, and what lies around them.
+The leader names places in its files, all below the high watermark, so their bytes do not change; retention may remove a
+name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time: located data
+costs no memory. Errors here are not raised to the user: the bytes are fetched from the leader instead, which checks its
+own log for damage. A leader is not trusted with other files: only a segment of the partition, in a broker's data
+directory, is opened. Used by `partition.py`, `stream.py` and `ranges.py`. May touch: files that the leader has named,
+and the directories around them.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from raylog.rpc import Connection, machine_number
 from raylog.storage.batch.header import CRC_START, HEADER_BYTES, iter_headers, parse_header
 
 ALONE_BYTES = 64 << 10
-"""A batch of so many bytes is read alone: right behind its header, and without a copy for its checksum."""
+"""A batch of at least so many bytes is read alone: right behind its header, and without a copy for its checksum."""
 
 
 SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 BROKERS_FILE = "meta.properties"
-"""What makes a folder a broker's data directory."""
+"""The file that marks a folder as a broker's data directory."""
 
 
 class NearReadFailed(RetriableError):
-    """A segment file of a leader on this machine cannot be read here; its records have to be fetched. Not for users."""
+    """A leader's segment file on this machine cannot be read here; its records have to be fetched. Not for users."""
 
 
 class SegmentFile:
-    """An open segment file. Closed when nobody refers to it any more: its places may be read in two threads."""
+    """An open segment file. Closed when no reference is left: its places may be read in two threads."""
 
     __slots__ = ("_fd", "identity")
 
@@ -65,7 +65,7 @@ class SegmentFile:
             raise NearReadFailed(f"Under {path} there is another file here than at the leader.")
 
     def read(self, size: int, position: int) -> bytes:
-        """Exactly these bytes. Raises NearReadFailed."""
+        """Read exactly these bytes. Raises NearReadFailed."""
         try:
             data = os.pread(self._fd, size, position)
         except OSError as error:
@@ -89,7 +89,7 @@ class Place(NamedTuple):
     def read(self, most_bytes: int) -> tuple[list[FetchedBatch], Place | None]:
         """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
 
-        Raises NearReadFailed when there is something else than whole batches.
+        Raises NearReadFailed for anything but whole batches.
         """
         file, position, length = self
         try:
@@ -97,7 +97,7 @@ class Place(NamedTuple):
             if first.size > length:
                 raise NearReadFailed(f"A segment holds no whole batch at {position}.")
             if first.size >= min(ALONE_BYTES, most_bytes):
-                # Bytes that are all under the checksum are checked as they are; a part of them would be copied first.
+                # Bytes that are all under the checksum are checked in place; a part of them would be copied first.
                 data = file.read(first.size - CRC_START, position + CRC_START)
                 batches = [FetchedBatch(data, -CRC_START, first, True)]
                 used = first.size
@@ -115,7 +115,7 @@ class Place(NamedTuple):
 def near_or_plain(
     connection: Connection, fetch: FetchRequest, *, wants_near: bool
 ) -> tuple[AnyMethod, FetchRequest | FetchNearRequest]:
-    """The method and the request of a fetch, which asks for places in files where the leader is on this machine."""
+    """The method and the request of a fetch; requests file places where the leader is on this machine."""
     number = machine_number() if wants_near and connection.stays_here else None
     if number is None:
         return FETCH, fetch
@@ -133,9 +133,9 @@ def near_or_plain(
 
 
 def owner_of_segment(path: str, partition: TopicPartition) -> int:
-    """The user who owns the data directory in which this is a segment of the partition. Raises NearReadFailed.
+    """The owner (user) of the data directory in which this is a segment of the partition. Raises NearReadFailed.
 
-    The directory itself may be reached through links, as its operator chose; below it there may be none.
+    The directory itself may be reached through links, as its operator chose; links below it are refused.
     """
     folder, name = os.path.split(path)
     directory, folder_name = os.path.split(folder)
@@ -157,7 +157,7 @@ def owner_of_segment(path: str, partition: TopicPartition) -> int:
 
 
 def open_places(rows: Iterable[NearSlice], last: SegmentFile | None, partition: TopicPartition) -> list[Place]:
-    """Open what a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
+    """Open the file that a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
     places: list[Place] = []
     for row in rows:
         identity = (row.device, row.inode)

@@ -1,9 +1,9 @@
-"""Fetches one range of offsets of one partition, without a consumer: for readers that were told where the leader is.
+"""Fetches one range of offsets of one partition, without a consumer: for readers that already know the leader.
 
 Where the leader is on the same machine, its files are read instead, as consumers do (see `near.py`).
 
-A task of Spark gets a `PartitionRange` from the driver and starts at the leader at once. Only when the leader cannot be
-reached or has moved are the brokers asked for metadata; reading then goes on from the next offset. Everything here
+A task of Spark gets a `PartitionRange` from the driver and sends to the leader at once. Only when the leader cannot be
+reached or has moved is metadata fetched from the brokers; reading then continues at the next offset. Everything here
 belongs to one event loop. May touch: the network, the clock, files that a leader has named.
 """
 
@@ -39,15 +39,16 @@ from raylog.storage.batch.header import check_crc, iter_headers
 logger = logging.getLogger(__name__)
 
 FETCH_MAX_BYTES = 4 << 20
-"""Bytes asked for at once: enough to hide the round trip behind the decoding, small enough to hold two of them."""
+"""Bytes per fetch: enough to hide the round trip behind the decoding, small enough to hold two of them."""
 FETCH_MAX_WAIT_MS = 500
-"""How long a leader may hold a fetch that it cannot answer yet; everything in a range is there from the beginning."""
+"""How long a leader may park a fetch; all records of a range exist from the beginning."""
 NEAR_CHUNK_BYTES = 512 << 10
-"""How much of a file is read at once where batches are small."""
+"""Bytes read from a file at once where batches are small."""
 CALL_TIMEOUT_S = 10.0
-"""A leader that answers neither within this counts as gone."""
+"""A leader without an answer within this counts as unavailable."""
 TOPIC_GRACE_S = 5.0
-"""How long brokers may not know the topic before it counts as deleted; one that has just started knows none."""
+"""How long the topic may be unknown to brokers before it counts as deleted; a broker that has just started knows
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +60,16 @@ class PartitionRange:
     partition: int
     leader_epoch: int
     leader: Endpoint | None
-    """Where the leader was when the range was made; None when there was none."""
+    """The leader's endpoint when the range was made; None without a leader."""
     start: int
     end: int
     brokers: tuple[Endpoint, ...]
     secret: bytes | ReadToken = field(repr=False)
-    """What the leader and the brokers accept; for work that is handed out, a token that can read this partition."""
+    """Credentials for the leader and the brokers; for distributed work, a token that can read this partition."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition in one."""
+        """Topic and partition as one value."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -84,9 +85,9 @@ class RangeFetcher:
         stall_timeout_s: float = 120.0,
         short_circuit_reads: bool = True,
     ) -> None:
-        """`stall_timeout_s` bounds the time without progress, elections and repetitions included.
+        """`stall_timeout_s` bounds the time without progress, elections and retries included.
 
-        Without `fail_on_data_loss`, offsets that are gone (retention, a deleted topic) are passed over with a warning.
+        Without `fail_on_data_loss`, lost offsets (retention, a deleted topic) are skipped with a warning.
         `short_circuit_reads`: read the files of a leader on this machine.
         """
         self.wanted = wanted
@@ -99,14 +100,14 @@ class RangeFetcher:
         self._pool = ConnectionPool(wanted.secret)
         self._cluster: ClusterClient | None = None
         self._reads_near = short_circuit_reads
-        """Whether a leader may be asked for places in its files; not after that has failed."""
+        """Whether to request file places from a leader on this machine; not after a failure."""
         self._places: deque[Place] = deque()
 
     async def next(self) -> list[FetchedBatch] | None:
         """The next whole batches, at least one; None at the end of the range.
 
-        The first may begin below the range and the last may end above it: the caller cuts. Raises OffsetOutOfRange or
-        UnknownTopicId for lost data, RequestTimedOut when nothing comes in time, and errors that do not pass.
+        The first may begin below the range and the last may end above it: the caller trims. Raises OffsetOutOfRange or
+        UnknownTopicId for lost data, RequestTimedOut when no data comes in time, and permanent errors.
         """
         backoff = Backoff(20, 1_000)
         began_s = self._now_s()
@@ -127,7 +128,7 @@ class RangeFetcher:
                 if found or self.next_offset >= self.wanted.end:
                     return found or None
                 if was_near and not self._reads_near:
-                    continue  # a file is not as it should be: the leader is asked
+                    continue  # an unexpected file: fetch from the leader
                 error: RaylogError = RequestTimedOut(
                     f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
                     f"it was committed up to {self.wanted.end}: check that its leader has caught up."
@@ -135,15 +136,15 @@ class RangeFetcher:
             except RaylogError as failure:
                 error = as_raylog_error(failure)
                 if isinstance(error, NearReadFailed | InvalidRequest) and self._reads_near:
-                    self._reads_near = False  # not to be seen from here, or the leader knows no such request
+                    self._reads_near = False  # not readable from here, or the leader does not know the request
                     continue
                 if self._is_loss(error, began_s):
                     loss = self._accepted(error)
                     if isinstance(error, OffsetOutOfRange):
-                        continue  # the leader knows what is left
+                        continue  # the leader knows which records are left
                     self._pass_over(error, self.wanted.end)
                     return None
-                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; fetching again changes nothing
+                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; a retry returns the same bytes
                     raise error from failure
                 if error.refresh_metadata or isinstance(error, RequestTimedOut):
                     self._leader = None
@@ -159,7 +160,7 @@ class RangeFetcher:
         if self._cluster is not None:
             await self._cluster.close()
 
-    # Inside
+    # Internals
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -168,19 +169,19 @@ class RangeFetcher:
         return max(0.001, min(most_s, deadline_s - self._now_s()))
 
     async def _connection(self, deadline_s: float) -> tuple[Connection, float]:
-        """The connection with the leader, and the seconds that a call on it may take."""
+        """The connection with the leader, and the timeout of a call on it in seconds."""
         if self._leader is None:
             raise LeaderNotAvailable(f"Partition {self.wanted.topic_partition} has no leader at the moment.")
         timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
         return await self._pool.get(self._leader, timeout_s), timeout_s
 
     async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
-        """Read what is located, or make one request; the batches that reach into the rest of the range."""
+        """Read what is located, or make one request; the batches that overlap the rest of the range."""
         if self._places:
             return await asyncio.to_thread(self._read_near)  # files may be cold
         connection, timeout_s = await self._connection(deadline_s)
         wanted = self.wanted
-        # Half of what is left, so that the leader's answer is here before this call's own deadline.
+        # Half of the remaining time, so that the leader's answer arrives before this call's own deadline.
         wait_ms = min(FETCH_MAX_WAIT_MS, int(timeout_s * 500))
         request = FetchRequest(
             wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset, self._max_bytes, 1, wait_ms, 0
@@ -200,12 +201,12 @@ class RangeFetcher:
                     found.append(FetchedBatch(payload, place, header))
                     self.next_offset = header.next_offset
         except RaylogError as error:
-            if not found:  # what is good comes first; the next fetch meets the damage again
+            if not found:  # good batches come first; the next fetch meets the damage again
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
         return found
 
     def _read_near(self) -> list[FetchedBatch]:
-        """The next batches of what is located; fewer, and no more places, when a file is not as it should be."""
+        """The next located batches; fewer, and no more places, when a file is not as expected."""
         found: list[FetchedBatch] = []
         size = 0
         try:
@@ -238,7 +239,7 @@ class RangeFetcher:
             cluster = ClusterClient(ClientConfig(bootstrap=bootstrap, secret=wanted.secret))
             try:
                 await cluster.start(timeout_s)
-            except BaseException:  # whatever ended the start, half-made connections must be closed
+            except BaseException:  # after any failed start, half-made connections must be closed
                 await cluster.close()
                 raise
             self._cluster = cluster
@@ -253,13 +254,13 @@ class RangeFetcher:
         found = self._cluster.metadata.partition(wanted.topic, wanted.partition)
         if found is None or found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {wanted.topic_partition} has no leader at the moment.")
-        # A broker may be behind: an epoch that is known to be over is not gone back to.
+        # A broker may be behind: do not return to an epoch that is known to be over.
         if found.leader_epoch < self._leader_epoch:
             raise LeaderNotAvailable(f"The brokers do not know the newest leader of {wanted.topic_partition} yet.")
         self._leader, self._leader_epoch = found.endpoint, found.leader_epoch
 
     def _is_loss(self, error: RaylogError, began_s: float) -> bool:
-        """Whether the data that is wanted does not exist any more, as opposed to being elsewhere."""
+        """Whether the wanted data no longer exists, as opposed to being elsewhere."""
         if isinstance(error, OffsetOutOfRange):
             return True
         known_id = None if self._cluster is None else self._cluster.metadata.topic(self.wanted.topic)
@@ -268,7 +269,7 @@ class RangeFetcher:
         return isinstance(error, UnknownTopicOrPartition) and self._now_s() - began_s > TOPIC_GRACE_S
 
     def _accepted(self, error: RaylogError) -> RaylogError:
-        """The loss, if it may be passed over; raises it otherwise."""
+        """The loss, if it may be skipped; raises it otherwise."""
         wanted, at = self.wanted, self.next_offset
         if self._fail_on_data_loss:
             raise type(error)(
@@ -279,7 +280,7 @@ class RangeFetcher:
         return error
 
     def _pass_over(self, error: RaylogError, next_offset: int) -> None:
-        """Move behind what is lost."""
+        """Move behind the lost offsets."""
         at, self.next_offset = self.next_offset, min(next_offset, self.wanted.end)
         lost = f"Offsets {at} to {self.next_offset - 1} of {self.wanted.topic_partition} are lost"
         logger.warning("%s: %s", lost, error.message)

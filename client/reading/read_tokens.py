@@ -1,4 +1,4 @@
-"""Tokens for work that is handed out: each reads one partition, for a while. Used by Spark's planner.
+"""Tokens for distributed work: each reads one partition, for a limited time. Used by Spark's planner.
 
 May touch: the clock.
 """
@@ -12,7 +12,7 @@ from raylog.rpc import ReadGrant, ReadToken, TopicGrant, mint
 
 
 def token_for(secret: bytes | ReadToken, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> ReadToken:
-    """Make a token that reads this partition from now on for `lifetime_s`; who has a token itself passes it on."""
+    """Make a token that reads this partition from now on for `lifetime_s`; a holder of a token passes on its own."""
     if isinstance(secret, ReadToken):
         return secret
     expires_s = int(time.time() + lifetime_s) + 1

@@ -1,7 +1,7 @@
 """The column body of a record batch (magic 77), opened: each column is decoded when it is asked for, and only then.
 
 Made by `records.open_batch`. A body is a msgpack array `[timestamp_deltas, keys, values, headers]`, in a cleaned batch
-also `offset_deltas`; each column is an array, or nil where all its values are null. Touches nothing.
+also `offset_deltas`; each column is an array, or nil where all its values are null. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Columns whose byte strings all have one length, found in a batch's body without a look at each of them.
 
 Records of a fixed size are common, and nothing about a column of them needs to be decoded: where each lies follows from
-where the first does. Used by `columns.py`, and through it by consumers. Touches nothing.
+where the first does. Used by `columns.py`, and through it by consumers. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What consumers ask of a partition's leader, and what its machine has the shell do about it.
+"""Requests of consumers to a partition's leader, and the effects that serve them.
 
-Part of the machine's events and effects (``events.py``): offsets are the machine's business, bytes the shell's.
+Part of the machine's events and effects (``events.py``): the machine handles offsets, the shell bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerFetchReceived:
-    """A consumer fetches from ``fetch_offset`` on; ``leader_epoch`` -1 = it knows none.
+    """A consumer fetches from ``fetch_offset`` on; ``leader_epoch`` -1 = unknown.
 
     The sizes and ``is_near`` (the consumer reads the leader's files itself) are for the shell.
     """
@@ -36,9 +36,9 @@ class ConsumerFetchReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchStillWaits:
-    """A :class:`TryFetch` was not answered: below ``tried`` are fewer bytes than the fetch asks for.
+    """A :class:`TryFetch` was not answered: below ``tried`` there are fewer bytes than the fetch requires.
 
-    ``is_blocked``: nothing was read, because the consumer has not taken earlier answers yet.
+    ``is_blocked``: no record was read, because the consumer has not taken earlier answers yet.
     """
 
     cause: str
@@ -50,7 +50,7 @@ class FetchStillWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsReceived:
-    """A client asks for the offset of a time, of the start, of the end, or of the newest record (``core.ids``)."""
+    """List-offsets request: the offset of a time, of the start, of the end, or of the newest record (``core.ids``)."""
 
     cause: str
     now_ms: int
@@ -61,7 +61,7 @@ class ListOffsetsReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndReceived:
-    """A consumer asks where the records of ``epoch`` end here, to compare that with what it has read (KIP-320)."""
+    """End-offset-for-leader-epoch request: the consumer compares the end of ``epoch`` with its position (KIP-320)."""
 
     cause: str
     now_ms: int
@@ -75,10 +75,10 @@ ConsumerRequest = ConsumerFetchReceived | ListOffsetsReceived | EpochEndReceived
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryFetch:
-    """Answer a consumer with records below ``upper`` if they are as many bytes as it asks for.
+    """Answer a consumer with records below ``upper`` if they reach its minimum number of bytes.
 
-    Else come back with ``FetchStillWaits``, unless ``is_last``: its time is over, and it is answered in any case.
-    ``exposed`` is the high watermark that the answer names, -1 while it is not known.
+    Otherwise feed ``FetchStillWaits``, unless ``is_last``: the fetch timed out and must be answered. ``exposed`` is
+    the high watermark that the answer names, -1 while it is not known.
     """
 
     fetch: ConsumerFetchReceived
@@ -109,7 +109,7 @@ class AnswerOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEpochEnd:
-    """Answer with the largest epoch not above the one asked for, and with its end."""
+    """Answer with the largest epoch not above the requested one, and with its end."""
 
     request: RequestId
     epoch: LeaderEpoch

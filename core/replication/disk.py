@@ -1,10 +1,10 @@
 """Whether the disk under a replica takes appends, and finishes syncs. Used by the leader and the follower.
 
 A leader whose disk goes on failing lets another in-sync replica lead; a follower in the same state leaves the ISR, so
-that nobody waits for it. A disk that is only full may have room again at any moment, and the partition may be idle
-until then: so the doubt ends by itself when nothing has failed for a while, and comes back with the first failure.
+that acks=all does not wait for it. A disk that is only full may have room again at any moment, and the partition may be
+idle until then: so the suspicion ends after a while without failures, and returns with the next failure.
 
-A disk that hangs fails nothing: appends go to the page cache, and the sync behind them does not end. Ticks report
+A disk that hangs reports no failure: appends go to the page cache, and the sync behind them does not end. Ticks report
 since when the oldest sync is under way. A follower with such a disk acknowledges nothing, and leaves the ISR as it
 lags.
 """
@@ -12,9 +12,9 @@ lags.
 from __future__ import annotations
 
 PATIENCE_MS = 2_000
-"""Failures for so long, without a success between them, are more than a moment."""
+"""Failures for so long, without a success between them, count as persistent."""
 DOUBT_MS = 10_000
-"""A failure older than this says nothing about now."""
+"""A failure older than this is ignored."""
 PAUSE_MS = 2_000
 """Ticks so far apart mean that the process itself stood still: a sync may have ended unnoticed meanwhile."""
 
@@ -25,7 +25,7 @@ class DiskHealth:
     __slots__ = ("_failed_ms", "_looked_ms", "_watched_ms", "failing_since_ms", "hanging_ms")
 
     def __init__(self) -> None:
-        """Begin with trust."""
+        """Start with a healthy disk."""
         self.failing_since_ms: int | None = None
         """Since when the disk has refused everything; None while it takes appends."""
         self._failed_ms = 0
@@ -49,10 +49,10 @@ class DiskHealth:
         self._failed_ms = now_ms
 
     def append_succeeded(self) -> None:
-        """Note that the disk took an append: everything before is forgotten."""
+        """Note that the disk took an append: earlier failures are forgotten."""
         self.failing_since_ms = None
 
     def is_failing(self, now_ms: int) -> bool:
-        """Tell whether it has refused everything for a while, and did so a moment ago."""
+        """Return whether the disk has refused every append for a while, including a recent one."""
         since = self.failing_since_ms
         return since is not None and self._failed_ms - since >= PATIENCE_MS and now_ms - self._failed_ms < DOUBT_MS

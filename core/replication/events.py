@@ -1,9 +1,9 @@
-"""What can happen to a partition replica, and what it asks its shell to do.
+"""Events and effects of a partition replica.
 
 The shell (an actor, or the simulator) feeds events in arrival order and carries effects out. Input/output is in two
-phases: the machine asks for an append, a truncation or a read (``now``), the shell does it and, for appends, comes back
-at once with the fact (``LeaderAppended``, ``FollowerAppended``, ``AppendFailed``) before it feeds anything else.
-The machine never sees records: only offsets, epochs and sizes.
+phases: the machine requests an append, a truncation or a read (``now``); the shell carries it out. After an append the
+shell feeds the result (``LeaderAppended``, ``FollowerAppended``, ``AppendFailed``) before any other event. The machine
+never sees records: only offsets, epochs and sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 _ZERO = Offset(0)
 
 RequestId = int
-"""Chosen by the shell for requests it received, by the machine for requests it sends; each unique within one life."""
+"""Chosen by the shell for requests it received, by the machine for requests it sends; each unique per incarnation."""
 
 # ---------------------------------------------------------------- events
 
@@ -40,7 +40,7 @@ class StateReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceReceived:
-    """A client wants to append; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it."""
+    """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it."""
 
     cause: str
     now_ms: int
@@ -52,9 +52,9 @@ class ProduceReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAppended:
-    """The append asked for by :class:`AppendBatches` is in the log (not yet durable, unless ``durable``).
+    """The append requested by :class:`AppendBatches` is in the log (not yet durable, unless ``durable``).
 
-    ``duplicate``: nothing was appended, the batch was stored before at these offsets. ``durable``: everything in the
+    ``duplicate``: no record was appended, the batch was stored before at these offsets. ``durable``: everything in the
     log counts as durable, as it does under a relaxed flush policy as soon as it is written.
     """
 
@@ -69,10 +69,10 @@ class LeaderAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendFailed:
-    """The append asked for could not be done; the log is as it was before.
+    """The requested append failed; the log is unchanged.
 
-    ``error`` is what the producer is told (for example OutOfOrderSequence); None = the disk failed. A truncation that
-    fails has no event: the replica ends, as its log is not what the machine holds it to be.
+    ``error`` is the error for the producer (for example OutOfOrderSequence); None = the disk failed. A truncation that
+    fails has no event: the replica ends, as its log differs from the machine's view of it.
     """
 
     cause: str
@@ -100,8 +100,8 @@ class FollowerAppended:
 class Synced:
     """Everything below ``end_offset`` is durable.
 
-    A sync that began before a :class:`TruncateLog` or :class:`ResetLog` says nothing about what was appended after it:
-    the shell must not report it any more.
+    A sync that began before a :class:`TruncateLog` or :class:`ResetLog` does not cover what was appended after it: the
+    shell must not report it.
     """
 
     cause: str
@@ -111,10 +111,10 @@ class Synced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReceived:
-    """A follower asks for records from ``fetch_offset`` on, which also says: all below is durable at my place.
+    """Follower fetch. ``fetch_offset`` also acknowledges: all below it is durable at the follower.
 
-    ``max_bytes`` comes back in the answer's effect. ``log_start_offset`` is where its own log begins; ``disk_failing``
-    that its disk has refused appends for a while.
+    ``max_bytes`` comes back in the answer's effect. ``log_start_offset`` is where the follower's log begins.
+    ``disk_failing``: its disk has refused appends for a while.
     """
 
     cause: str
@@ -133,10 +133,10 @@ class FetchReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAnswered:
-    """The leader answered our fetch ``request``.
+    """The leader answered this replica's fetch ``request``.
 
     ``diverging`` = (leader epoch, end offset) where the histories part: then there are no records. ``end_offset`` is
-    the end of the records that came (the fetch offset when none came), and ``size_bytes`` how much they weigh.
+    the end of the records that came (the fetch offset when none came), and ``size_bytes`` their size.
     """
 
     cause: str
@@ -152,7 +152,7 @@ class FetchAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed:
-    """Our fetch ``request`` got an error or no answer; ``error_code`` is Kafka's number, 1001 when the link broke.
+    """Fetch ``request`` got an error or no answer; ``error_code`` is Kafka's number, 1001 when the link broke.
 
     ``log_start_offset`` is the leader's, when the error is OffsetOutOfRange (1).
     """
@@ -166,7 +166,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChangeAnswered:
-    """The controller decided on our ISR proposal ``request``: ``error_code`` 0 and the new state, or an error.
+    """Answer to ISR proposal ``request``: ``error_code`` 0 and the new state, or an error.
 
     1001 and other retriable numbers mean: outcome unknown, propose the same again.
     """
@@ -180,7 +180,7 @@ class IsrChangeAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsReceived:
-    """A client wants the records below ``before_offset`` gone; -1 = all that are committed."""
+    """Delete-records request: everything below ``before_offset``; -1 = all committed records."""
 
     cause: str
     now_ms: int
@@ -192,7 +192,7 @@ class DeleteRecordsReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartAdvanced:
-    """Retention, or what :class:`AdvanceLogStart` asked for, moved the log start offset, durably."""
+    """The log start offset has moved, durably, by retention or :class:`AdvanceLogStart`."""
 
     cause: str
     now_ms: int
@@ -201,7 +201,7 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDropped:
-    """The connection of a parked request is gone: forget the request; nobody waits for its answer."""
+    """The connection of a parked request is closed: drop the request without an answer."""
 
     cause: str
     now_ms: int
@@ -215,7 +215,7 @@ class Tick:
     cause: str
     now_ms: int
     sync_since_ms: int | None = None
-    """When the oldest sync began that has not ended yet, by the same clock; None: nothing is being synced."""
+    """When the oldest sync under way began, by the same clock; None: no sync is under way."""
 
 
 LeaderRequest = ProduceReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
@@ -257,7 +257,7 @@ class AppendFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateLog:
-    """Cut everything at and above ``to``, durably, before anything else is done."""
+    """Cut everything at and above ``to``, durably, before any other effect."""
 
     cause: str
     to: Offset
@@ -265,7 +265,7 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLog:
-    """Throw the whole log away and start at ``start_offset``: the leader no longer has what we would need next."""
+    """Discard the whole log and start at ``start_offset``: the leader no longer has the next record needed."""
 
     cause: str
     start_offset: Offset
@@ -286,7 +286,7 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDeleteRecords:
-    """Tell the client that no replica that counts holds records below ``low_watermark`` any more."""
+    """Answer the client: no replica that counts holds records below ``low_watermark`` any more."""
 
     cause: str
     request: RequestId
@@ -295,9 +295,9 @@ class AnswerDeleteRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """Ask the controller to let another in-sync replica lead: our disk has refused appends for a while, or hangs.
+    """Request another in-sync leader from the controller: this disk has refused appends for a while, or hangs.
 
-    Sent again after a pause for as long as it stays so; the answer is the controller's next word.
+    Repeated after a pause while that lasts; the controller answers with a new partition state.
     """
 
     cause: str
@@ -306,7 +306,7 @@ class ResignLeadership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProduce:
-    """Tell the producer that its batches are stored at ``first_offset`` as its acks asked for."""
+    """Acknowledge to the producer that its batches are stored at ``first_offset`` as its acks requires."""
 
     cause: str
     request: RequestId
@@ -338,7 +338,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDiverging:
-    """Answer a follower whose log parts from ours: our largest epoch not above its last, and our end of it."""
+    """Answer a diverging follower: the leader's largest epoch not above the follower's last one, and where it ends."""
 
     cause: str
     request: RequestId
@@ -351,7 +351,7 @@ class AnswerDiverging:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Ask the leader for records; at most one fetch is outstanding. ``max_bytes`` 0 = as many as the shell likes."""
+    """Send a fetch to the leader; at most one is in flight. ``max_bytes`` 0 = the shell chooses."""
 
     cause: str
     request: RequestId
@@ -367,10 +367,10 @@ class SendFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """Ask the controller to change the ISR, if leader epoch and partition epoch are still these.
+    """Propose an ISR to the controller; valid only at this leader epoch and partition epoch.
 
-    ``isr`` names each member with the incarnation that earned its place. ``drops_eligible``: no replica outside the
-    ISR is to be trusted with everything committed any more, because the leader is about to show what it has itself.
+    ``isr`` names each member with the incarnation that earned its place. ``drops_eligible``: clears the ELR, because
+    the leader is about to expose records that those replicas may lack.
     """
 
     cause: str
@@ -383,7 +383,7 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """The replica now leads, follows, or neither; requests that wait were refused before."""
+    """The replica now leads, follows, or neither; parked requests were refused before."""
 
     cause: str
     leading: bool

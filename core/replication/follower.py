@@ -1,8 +1,8 @@
-"""The follower's half of the replica machine: fetch, append, cut where histories part, follow the high watermark.
+"""The follower's half of the replica machine: fetch, append, truncate at divergence, follow the high watermark.
 
-Rule R1: truncation only on the word of the leader of our own epoch, matched to the one fetch that is outstanding; a
-late copy of an older answer must not cut what was fetched since. A fetch leaves only when everything before its offset
-is durable (``after_sync``), because the leader counts its offset as our acknowledgement.
+Rule R1: truncate only on the answer to the fetch in flight, from the leader of the current epoch; a late copy of an
+older answer must not cut what was fetched since. A fetch leaves only when everything before its offset is durable
+(``after_sync``), because the leader counts its offset as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.throttle import Throttle
 
 _LOOK_AGAIN_MS = 500
-"""How often a throttled replica looks whether it still has to wait: it may be in sync, or have a new rate."""
+"""How often a throttled replica checks whether it still has to wait: it may be in sync, or have a new rate."""
 
 
 class Follower:
@@ -83,9 +83,9 @@ class Follower:
         self._leader_log_start = Offset(0)
 
     def fetch(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Ask for what follows our log end, once all before it is durable; gives up any earlier fetch.
+        """Fetch from the log end, once all before it is durable; gives up any earlier fetch.
 
-        A throttled replica may have to wait first; the tick that ends the wait asks.
+        A throttled replica may have to wait first; the tick that ends the wait sends the fetch.
         """
         rate = self.settings.catch_up_bytes_per_s if self.throttled else 0
         wait_ms = self._throttle.wait_ms(now_ms) if rate else 0
@@ -112,7 +112,7 @@ class Follower:
         )
 
     def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Send a new fetch when the pause after a failure, or the patience with the leader, is over."""
+        """Send a new fetch when the pause after a failure, or the fetch timeout, is over."""
         if self._appending is None and now_ms >= self._retry_at_ms:
             self.fetch(cause, now_ms, out)
 
@@ -123,7 +123,7 @@ class Follower:
         return self._retry_at_ms if self._appending is None else otherwise
 
     def on_answered(self, event: FetchAnswered, out: Outbox[Effect]) -> None:
-        """Take the leader's answer to the outstanding fetch; everything else is late and is dropped."""
+        """Handle the leader's answer to the fetch in flight; late answers are dropped."""
         if not self._expects(event.request) or event.leader_epoch != self.leader_epoch:
             return
         self._outstanding = None
@@ -146,7 +146,7 @@ class Follower:
         self._go_on(event.cause, event.now_ms, out)
 
     def on_appended(self, event: FollowerAppended, out: Outbox[Effect]) -> None:
-        """The fetched records are in the log: ask for the next ones, which also acknowledges these once durable."""
+        """The fetched records are in the log: fetch the next ones, which also acknowledges these once durable."""
         if event.request != self._appending:
             require(False, f"append {event.request} was not asked for")
         self._appending = None
@@ -158,7 +158,7 @@ class Follower:
         self._go_on(event.cause, event.now_ms, out)
 
     def on_log_start_advanced(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Our log start has moved: fetch, which tells the leader, unless it was retention and a fetch is out anyway."""
+        """The log start moved: fetch, which notifies the leader, unless by retention with a fetch in flight."""
         if self._outstanding is None and self._appending is None:
             self.fetch(cause, now_ms, out)
 
@@ -171,7 +171,7 @@ class Follower:
                 self._log.disk.append_failed(event.now_ms)
 
     def on_failed(self, event: FetchFailed, out: Outbox[Effect]) -> None:
-        """The outstanding fetch was refused or lost: retry, or reset if the leader no longer has what we need."""
+        """The fetch in flight was refused or lost: retry, or reset if the leader no longer has the next record."""
         if not self._expects(event.request):
             return
         self._outstanding = None
@@ -182,13 +182,13 @@ class Follower:
                 out.now.append(ResetLog(cause=event.cause, start_offset=event.log_start_offset))
                 self.fetch(event.cause, event.now_ms, out)
             case FencedLeaderEpoch.code | StaleBrokerEpoch.code:
-                # Only the controller's next word helps; asking again and again would not.
+                # Only a new state from the controller helps; retries would not.
                 self._retry_at_ms = event.now_ms + self.settings.fetch_timeout_ms
             case _:
                 self._retry_at_ms = event.now_ms + self.settings.fetch_retry_ms
 
     def follow_watermark(self) -> None:
-        """Raise our high watermark to the leader's, as far as our own log is durable."""
+        """Raise the high watermark to the leader's, up to the durable end of the local log."""
         self._log.raise_watermark(min(self._leader_watermark, self._log.durable_end))
 
     def validate(self) -> None:

@@ -1,8 +1,8 @@
-"""The in-sync set of a partition as its leader sees it: what is committed, what is proposed, and the union of both.
+"""The ISR of a partition as its leader sees it: the committed one, the proposed one, and the union of both.
 
-Rules R3 and R4. A proposal may be carried out by the controller without us ever hearing of it, and late; so everybody
-ever proposed at the present partition epoch counts for the high watermark (the *maximal ISR*) until the controller's
-word of a newer partition epoch arrives, which makes all older proposals void.
+Rules R3 and R4. The controller may commit a proposal late, and its answer may be lost. So every member proposed at the
+current partition epoch counts for the high watermark (the *maximal ISR*) until a state of a newer partition epoch
+arrives, which voids all older proposals.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ IsrMembers = tuple[tuple[BrokerId, Incarnation], ...]
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader heard from one follower in the present leader epoch, from its present incarnation."""
+    """Progress of one follower in the current leader epoch, from its current incarnation."""
 
     incarnation: Incarnation
-    """The newest life of the follower we know of; older lives are refused."""
+    """The newest known incarnation of the follower; older ones are refused."""
     caught_up_ms: int
-    """Last time at which it had everything we had."""
+    """Last time at which it had all records up to the leader's log end."""
     durable_end: Offset | None = None
-    """All below is durable at its place; None: not heard in this epoch from this incarnation."""
+    """All below is durable at the follower; None: no fetch in this epoch from this incarnation."""
     fetched_ms: int = 0
     leader_end_at_fetch: Offset = _ZERO
-    """Our log end when its last fetch came: reaching it with the next fetch means it was caught up then."""
+    """The leader's log end at its last fetch: reaching it with the next fetch means it was caught up then."""
     log_start: Offset = _ZERO
-    """Its log holds nothing below this offset, durably."""
+    """Its log holds no record below this offset, durably."""
     disk_failing: bool = False
-    """Its disk refuses appends: nobody should wait for it."""
+    """Its disk refuses appends: acks=all should not wait for it."""
 
     def meet(self, incarnation: Incarnation) -> None:
-        """Take note of a life of the follower; a newer one has to earn its progress anew."""
+        """Note an incarnation of the follower; a newer one starts without progress."""
         if incarnation > self.incarnation:
             self.incarnation = incarnation
             self.durable_end = None
@@ -46,7 +46,7 @@ class FollowerProgress:
             self.disk_failing = False
 
     def fetched(self, offset: Offset, leader_end: Offset, now_ms: int) -> None:
-        """Record a fetch that did not diverge. Late copies of older fetches change nothing."""
+        """Record a fetch that did not diverge. Late copies of older fetches are ignored."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.leader_end_at_fetch:
@@ -61,7 +61,7 @@ class FollowerProgress:
 
 
 def may_join(progress: FollowerProgress, place: ReplicaPlace | None, watermark: Offset, epoch_start: Offset) -> bool:
-    """Rule R3: heard in this epoch, holds all that is committed and all of earlier epochs, registered as alive."""
+    """Rule R3: fetched in this epoch, holds all that is committed and all of earlier epochs, registered as online."""
     return (
         progress.durable_end is not None
         and progress.durable_end >= watermark
@@ -97,7 +97,7 @@ class InSyncSet:
 
     @property
     def committed(self) -> tuple[BrokerId, ...]:
-        """The ISR as the controller last told it."""
+        """The committed ISR in the last state received."""
         return self.state.isr
 
     @property
@@ -106,7 +106,7 @@ class InSyncSet:
         return self._maximal
 
     def adopt(self, state: PartitionState) -> None:
-        """Take a state of a newer partition epoch: whatever was proposed before is void."""
+        """Adopt a state of a newer partition epoch, which voids earlier proposals."""
         if state.partition_epoch > self.state.partition_epoch:
             self.pending = None
             self._doubtful = frozenset()
@@ -142,16 +142,16 @@ class InSyncSet:
     def refused(self, *, now_ms: int, pause_ms: int, incarnations: Mapping[BrokerId, Incarnation]) -> None:
         """A member was not eligible: propose the committed ISR instead, after a pause.
 
-        Simply forgetting the proposal would be unsafe: an earlier attempt at it may still be on its way, and be
-        accepted once the member is eligible again. Committing the ISR we have moves the partition epoch, which voids
-        them all; until then the refused member keeps counting for the high watermark.
+        Dropping the proposal would be unsafe: an earlier attempt may still be in flight, and be accepted once the
+        member is eligible again. Committing the present ISR raises the partition epoch, which voids all attempts; until
+        then the refused member counts for the high watermark.
         """
         members = tuple((broker, incarnations[broker]) for broker in self.committed)
         self.pending = PendingChange(members, self.pending.request if self.pending else -1, now_ms + pause_ms)
         self._pause_until_ms = now_ms + pause_ms
 
     def settled(self) -> None:
-        """The controller says that the proposed set is the committed one already: nothing is under way any more."""
+        """The controller answered that the proposed set is the committed one already: no proposal is under way."""
         self.pending = None
         self._doubtful = frozenset()
         self._count()

@@ -1,6 +1,7 @@
 """The leader's half of the replica machine: appends, acknowledgements, the followers' progress, ISR changes.
 
-A new leader epoch gets a new object: what was heard in an older epoch must not move this epoch's high watermark (R2).
+A new leader epoch gets a new object: progress reported in an older epoch must not move this epoch's high watermark
+(R2).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Leader:
         next_request: Callable[[], RequestId],
         note: Callable[[str], None],
     ) -> None:
-        """Begin the epoch at the present log end; nothing is known of any follower, all count as just caught up."""
+        """Begin the epoch at the present log end; no follower's progress is known, all count as just caught up."""
         self.settings = settings
         self.epoch_start = log.end
         self.isr = InSyncSet(state)
@@ -94,7 +95,7 @@ class Leader:
         self._next_request = next_request
         self._note = note
         self.visibility = Visibility(log)
-        self._answerable = log.high_watermark  # below it, enough replicas have what acks=all asked for
+        self._answerable = log.high_watermark  # below it, enough replicas have what acks=all requires
         self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
         self._resign_at_ms = now_ms
         self._meet_followers(now_ms)
@@ -107,17 +108,17 @@ class Leader:
     # ------------------------------------------------------------ the controller's word
 
     def adopt(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Take a newer state, or newer places, of the same leader epoch."""
+        """Adopt a newer state, or newer places, of the same leader epoch."""
         self.isr.adopt(state)
         self._meet_followers(now_ms)
         self.advance(cause, out)
         self.claim(cause, now_ms, out)
 
     def claim(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Ask that only the ISR may lead, where nothing else lets us show what may have been acknowledged (ADR 0025).
+        """Propose to clear the ELR where the leader can only then expose what may have been acknowledged (ADR 0025).
 
-        We cannot tell which of our last records were committed before this epoch. To show them all, no replica that
-        may lack one of them must be elected; the eligible ones may.
+        The leader does not know which of its last records were committed before this epoch. To expose them all, no
+        replica that may lack one of them must be elected. Eligible replicas may lack one.
         """
         if self.visibility.exposed is None and self.isr.state.elr and self.isr.may_propose(now_ms):
             self._note(f"without {self.isr.state.elr}, as the watermark is {self._log.high_watermark}")
@@ -125,7 +126,7 @@ class Leader:
             self._send_proposal(named, cause, now_ms, out, drops_eligible=True)
 
     def on_isr_answered(self, event: IsrChangeAnswered) -> None:
-        """Take the refusal of, or the lack of an answer to, the last attempt. New states were adopted before this."""
+        """Handle a refusal of the last attempt, or its timeout. New states were adopted before this."""
         pending = self.isr.pending
         if pending is None or event.request != pending.request:
             return
@@ -138,7 +139,7 @@ class Leader:
             incarnations = {broker: self._incarnation_of(broker) for broker in self.isr.committed}
             self.isr.refused(now_ms=event.now_ms, pause_ms=self.settings.isr_retry_ms, incarnations=incarnations)
         elif event.error_code in _FINAL_UNTIL_NEW_STATE:
-            # The controller is ahead of us and its word is on its way; the proposed members keep counting until then.
+            # The controller is ahead and its new state is in flight; the proposed members keep counting until then.
             pending.resend_at_ms = event.now_ms + self.settings.fetch_timeout_ms
         else:
             pending.resend_at_ms = event.now_ms + self.settings.isr_retry_ms
@@ -146,7 +147,7 @@ class Leader:
     # ------------------------------------------------------------ followers
 
     def on_fetch(self, event: FetchReceived, out: Outbox[Effect]) -> None:
-        """Judge a follower's fetch, record what it acknowledges, answer it or park it."""
+        """Check a follower's fetch, record what it acknowledges, answer it or park it."""
         refusal = self._fetch_refusal(event)
         if refusal is not None:
             out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
@@ -176,7 +177,7 @@ class Leader:
             out.now.append(self._fetch_answer(replaced))
 
     def wake_fetches(self, out: Outbox[Effect]) -> None:
-        """Answer every parked fetch: there is something to read now."""
+        """Answer every parked fetch: new records are available."""
         for fetch in self.fetches.take_all():
             out.now.append(self._fetch_answer(fetch))
 
@@ -207,16 +208,17 @@ class Leader:
             self._complete_deletions(out)
 
     def log_start_advanced(self, out: Outbox[Effect]) -> None:
-        """Tell the followers, which learn the log start from answers to their fetches."""
+        """Wake the followers, which learn the log start from answers to their fetches."""
         self._complete_deletions(out)
         if self.deletions.waiting:
             self.wake_fetches(out)
 
     def _low_watermark(self) -> tuple[Offset, list[BrokerId]]:
-        """Return the lowest log start of the replicas that count, and who is behind our own.
+        """Return the lowest log start of the replicas that count, and the brokers behind the leader's own.
 
-        Those count that run, and those that may be elected: a member of the ISR or an eligible one that is away for a
-        moment could lead with what is deleted. Others take the log start over before they may join (:meth:`_may_join`).
+        Counted are online replicas and those that may be elected: an ISR member or an eligible replica that is offline
+        for a moment could lead with deleted records. Others take the log start over before they may join
+        (:meth:`_may_join`).
         """
         state, start = self.isr.state, self._log.start
         places = {place.broker: place.port for place in state.places}
@@ -235,7 +237,7 @@ class Leader:
     # ------------------------------------------------------------ progress
 
     def advance(self, cause: str, out: Outbox[Effect]) -> None:
-        """Move the high watermark as far as it is earned; answer what waited for it or for our own disk."""
+        """Advance the high watermark by the commit rule; answer requests that waited for it or for the local disk."""
         log, isr = self._log, self.isr
         enough = not isr.state.elr and len(isr.state.isr) >= self.settings.min_insync_replicas
         moved = log.raise_watermark(self._earned_watermark())
@@ -248,7 +250,7 @@ class Leader:
             self.visibility.wake(out)
 
     def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Answer what is overdue, drop members that lag, repeat proposals that got no answer."""
+        """Answer overdue requests, drop members that lag, repeat proposals that got no answer."""
         enough = len(self.isr.committed) >= self.settings.min_insync_replicas
         self.produces.expire(now_ms, enough, out)
         out.now.extend(self._fetch_answer(fetch) for fetch in self.fetches.take_overdue(now_ms))
@@ -274,7 +276,7 @@ class Leader:
         self.claim(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick has something to do, members that lag and failing disks apart."""
+        """When the next tick is due, members that lag and failing disks apart."""
         if self.deletions.waiting:
             return now_ms
         pending = self.isr.pending
@@ -283,13 +285,13 @@ class Leader:
         return min(resend_at_ms, *waiting, self.visibility.next_due_ms(now_ms, otherwise))
 
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
-        """Refuse everything parked: somebody else, or another epoch, will answer for these records."""
+        """Refuse every parked request: another leader or another epoch will serve these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
         requests += [*self.deletions.take_all(), *self.visibility.take_all()]
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
 
     def drop(self, request: RequestId) -> None:
-        """Forget a parked request whose sender is gone."""
+        """Drop a parked request whose connection is closed."""
         self.produces.drop(request)
         self.fetches.drop(request)
         self.deletions.drop(request)
@@ -298,7 +300,7 @@ class Leader:
     def validate(self) -> None:
         """Raise InvariantBroken unless the leader's books agree."""
         state, log = self.isr.state, self._log
-        # The simulator asks after every step: messages with numbers are put together only when they are needed.
+        # Evaluated after every step in simulation: messages with numbers are built only on failure.
         if state.leader != self._me or self._me not in state.isr:
             require(False, f"leader {self._me} holds a state led by {state.leader} with ISR {state.isr}")
         if len(self.followers) != len(state.replicas) - 1 or self._me in self.followers:
@@ -322,7 +324,7 @@ class Leader:
     # ------------------------------------------------------------ inside
 
     def _resign_if_the_disk_fails(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Give way to a replica that can write, if there is one in sync; alone, we lead on and refuse what fails."""
+        """Resign when another in-sync replica can write; otherwise keep leading and refuse appends that fail."""
         disk = self._log.disk
         if now_ms < self._resign_at_ms or not (disk.hanging_ms or disk.is_failing(now_ms)):
             return
@@ -343,7 +345,7 @@ class Leader:
             member_ends=[self.followers[broker].durable_end for broker in self.isr.maximal if broker != self._me],
             isr_size=len(self.isr.state.isr),
             min_insync_replicas=self.settings.min_insync_replicas,
-            # Whatever minimum has reached this process: who is eligible does not depend on it.
+            # Independent of the minimum known to this process: eligibility does not depend on it.
             eligible=bool(self.isr.state.elr),
             epoch_start=self.epoch_start,
         )
@@ -353,7 +355,7 @@ class Leader:
             self.visibility.exposed = self._log.high_watermark
 
     def _meet_followers(self, now_ms: int) -> None:
-        """Keep one progress per other replica; a place that names a newer life makes the old progress void."""
+        """Keep one progress per other replica; a place with a newer incarnation voids the old progress."""
         state = self.isr.state
         for broker in [broker for broker in self.followers if broker not in state.replicas]:
             del self.followers[broker]
@@ -385,16 +387,16 @@ class Leader:
         )
 
     def _cannot_compare(self, event: FetchReceived) -> bool:
-        """True when retention took from us all that the follower could have in common with us.
+        """True when retention removed all records that the follower could share with the leader.
 
-        Its log ends in an epoch that we no longer know, so nothing tells whether what it holds is what we dropped; all
-        of it lies below our log start offset or parts from our history. It has to start again from there.
+        The follower's log ends in an epoch that the leader no longer knows. All of it lies below the leader's log start
+        offset or diverges from its history. The follower has to restart from the log start.
         """
         return 0 <= event.last_fetched_epoch < self._log.epochs.earliest
 
     def _answer_divergence(self, event: FetchReceived, out: Outbox[Effect]) -> bool:
-        """Answer with the point where the histories part, if they do. Such a fetch acknowledges nothing (rule R1)."""
-        newest = event.last_fetched_epoch == self._log.epochs.latest  # it ends where our log does
+        """Answer with the offset of divergence, if there is one. Such a fetch acknowledges no records (rule R1)."""
+        newest = event.last_fetched_epoch == self._log.epochs.latest  # it ends in the newest epoch
         if event.last_fetched_epoch < 0 or (newest and event.fetch_offset <= self._log.end):
             return False
         shared = self._log.epochs.end_for(event.last_fetched_epoch, self._log.end)
@@ -426,12 +428,12 @@ class Leader:
         )
 
     def _may_join(self, broker: BrokerId, progress: FollowerProgress, now_ms: int) -> bool:
-        """Rule R3, with our log start taken over, as records that were deleted must not come back with a leader.
+        """Rule R3, with the leader's log start taken over, as deleted records must not return with a new leader.
 
-        That a follower is down is believed for a while only, if it goes on fetching.
+        A follower that keeps fetching counts as offline for a limited time only.
 
-        Places have no version of their own: a late copy of a state may have taken back that it is up again. The
-        controller judges the proposal anyway.
+        Places have no version of their own: a late copy of a state may have marked an online follower as offline. The
+        controller checks the proposal anyway.
         """
         if progress.log_start < self._log.start or progress.disk_failing:
             return False

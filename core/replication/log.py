@@ -17,11 +17,11 @@ _ZERO = Offset(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings:
-    """What the topic's and the cluster's configuration say about replication; times in milliseconds."""
+    """Replication settings from the topic's and the cluster's configuration; times in milliseconds."""
 
     min_insync_replicas: int
     majority: bool = False
-    """``min_insync_replicas`` is only where to begin: the majority of the replicas that the partition's state names."""
+    """``min_insync_replicas`` is an initial value: the majority of the replicas that the partition's state names."""
     replica_lag_time_max_ms: int = 30_000
     """A follower that has not caught up for so long leaves the ISR."""
     sync_time_max_ms: int = 10_000
@@ -29,7 +29,7 @@ class ReplicationSettings:
     fetch_retry_ms: int = 20
     """Pause after a refused or failed fetch."""
     fetch_timeout_ms: int = 5_000
-    """A fetch unanswered for so long is given up and sent anew; must exceed the leader's long poll."""
+    """Fetch timeout: the fetch is sent anew; must exceed the leader's long poll."""
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
     catch_up_bytes_per_s: int = 0
@@ -45,7 +45,7 @@ class LogSummary:
     durable_end_offset: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
     high_watermark: Offset = _ZERO
-    """Everything below was committed, as far as an earlier life left a note; 0 = it left none."""
+    """Everything below was committed according to the checkpoint of an earlier incarnation; 0 = none."""
 
 
 class ReplicaLog:
@@ -64,7 +64,7 @@ class ReplicaLog:
         self.validate()
 
     def appended(self, end: Offset, *, durable: bool = False) -> None:
-        """Note that records up to ``end`` are in the log; ``durable`` if that is what all of it counts as."""
+        """Note that records up to ``end`` are in the log; ``durable`` if all of it counts as durable."""
         if end < self.end:
             require(False, f"an append moved the log end from {self.end} back to {end}")
         self.end = end
@@ -95,7 +95,7 @@ class ReplicaLog:
         self.epochs.truncate_end(to)
 
     def begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
-        """Note that a leader epoch writes from ``start``; one that is the newest already keeps its start."""
+        """Note that a leader epoch writes from ``start``; the newest epoch keeps its start."""
         if epoch < self.epochs.latest:
             require(False, f"leader epoch {epoch} cannot follow epoch {self.epochs.latest}")
         self.epochs.assign(epoch, start)
@@ -106,7 +106,7 @@ class ReplicaLog:
         self.epochs.truncate_end(0)
 
     def advance_start(self, start: Offset) -> None:
-        """Forget what is below ``start``. A restarted replica learns here that it was committed."""
+        """Drop everything below ``start``. A restarted replica learns here that it was committed."""
         require(start <= self.durable_end, f"log start {start} is beyond the durable end {self.durable_end}")
         self.start = max(self.start, start)
         self.high_watermark = max(self.high_watermark, self.start)
@@ -114,7 +114,7 @@ class ReplicaLog:
 
     def validate(self) -> None:
         """Raise InvariantBroken unless the numbers agree with each other."""
-        # The simulator asks after every step: what a message would say is put together only when it is needed.
+        # Evaluated after every step in simulation: the message is built only on failure.
         if not self.start <= self.high_watermark <= self.durable_end <= self.end:
             require(
                 False,

@@ -29,7 +29,7 @@ _ZERO = Offset(0)
 
 @dataclass(slots=True)
 class ParkedProduce:
-    """A produce request on its way: asked for (``end`` None), then appended and waiting."""
+    """A produce request in flight: append requested (``end`` None), then appended and waiting."""
 
     cause: str
     acks: int
@@ -39,7 +39,7 @@ class ParkedProduce:
 
 
 class ParkedProduces:
-    """Produce requests by the offset they wait for: acks=all for the high watermark, acks=1 for our own disk."""
+    """Produce requests by the offset they wait for: acks=all for the high watermark, acks=1 for the local disk."""
 
     __slots__ = ("_asked", "_by_disk", "_by_watermark", "_waiting")
 
@@ -51,17 +51,17 @@ class ParkedProduces:
         self._by_disk: list[tuple[Offset, RequestId]] = []
 
     def ask(self, request: RequestId, produce: ParkedProduce) -> None:
-        """Remember a request whose append was asked for."""
+        """Remember a request whose append was requested."""
         if request in self._asked or request in self._waiting:
             require(False, f"request {request} came twice")
         self._asked[request] = produce
 
     def asked(self, request: RequestId) -> ParkedProduce | None:
-        """Take back a request whose append was asked for; None when it was not."""
+        """Remove and return a request whose append was requested; None when there is none."""
         return self._asked.pop(request, None)
 
     def wait(self, request: RequestId, produce: ParkedProduce, end: Offset) -> None:
-        """Park an appended request; acks=0 has nobody waiting and is forgotten."""
+        """Park an appended request; an acks=0 request has no answer and is forgotten."""
         if produce.acks == 0:
             return
         produce.end = end
@@ -69,7 +69,7 @@ class ParkedProduces:
         heappush(self._by_watermark if produce.acks == -1 else self._by_disk, (end, request))
 
     def complete(self, durable_end: Offset, watermark: Offset, out: Outbox[Effect]) -> None:
-        """Answer everything whose offset was reached."""
+        """Answer every request whose offset was reached."""
         for heap, reached in ((self._by_watermark, watermark), (self._by_disk, durable_end)):
             while heap and heap[0][0] <= reached:
                 _, request = heappop(heap)
@@ -78,11 +78,11 @@ class ParkedProduces:
                     out.now.append(AnswerProduce(cause=produce.cause, request=request, first_offset=produce.first))
 
     def first_deadline_ms(self, otherwise: int) -> int:
-        """When the first of those that wait is overdue."""
+        """Earliest deadline of the parked requests."""
         return min([produce.deadline_ms for produce in self._waiting.values()], default=otherwise)
 
     def expire(self, now_ms: int, enough_replicas: bool, out: Outbox[Effect]) -> None:
-        """Refuse what waited until its deadline; too few replicas in sync is the reason when it is so."""
+        """Refuse requests whose deadline has passed; the error is too few replicas in sync where that is the cause."""
         overdue = [request for request, produce in self._waiting.items() if produce.deadline_ms <= now_ms]
         for request in overdue:
             produce = self._waiting.pop(request)
@@ -90,7 +90,7 @@ class ParkedProduces:
             out.now.append(RefuseRequest(cause=produce.cause, request=request, error=error))
 
     def take_waiting(self) -> list[RequestId]:
-        """Empty the book and return who waited for an answer."""
+        """Remove all requests and return those that wait for an answer."""
         waiting = [*(request for request, produce in self._asked.items() if produce.acks), *self._waiting]
         self._asked.clear()
         self._waiting.clear()
@@ -99,11 +99,11 @@ class ParkedProduces:
         return waiting
 
     def drop(self, request: RequestId) -> None:
-        """Forget a waiting request; its heap entry is passed over later."""
+        """Drop a parked request; its heap entry is skipped later."""
         self._waiting.pop(request, None)
 
     def validate(self, durable_end: Offset, watermark: Offset) -> None:
-        """Raise InvariantBroken if somebody waits for what has already come."""
+        """Raise InvariantBroken if a request waits for an offset that was reached."""
         for request, produce in self._waiting.items():
             reached = watermark if produce.acks == -1 else durable_end
             if produce.end is None or produce.end <= reached:
@@ -127,29 +127,29 @@ class ParkedFetches:
         return replaced
 
     def take_all(self) -> list[FetchReceived]:
-        """Empty the book."""
+        """Remove all fetches and return them."""
         waiting, self.waiting = self.waiting, {}
         return list(waiting.values())
 
     def first_deadline_ms(self, otherwise: int) -> int:
-        """When the first of them is overdue."""
+        """Earliest deadline of the parked fetches."""
         return min([fetch.deadline_ms for fetch in self.waiting.values()], default=otherwise)
 
     def take_overdue(self, now_ms: int) -> list[FetchReceived]:
-        """Take the fetches whose deadline has come."""
+        """Remove and return the fetches whose deadline has passed."""
         overdue = [(key, fetch) for key, fetch in self.waiting.items() if fetch.deadline_ms <= now_ms]
         for key, _ in overdue:
             del self.waiting[key]
         return [fetch for _, fetch in overdue]
 
     def drop(self, request: RequestId) -> None:
-        """Forget a fetch whose connection is gone."""
+        """Drop a fetch whose connection is closed."""
         for key in [key for key, fetch in self.waiting.items() if fetch.request == request]:
             del self.waiting[key]
 
 
 class ParkedDeletions:
-    """Requests to delete records that wait until every replica that counts has moved its log start (KIP-107)."""
+    """Delete-records requests that wait until every replica that counts has moved its log start (KIP-107)."""
 
     __slots__ = ("waiting",)
 
@@ -158,11 +158,11 @@ class ParkedDeletions:
         self.waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
 
     def park(self, event: DeleteRecordsReceived, before: Offset) -> None:
-        """Let a request wait for the low watermark to reach ``before``."""
+        """Park a request until the low watermark reaches ``before``."""
         self.waiting[event.request] = (event, before)
 
     def complete(self, low_watermark: Offset, out: Outbox[Effect]) -> None:
-        """Answer those whose offset was reached."""
+        """Answer requests whose offset was reached."""
         for request, (event, before) in list(self.waiting.items()):
             if before <= low_watermark:
                 del self.waiting[request]
@@ -171,7 +171,7 @@ class ParkedDeletions:
     def expire(
         self, now_ms: int, partition: TopicPartition, low_watermark: Offset, behind: list[BrokerId], out: Outbox[Effect]
     ) -> None:
-        """Refuse those whose deadline has come; ``behind`` are the brokers that they waited for."""
+        """Refuse requests whose deadline has passed; ``behind`` are the brokers that they waited for."""
         for request, (event, before) in list(self.waiting.items()):
             if event.deadline_ms <= now_ms:
                 del self.waiting[request]
@@ -179,18 +179,18 @@ class ParkedDeletions:
                     f"The leader has deleted the records below offset {before}, but the replicas on brokers {behind} "
                     f"have not followed yet; the low watermark is {low_watermark}. They follow by themselves: ask "
                     "again later to be sure.",
-                    topic=partition.topic,  # it exists: a client should not ask again by itself
+                    topic=partition.topic,  # it exists: the client should not retry on its own
                     partition=partition.partition,
                     low_watermark=low_watermark,
                 )
                 out.now.append(RefuseRequest(cause=event.cause, request=request, error=error))
 
     def take_all(self) -> list[RequestId]:
-        """Empty the book and return who waited for an answer."""
+        """Remove all requests and return those that wait for an answer."""
         waiting = list(self.waiting)
         self.waiting.clear()
         return waiting
 
     def drop(self, request: RequestId) -> None:
-        """Forget a request whose sender is gone."""
+        """Drop a request whose connection is closed."""
         self.waiting.pop(request, None)

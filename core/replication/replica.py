@@ -1,7 +1,7 @@
-"""The state machine of one partition replica: the one door through which everything that happens to it comes.
+"""The state machine of one partition replica, and its only entry point.
 
 Fed by ``raylog.actors.replica`` and by the simulator: ``step(event)`` changes the state and returns effects. Idle until
-the controller's word reaches *this* incarnation: a restarted replica never acts on what was said to an earlier life.
+the controller's state reaches *this* incarnation: a restarted replica never acts on state addressed to an earlier one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _STORY_LENGTH = 200
 
 
 class ReplicaMachine:
-    """One replica of one partition in one life of its process."""
+    """One incarnation of one replica of one partition."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class ReplicaMachine:
 
     @property
     def role(self) -> Role:
-        """What this replica does at the moment."""
+        """The current role of this replica."""
         if self._leader is not None:
             return "leader"
         return "follower" if self._follower is not None else "idle"
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """The leader epoch of the state held; :data:`NO_EPOCH` before the controller spoke."""
+        """The leader epoch of the state held; :data:`NO_EPOCH` before the first state arrives."""
         return self.state.leader_epoch if self.state is not None else NO_EPOCH
 
     @property
@@ -113,7 +113,7 @@ class ReplicaMachine:
 
     @property
     def exposed_high_watermark(self) -> Offset | None:
-        """What a client may be told; None when not leading, or while the watermark is below this epoch's start."""
+        """The high watermark for clients; None when not leading, or while the watermark is below this epoch's start."""
         return self._leader.exposed_watermark if self._leader is not None else None
 
     @property
@@ -143,7 +143,7 @@ class ReplicaMachine:
 
     @property
     def parked_consumer_fetches(self) -> int:
-        """How many consumers' fetches wait here."""
+        """Number of consumer fetches parked here."""
         return 0 if self._leader is None else len(self._leader.visibility.waiting)
 
     @property
@@ -167,14 +167,14 @@ class ReplicaMachine:
         return tuple(str(step) for step in self._story)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
-        """Use other settings from the next step on."""
+        """Use these settings from the next step on."""
         if settings.catch_up_bytes_per_s != self._settings.catch_up_bytes_per_s:
             self._throttle.forget()
         self._settings = settings
         self._count_replicas()
 
     def validate(self) -> None:
-        """Raise InvariantBroken unless everything this machine holds agrees with everything else."""
+        """Check every cross-reference; raises InvariantBroken."""
         try:
             self._log.validate()
             if self._leader is not None:
@@ -189,7 +189,7 @@ class ReplicaMachine:
     # ------------------------------------------------------------ the door
 
     def step(self, event: Event) -> Outbox[Effect]:
-        """Take one event, in arrival order; return what has to be done about it."""
+        """Handle one event, in arrival order; return its effects."""
         self._story.append(event)
         out: Outbox[Effect] = Outbox()
         try:
@@ -237,7 +237,7 @@ class ReplicaMachine:
     ) -> RaylogError | None:
         """Return why a request to the leader of that epoch is refused here, or None.
 
-        A client may know no epoch (-1); a follower knows the epoch of the leader that it acknowledges records to.
+        A client may know no epoch (-1); a follower sends the epoch of the leader that it acknowledges records to.
         """
         if self.state is not None and (leader_epoch != NO_EPOCH or is_follower):
             if leader_epoch < self.state.leader_epoch:
@@ -247,7 +247,7 @@ class ReplicaMachine:
         return None if self._leader is not None else NotLeaderOrFollower()
 
     def _on_request(self, event: LeaderRequest, out: Outbox[Effect]) -> None:
-        """The one place where the epoch of a request is compared with ours, before its kind matters."""
+        """The only comparison of a request's epoch with the current one, before its kind matters."""
         error = self.leadership_error(event.leader_epoch, is_follower=isinstance(event, FetchReceived))
         leader = self._leader
         if leader is None or error is not None:
@@ -308,9 +308,9 @@ class ReplicaMachine:
     # ------------------------------------------------------------ time and disk
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick has something to do, if no other event comes before; at the latest ``otherwise``.
+        """When the next tick is due, if no other event comes before; at the latest ``otherwise``.
 
-        Members that lag, and disks that go on failing, are looked for at each tick, however long it is until then.
+        Members that lag, and disks that go on failing, are checked at each tick, also before that time.
         """
         role = self._leader or self._follower
         return otherwise if role is None else min(otherwise, role.next_due_ms(now_ms, otherwise))
@@ -409,7 +409,7 @@ class ReplicaMachine:
                 self._leader.adopt(self.state, cause, now_ms, out)
 
     def _enter(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Take up the role that a state of another leadership gives us."""
+        """Take the role that a state of another leadership assigns."""
         require(
             self._log.epochs.latest <= state.leader_epoch,
             f"the log knows leader epoch {self._log.epochs.latest}, the controller is at {state.leader_epoch}",
@@ -463,7 +463,7 @@ class ReplicaMachine:
             self._leader.claim(cause, now_ms, out)
 
     def _count_replicas(self) -> None:
-        """Go by the settings that hold for the replicas there are now, at once with the state that names them."""
+        """Derive the settings for the current replica set, at once with the state that names it."""
         settings, state = self._settings, self.state
         if settings.majority and state is not None:
             wanted = majority(state.replication_factor)
@@ -474,7 +474,7 @@ class ReplicaMachine:
                 half.settings = self._settings
 
     def _set_pace(self) -> None:
-        """Slow a replica down that is being added; whoever is in sync must stay so."""
+        """Throttle a replica while it is being added; an in-sync replica must stay in sync."""
         if self._follower is not None and self.state is not None:
             self._follower.throttled = self.broker in self.state.adding and self.broker not in self.state.isr
 
@@ -487,7 +487,7 @@ class ReplicaMachine:
 
 
 def _with_places_of(held: PartitionState, told: PartitionState) -> PartitionState:
-    """Return the held state with the told places, save where we know of a newer life already."""
+    """Return the held state with the received places, except where a newer incarnation is known already."""
     newest = {place.broker: place.incarnation for place in held.places}
     places = tuple(
         place if place.incarnation >= newest.get(place.broker, place.incarnation) else held.place(place.broker) or place

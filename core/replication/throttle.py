@@ -1,7 +1,7 @@
 """How fast a replica that is being added may fetch. Pure; used by the follower's half of the replica machine.
 
 Every fetch answer costs time in proportion to its size, and the next fetch waits until that time is over. Over any span
-of time no more comes in than the rate allows, and one answer.
+of time the rate is exceeded by at most one answer.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ MIN_FETCH_BYTES = 64 * 1024
 
 
 class Throttle:
-    """One replica's account; it outlives leader epochs."""
+    """One replica's throttle; it outlives leader epochs."""
 
     __slots__ = ("_free_at_ms",)
 
     def __init__(self) -> None:
-        """Begin with nothing to wait for."""
+        """Start without a wait."""
         self._free_at_ms = 0
 
     def spend(self, size_bytes: int, rate: int, now_ms: int) -> None:
-        """Note what came in; ``rate`` is in bytes per second."""
+        """Note received bytes; ``rate`` is in bytes per second."""
         self._free_at_ms = max(self._free_at_ms, now_ms) - (-size_bytes * 1000 // rate)
 
     def forget(self) -> None:
-        """Wait for nothing: there is another rate, and what came in under the old one is paid for."""
+        """Clear the wait: the rate has changed, and bytes received under the old one no longer count."""
         self._free_at_ms = 0
 
     def wait_ms(self, now_ms: int) -> int:
@@ -33,5 +33,5 @@ class Throttle:
 
     @staticmethod
     def fetch_bytes(rate: int) -> int:
-        """Return how much one fetch may ask for: about what comes in within a second."""
+        """Return the size limit of one fetch: about what the rate allows within a second."""
         return max(MIN_FETCH_BYTES, rate)

@@ -1,4 +1,4 @@
-"""What a client may see of a leader's log: records below the high watermark, and offsets once that is known.
+"""Visibility of a leader's log to clients: records below the high watermark, and offsets once that is known.
 
 Owned by the leader's half of the machine; a new leader epoch gets a new one. Fetches wait here for the high watermark.
 """
@@ -31,7 +31,7 @@ _NOTHING = Offset(-1)
 class _Waiting:
     fetch: ConsumerFetchReceived
     tried: Offset
-    """There is too little below this offset."""
+    """Too few bytes lie below this offset."""
     is_blocked: bool
 
 
@@ -41,31 +41,31 @@ class Visibility:
     __slots__ = ("_log", "exposed", "waiting")
 
     def __init__(self, log: ReplicaLog) -> None:
-        """Begin with nothing waiting."""
+        """Start without parked fetches."""
         self._log = log
         self.exposed: Offset | None = None
         """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
         self.waiting: dict[RequestId, _Waiting] = {}
 
     def on_fetch(self, event: ConsumerFetchReceived, out: Outbox[Effect]) -> None:
-        """Have a fetch tried if there is something to read or its time is over, else let it wait."""
+        """Try a fetch if there are records to read or its timeout has passed, else park it."""
         self._take(event, event.deadline_ms <= event.now_ms, out)
 
     def on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
-        """Let a fetch wait that got too little."""
+        """Park a fetch that got too few bytes."""
         if not event.is_blocked and self._log.high_watermark > event.tried:
             self._take(event.fetch, False, out)
         else:
             self.waiting[event.fetch.request] = _Waiting(event.fetch, event.tried, event.is_blocked)
 
     def wake(self, out: Outbox[Effect]) -> None:
-        """The high watermark has moved: have the fetches tried that may read more now."""
+        """The high watermark has moved: try the fetches that may now read more."""
         for waiting in [waiter for waiter in self.waiting.values() if self._may_read_more(waiter)]:
             del self.waiting[waiting.fetch.request]
             self._take(waiting.fetch, False, out)
 
     def tick(self, now_ms: int, out: Outbox[Effect]) -> None:
-        """Have the fetches answered whose time is over, and those tried whose consumers had earlier answers to take."""
+        """Answer the fetches that timed out, and retry those whose consumers had earlier answers to take."""
         for waiting in list(self.waiting.values()):
             is_last = waiting.fetch.deadline_ms <= now_ms
             if is_last or waiting.is_blocked:
@@ -73,14 +73,14 @@ class Visibility:
                 self._take(waiting.fetch, is_last, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When :meth:`tick` has something to do."""
+        """When :meth:`tick` is due."""
         due_ms = otherwise
         for waiting in self.waiting.values():
             due_ms = min(due_ms, now_ms if waiting.is_blocked else waiting.fetch.deadline_ms)
         return due_ms
 
     def list_offsets(self, event: ListOffsetsReceived, leader_epoch: LeaderEpoch, out: Outbox[Effect]) -> None:
-        """Answer where something is; all but the start needs a high watermark that is known."""
+        """Answer a list-offsets request; all but the start needs a known high watermark."""
         request, exposed = event.request, self.exposed
         if event.timestamp == EARLIEST:
             out.now.append(AnswerOffset(request=request, offset=self._log.start, leader_epoch=leader_epoch))
@@ -106,12 +106,12 @@ class Visibility:
         )
 
     def take_all(self) -> list[RequestId]:
-        """Forget what waits, and return it."""
+        """Remove and return the parked fetches."""
         waiting, self.waiting = self.waiting, {}
         return list(waiting)
 
     def drop(self, request: RequestId) -> None:
-        """Forget a request whose sender has gone."""
+        """Drop a request whose connection is closed."""
         self.waiting.pop(request, None)
 
     def validate(self) -> None:

@@ -1,4 +1,4 @@
-"""The commit rule: how far the high watermark may go (rule R2). One pure function, so that a slow twin can test it."""
+"""The commit rule: how far the high watermark may advance (rule R2). A pure function, tested against a slow twin."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def committed_end(
     eligible: bool = False,
     epoch_start: Offset = _ZERO,
 ) -> Offset:
-    """Return the high watermark that the followers' progress has earned.
+    """Return the high watermark that the followers' progress allows.
 
-    ``member_ends`` are the durable ends of the *other* members of the maximal ISR (committed and proposed), None for
-    one that was not heard in this leader epoch: it could hold less than we think, so nothing moves. ``isr_size``
-    counts the committed ISR: below ``min_insync_replicas`` nothing of this epoch becomes committed, and beside
-    ``eligible`` leader replicas nothing at all, as these are trusted to have all that ever was. Where there are none,
-    only the maximal ISR may ever lead, so that what it held when this epoch began at ``epoch_start`` is the history
-    (ADR 0025). The result is never below ``current``.
+    ``member_ends`` are the durable ends of the *other* members of the maximal ISR (committed and proposed), None for a
+    member that has not fetched in this leader epoch: it may hold fewer records than expected, so the watermark stays.
+    ``isr_size`` counts the committed ISR: below ``min_insync_replicas`` no record of this epoch is committed, and with
+    ``eligible`` leader replicas no record at all, as these have to hold every committed record. Without them only the
+    maximal ISR may lead, so that the records it held when this epoch began at ``epoch_start`` are the history (ADR
+    0025). The result is never below ``current``.
     """
     lowest = own_durable_end
     if eligible or isr_size < min_insync_replicas:

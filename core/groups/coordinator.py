@@ -1,9 +1,9 @@
-"""The group coordinator as a state machine: all groups of one ``__consumer_offsets`` partition behind one door.
+"""The group coordinator as a state machine: all groups of one ``__consumer_offsets`` partition.
 
 Decide, then apply: a handler decides records and replies; records are applied at once through ``_apply`` (which replay
 uses too), and replies wait in ``after_sync`` until the records are committed. Run by the ``GroupCoordinator`` actor and
-by the simulator: first ``replay`` of every record of the log in order, then ``loaded``, then ``step`` for ever; when an
-append fails, ``resign`` and a new machine.
+by the simulator: first ``replay`` of every record of the log in order, then ``loaded``, then ``step`` for each event;
+when an append fails, ``resign`` and a new machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CoordinatorMachine:
         self._groups: dict[str, Group] = {}
         self._offsets = OffsetStore()
         self._images_bytes = 0
-        """About how many bytes the records of all groups take in the log."""
+        """Approximate size in bytes of the records of all groups in the log."""
         self._rewriting = Rewriting(settings)
         self._loaded = False
         self._next_expiry_ms = 0
@@ -99,7 +99,7 @@ class CoordinatorMachine:
         self._apply(record_from_wire(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
-        """Begin to serve: the log is read to its end. Members of loaded groups get a fresh session timeout.
+        """Start serving: the log is read to its end. Members of loaded groups get a fresh session timeout.
 
         ``now_ms`` (of every event too) may come from any clock that does not go back. ``wall_ms`` is the time of day in
         milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
@@ -134,7 +134,7 @@ class CoordinatorMachine:
     def resign(self, *, cause: str) -> Outbox[Effect]:
         """Refuse every parked request with NotCoordinator: this machine is about to be replaced.
 
-        Replies of earlier steps that still wait for their records are the shell's to refuse likewise.
+        The shell likewise refuses replies of earlier steps that still wait for their records.
         """
         decision = GroupDecision(cause, 0, apply=self._apply)
         for group in self._groups.values():
@@ -147,7 +147,7 @@ class CoordinatorMachine:
         return decision.finish()
 
     def _apply(self, record: Record) -> None:
-        """Change what is in the log: the only mutator of hard state, for live traffic and replay alike."""
+        """Apply a record: the only mutator of hard state, for live traffic and replay alike."""
         match record:
             case OffsetCommitted() | OffsetDeleted():
                 self._offsets.apply(record)
@@ -169,7 +169,7 @@ class CoordinatorMachine:
     # ------------------------------------------------------------ the door
 
     def step(self, event: Event) -> Outbox[Effect]:
-        """Take one event and return what has to be done about it."""
+        """Handle one event and return its effects."""
         if isinstance(event, Tick):
             self._hear_wall(event.now_ms, event.wall_ms)
         wall_ms = self._wall_ms(event.now_ms)
@@ -184,7 +184,7 @@ class CoordinatorMachine:
         return decision.finish()
 
     def _door_error(self, event: Event) -> RaylogError | None:
-        """Return what is wrong with the event whatever its group's state."""
+        """Return the error of an event that is invalid in every group state."""
         if not self._loaded:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
         if isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed, ListGroupsReceived)):
@@ -275,7 +275,7 @@ class CoordinatorMachine:
                 decision.refuse(event.request, UnknownMemberId(f"There is no group {event.group!r}; join again."))
                 return
             group = self._groups[event.group] = Group(event.group)
-        if event.rebalance_timeout_ms <= 0:  # not given: Kafka's first protocol version had only the session timeout
+        if event.rebalance_timeout_ms <= 0:  # not set: Kafka's first protocol version had only the session timeout
             event = replace(event, rebalance_timeout_ms=event.session_timeout_ms)
         rebalance.join(group, event, decision, self._settings, self._new_member_id)
         self._drop_if_blank(event.group)
@@ -329,7 +329,7 @@ class CoordinatorMachine:
         }
 
     def _tick(self, decision: GroupDecision) -> None:
-        # A group without members and without handed out ids has no deadlines; most groups of a quiet cluster are such.
+        # A group without members and without pending member ids has no deadlines: the usual case in a quiet cluster.
         for group in list(self._groups.values()):
             if group.members or group.pending or group.join_deadline_ms is not None:
                 rebalance.tick(group, decision, self._settings)
@@ -369,7 +369,7 @@ class CoordinatorMachine:
         return -1 if self._wall_ahead_ms is None else now_ms + self._wall_ahead_ms
 
     def _drop_if_blank(self, name: str) -> None:
-        """Forget a group that is only a name: nothing of it is in the log, nobody is on the way."""
+        """Drop a group that has neither records in the log nor members or pending member ids."""
         group = self._groups.get(name)
         if group is not None and group.blank and not self._offsets.has(name):
             del self._groups[name]
@@ -377,7 +377,7 @@ class CoordinatorMachine:
     # ------------------------------------------------------------ checks
 
     def hard_state(self) -> list[object]:
-        """Return what the log says, as comparable values: equal for a machine that replayed this one's records."""
+        """Return the state of the log as comparable values: equal for a machine that replayed this one's records."""
         images = [self._groups[name].image for name in sorted(self._groups)]
         return [[image for image in images if image is not None], self._offsets.to_wire()]
 

@@ -1,4 +1,4 @@
-"""What one step of the group coordinator decides. Made by ``coordinator.py``, filled by the machine's other parts."""
+"""One step's decision of the group coordinator. Made by ``coordinator.py``, filled by the machine's other parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raylog.core.groups.records import Record
 
 
 class GroupDecision(LoggedDecision[Effect, Record]):
-    """Records, answers that wait for them, refusals that do not, and the care for the log's length."""
+    """Records, answers that wait for them, refusals that do not, and effects that keep the log short."""
 
     __slots__ = ("wall_ms",)
 
@@ -33,15 +33,15 @@ class GroupDecision(LoggedDecision[Effect, Record]):
         self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
 
     def refuse(self, request: RequestId, error: RaylogError) -> None:
-        """Answer the request with an error at once: an error promises nothing that could be lost."""
+        """Refuse the request at once: an error depends on no record that could be lost."""
         self.now.append(Refuse(cause=self.cause, request=request, error=error))
 
     def report_stored(self) -> None:
-        """Have the machine hear when everything written so far is committed."""
+        """Notify the machine when everything written so far is committed."""
         self.after_sync.append(ReportStored(cause=self.cause))
 
     def trim(self, before_offset: int) -> None:
-        """Have the log's records below the offset deleted."""
+        """Delete the log's records below the offset."""
         self.now.append(TrimLog(cause=self.cause, before_offset=before_offset))
 
     def _store(self) -> Effect:

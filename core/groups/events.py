@@ -1,9 +1,9 @@
-"""What can happen to a group coordinator, and what it asks its shell to do.
+"""Events and effects of a group coordinator.
 
 The shell (an actor, or the simulator) turns requests into events in arrival order and carries effects out. ``request``
 is the shell's number for a request, unique within one life; every request event is answered by exactly one
-:class:`Reply` or :class:`Refuse` with that number, at once or in a later step, unless the shell said that the requester
-is gone (:class:`RequestDropped`).
+:class:`Reply` or :class:`Refuse` with that number, at once or in a later step, unless the shell reported a closed
+connection (:class:`RequestDropped`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raylog.core.decision import Refuse, Reply, RequestId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorEvent:
-    """What every event has: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
+    """Common fields of events: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
 
     cause: str
     now_ms: int
@@ -40,10 +40,10 @@ class GroupRequest(CoordinatorRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReceived(GroupRequest):
-    """A member wants to take part in the next generation.
+    """JoinGroup request.
 
-    ``member_id`` "" = new here. ``instance_id`` is given by static members. ``protocols`` are (assignor name, metadata)
-    in the member's order of preference; the coordinator never opens the metadata. Timeouts are milliseconds.
+    ``member_id`` "" = a new member. ``instance_id`` is given by static members. ``protocols`` are (assignor name,
+    metadata) in the member's order of preference; the coordinator never opens the metadata. Timeouts are milliseconds.
     """
 
     member_id: str
@@ -57,7 +57,7 @@ class JoinReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReceived(GroupRequest):
-    """A member asks for its assignment; the leader brings everyone's (``assignments``, by member id)."""
+    """SyncGroup request; the leader's carries the assignments of all members (``assignments``, by member id)."""
 
     generation: int
     member_id: str
@@ -67,7 +67,7 @@ class SyncReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived(GroupRequest):
-    """A member says that it lives, and asks whether its generation still stands."""
+    """Heartbeat of a member; the answer reports whether its generation is still current."""
 
     generation: int
     member_id: str
@@ -76,14 +76,14 @@ class HeartbeatReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveReceived(GroupRequest):
-    """Members go for good: (member id, instance id) each; an empty member id removes a static member."""
+    """LeaveGroup request: (member id, instance id) each; an empty member id removes a static member."""
 
     members: Sequence[tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitReceived(GroupRequest):
-    """Store offsets: (topic id, topic, partition, offset, leader epoch or -1, note) each.
+    """OffsetCommit request: (topic id, topic, partition, offset, leader epoch or -1, note) each.
 
     ``generation`` -1 with an empty member id = a simple consumer, which uses the group only as a name.
     """
@@ -96,14 +96,14 @@ class OffsetCommitReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchReceived(GroupRequest):
-    """Read offsets of (topic id, topic, partition) each; None = all that the group has."""
+    """OffsetFetch request: (topic id, topic, partition) each; None = all offsets of the group."""
 
     partitions: Sequence[tuple[str, str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteReceived(GroupRequest):
-    """Forget the offsets of (topic id, topic, partition) each; only for a group without members."""
+    """OffsetDelete request: (topic id, topic, partition) each; only for a group without members."""
 
     partitions: Sequence[tuple[str, str, int]]
 
@@ -115,24 +115,24 @@ class ListGroupsReceived(CoordinatorRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupReceived(GroupRequest):
-    """Tell state and members of one group."""
+    """DescribeGroup request: state and members of one group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupReceived(GroupRequest):
-    """Forget a group without members, with all its offsets."""
+    """DeleteGroup request: a group without members, with all its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDropped(CoordinatorRequest):
-    """The requester is gone (connection closed): a parked request is forgotten, its member has to ask again."""
+    """The connection is closed: the parked request is dropped, and its member has to send it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogExtent:
-    """How far the coordinator's partition is known to be stored.
+    """How far the coordinator's partition is stored.
 
-    ``size_bytes`` counts from where the log started when this life loaded it, and never goes back.
+    ``size_bytes`` counts from the log start at loading, and never falls.
     """
 
     end_offset: int
@@ -141,10 +141,10 @@ class LogExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(CoordinatorEvent):
-    """Time passed; deadlines are looked at only here. A tick every 50 to 100 ms is fine.
+    """Time passed; deadlines are checked only here. A tick every 50 to 100 ms is fine.
 
     ``wall_ms`` is the time of day in milliseconds since 1970, None = unknown. See :meth:`CoordinatorMachine.loaded`.
-    ``log`` is the log by then; without it nothing is ever written again and deleted.
+    ``log`` is the log's extent at that time; without it the log is never rewritten and trimmed.
     """
 
     wall_ms: int | None = None
@@ -203,7 +203,7 @@ class ReportStored:
 class TrimLog:
     """Delete the records below ``before_offset``, then feed :class:`LogTrimmed`.
 
-    It may fail, be late or be repeated: what is below was stored again above, for every reader and for good.
+    It may fail, be late or be repeated: the records below were stored again above.
     """
 
     cause: str

@@ -1,9 +1,9 @@
-"""One consumer group: its last written generation, its members now, and who waits for what.
+"""One consumer group: its last written generation, its current members, and their parked requests.
 
 Two kinds of state live here. ``image`` is hard: the last :class:`GroupChanged` of the log, replaced only by ``adopt``
 (live) or ``replay``. The rest is soft: sessions, parked requests, deadlines and the members of the next generation; it
-is lost with the coordinator's process, and members bring it back by joining again. ``rebalance.py`` moves a group
-through its rounds; this module keeps the facts and checks them. Called by ``rebalance.py`` and ``coordinator.py``.
+is lost with the coordinator's process, and rebuilt when members rejoin. ``rebalance.py`` moves a group through its
+rounds; this module keeps the facts and checks them. Called by ``rebalance.py`` and ``coordinator.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member as it is now. Its assignment is in the group's image."""
+    """One current member. Its assignment is in the group's image."""
 
     member_id: str
     instance_id: str | None
@@ -32,29 +32,29 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     session_deadline_ms: int
-    """When the member counts as dead; not looked at while one of its requests is parked."""
+    """Session deadline; ignored while one of its requests is parked."""
     join_request: RequestId | None = None
     sync_request: RequestId | None = None
     sync_due: bool = False
-    """It was told of the current generation and has not asked for its assignment yet."""
+    """The member received the current generation and has not sent SyncGroup yet."""
     size_bytes: int = field(init=False)
-    """Bound of the bytes that a generation's record takes for it, its assignment aside; see :meth:`measure`."""
+    """Bound of the member's bytes in a generation's record, its assignment aside; see :meth:`measure`."""
 
     def __post_init__(self) -> None:
-        """Measure what there is."""
+        """Compute ``size_bytes``."""
         self.measure()
 
     def measure(self) -> None:
-        """Bring ``size_bytes`` up to date, after any change of what is recorded."""
+        """Update ``size_bytes`` after a change of a recorded field."""
         self.size_bytes = wire_bytes(self.to_record(b"").to_wire())
 
     @property
     def parked(self) -> bool:
-        """Return whether the coordinator owes this member an answer; such a member lives by its open request."""
+        """Return whether a request of the member is parked; its session cannot expire meanwhile."""
         return self.join_request is not None or self.sync_request is not None
 
     def heard(self, now_ms: int) -> None:
-        """Start the session timeout anew."""
+        """Restart the session timeout."""
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     def metadata(self, protocol: str) -> bytes:
@@ -62,7 +62,7 @@ class Member:
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def to_record(self, assignment: bytes) -> MemberRecord:
-        """Return what the log keeps of this member."""
+        """Return the member's record for the log."""
         return MemberRecord(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -75,10 +75,10 @@ class Member:
 
 
 class Group:
-    """The facts about one group and the rules that hold between them."""
+    """The state of one group and its invariants."""
 
     def __init__(self, name: str) -> None:
-        """Start an empty group that nothing was ever written about."""
+        """Start an empty group without records in the log."""
         self.name = name
         self.image: GroupChanged | None = None
         self.state = GroupState.EMPTY
@@ -91,7 +91,7 @@ class Group:
         self.protocol_type = ""
         self.join_deadline_ms: int | None = None
         self.first_round = False
-        """The round began with an empty group: it waits for its delay even when everybody known has joined."""
+        """The round began with an empty group: it waits for its full delay even when all known members have joined."""
         self.first_round_left_ms = 0
         """How much longer the first round may still be extended."""
         self.newcomers = False
@@ -112,25 +112,25 @@ class Group:
 
     @property
     def blank(self) -> bool:
-        """Return whether nothing is known of this group but its name."""
+        """Return whether the group has no state but its name."""
         return self.image is None and not self.members and not self.pending
 
     @property
     def everybody_joined(self) -> bool:
-        """Return whether every member waits for the next generation and no id is still on its way."""
+        """Return whether every member has joined the next generation and no member id is pending."""
         return not self.pending and all(member.join_request is not None for member in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest time that a member asked to be waited for."""
+        """Return the longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def assignment(self, member_id: str) -> bytes:
-        """Return what the leader gave this member in the current generation."""
+        """Return the member's assignment in the current generation."""
         member = self.image.member(member_id) if self.image is not None else None
         return member.assignment if member is not None else b""
 
     def fence(self, member_id: str, instance_id: str | None, generation: int | None = None) -> RaylogError | None:
-        """Return why this sender may not speak as that member (of that generation), or None when it may."""
+        """Return the error for a sender that is not that member (of that generation), or None when it is."""
         if instance_id is not None:
             holder = self.static.get(instance_id)
             if holder is None:
@@ -223,11 +223,11 @@ class Group:
             self.move(image.state)
 
     def replay(self, image: GroupChanged) -> None:
-        """Apply a record of the log; members come to life when the whole log is read (:meth:`restore`)."""
+        """Apply a record of the log; members are restored when the whole log is read (:meth:`restore`)."""
         self.image = image
 
     def restore(self, now_ms: int) -> None:
-        """Bring the last written generation to life; every member gets a fresh session timeout."""
+        """Restore the last written generation; every member gets a fresh session timeout."""
         if self.image is None:
             return
         self.state = self.image.state
@@ -252,7 +252,7 @@ class Group:
     # ------------------------------------------------------------ soft state
 
     def move(self, state: GroupState) -> None:
-        """Go to another state; an illegal move is a defect."""
+        """Change the state; an illegal transition is a defect."""
         require(is_legal_move(self.state, state), f"group {self.name!r} may go from {self.state} to {state}")
         self.state = state
         if state is not GroupState.PREPARING_REBALANCE:
@@ -261,7 +261,7 @@ class Group:
             self.newcomers = False
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take in a member; the first one decides the group's protocol type."""
+        """Add a member; the first one decides the group's protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
@@ -269,7 +269,7 @@ class Group:
             self.static[member.instance_id] = member.member_id
 
     def forget(self, member_id: str) -> Member:
-        """Take out a member and return it; its parked requests are the caller's to answer."""
+        """Remove a member and return it; the caller answers its parked requests."""
         member = self.members.pop(member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
             del self.static[member.instance_id]
@@ -298,7 +298,7 @@ class Group:
         name, state = self.name, self.state
         require(state is not GroupState.DEAD, "a dead group is dropped")
         instances = 0
-        # Most groups are looked at after each step of a simulation: claims are put into words only when they are false.
+        # Checked for most groups after each step of a simulation: messages are built only on failure.
         for member_id, member in self.members.items():
             if member.member_id != member_id or member_id in self.pending:
                 require(False, f"member {member_id!r} is filed under its id, and not pending as well")

@@ -1,7 +1,7 @@
 """The committed offsets of all groups of one coordinator: commit, fetch, delete, and forgetting after retention.
 
-The store holds nothing but what is in the log: it changes only through ``apply``. Who may commit is decided here from
-the group's state (Kafka's table). Called by ``coordinator.py``.
+The store holds only the log's records: it changes only through ``apply``. Commits are accepted or refused here by the
+group's state (Kafka's table). Called by ``coordinator.py``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class OffsetStore:
         """Start without any offset."""
         self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
         self.size_bytes = 0
-        """About how many bytes the records of all offsets take in the log."""
+        """Approximate size in bytes of the records of all offsets in the log."""
 
     def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
-        """Store or forget one offset: the only way in, for live traffic and replay alike."""
+        """Store or delete one offset: the only mutator, for live traffic and replay alike."""
         key = record.key
         held = self._by_group.get(key.group)
         before = None if held is None else held.get(key)
@@ -80,7 +80,7 @@ class OffsetStore:
 
 
 def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
-    """Return why this sender may not commit for the group now, or None when it may."""
+    """Return the error for a commit of this sender at this time, or None when it may commit."""
     if event.generation < 0 and group.state is GroupState.EMPTY:
         return None
     if event.generation < 0 and event.member_id == "" and event.instance_id is None:
@@ -172,8 +172,8 @@ def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSetti
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
     group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
-    nothing expires: the coordinator does not open subscriptions, so it cannot tell which topics are still read. What
-    has no known time stays.
+    nothing expires: the coordinator does not open subscriptions, so it does not know which topics are still read.
+    Offsets without a known time stay.
     """
     if group.state is not GroupState.EMPTY or wall_ms < 0:
         return []

@@ -1,10 +1,9 @@
-"""The rounds of a group: join, sync, heartbeat, leave, and what time does to them (Kafka's classic protocol).
+"""The rounds of a group: join, sync, heartbeat, leave, and timeouts (Kafka's classic protocol).
 
 Each function takes the group and the step's :class:`GroupDecision`. A round: members join and are parked
-(PreparingRebalance); when all have joined or the time is up, the generation is written and every member hears of it,
-the leader with everybody's metadata (CompletingRebalance); members ask for their assignment and are parked until the
-leader's sync brings all assignments, which are written before they are handed out (Stable). Called by
-``coordinator.py``.
+(PreparingRebalance); when all have joined or the time is up, the generation is written and sent to every member, to the
+leader with all metadata (CompletingRebalance); members send SyncGroup and are parked until the leader's SyncGroup
+carries the assignments, which are written before members receive them (Stable). Called by ``coordinator.py``.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from raylog.core.groups.sizes import row_bytes
 from raylog.core.groups.states import GroupState
 
 NewMemberId = Callable[[str], str]
-"""Makes a member id nobody else has, from a client id. Injected, because chance is not for the core."""
+"""Makes a unique member id from a client id. Injected, because the core has no randomness."""
 _ID_SUFFIX = "-" + 36 * "0"
-"""As long as what a shell puts behind a client id, or longer."""
+"""Upper bound of the suffix that a shell adds to a client id."""
 
 # ---------------------------------------------------------------- join
 
@@ -86,7 +85,7 @@ def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: 
     if group.state is GroupState.EMPTY:
         return False
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Members that have not rejoined may be on their way out: whoever joins first gets the place.
+        # Members that have not rejoined may be leaving: the first to join gets the place.
         joined = sum(1 for member in group.members.values() if member.join_request is not None)
         return joined >= settings.group_max_size
     return len(group.members) >= settings.group_max_size
@@ -95,9 +94,9 @@ def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: 
 def _size_error(
     group: Group, event: JoinReceived, protocols: Protocols, replaced: str | None, settings: GroupSettings
 ) -> RaylogError | None:
-    """Return why the log could not keep the group with this member, or None when it can.
+    """Return the error when the group with this member does not fit the log, or None when it fits.
 
-    A generation is one record: a member that makes it too large is refused before it can harm the others.
+    A generation is one record: a member that makes it too large is refused before it affects the others.
     """
     member = _new_member(event.member_id or event.client_id + _ID_SUFFIX, event, protocols)
     size = group.bytes_with(member, event.protocol_type, besides=event.member_id or replaced)
@@ -131,14 +130,14 @@ def _join_known(
     same = member.protocols == protocols
     is_leader = group.leader == event.member_id
     if group.state is GroupState.COMPLETING_REBALANCE and same:
-        # Its answer got lost on the way: the round goes on.
+        # Its answer was lost: the round continues.
         member.heard(event.now_ms)
         decision.reply(event.request, _join_reply(group, member))
     elif group.state is GroupState.STABLE and same and not is_leader:
         member.heard(event.now_ms)
         decision.reply(event.request, _join_reply(group, member))
     else:
-        # A leader that joins a stable group again has seen its topics change: it wants to assign anew.
+        # A leader that rejoins a stable group has seen its topics change: it has to assign anew.
         _park_join(member, event, protocols, decision)
         _rebalance_or_complete(group, decision, settings)
 
@@ -178,7 +177,7 @@ def _replace_static(
     decision: GroupDecision,
     settings: GroupSettings,
 ) -> None:
-    """A static member came back under its instance id: it takes over the old one's place and assignment."""
+    """A static member returned under its instance id: it keeps the place and the assignment."""
     _answer_parked(group.members[old_id], decision, FencedInstanceId(f"A new process joined as {event.instance_id!r}."))
     member = group.rename(old_id, new_id)
     if group.state is not GroupState.STABLE:
@@ -224,7 +223,7 @@ def _join_reply(group: Group, member: Member, *, skip_assignment: bool = False) 
 
 
 def _rebalance_or_complete(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
-    """Start a round when none is running; end the running one when everybody is there."""
+    """Start a round when none is running; end the running one when all members have joined."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         _begin_round(group, decision, settings)
     if not group.first_round and group.everybody_joined:
@@ -253,14 +252,15 @@ def _begin_round(group: Group, decision: GroupDecision, settings: GroupSettings)
 
 
 def _end_round(group: Group, decision: GroupDecision) -> None:
-    """Fix the next generation from those who joined; static members keep their place while they are away."""
+    """Fix the next generation from the joined members; static members keep their place while they are away."""
     now_ms = decision.now_ms
     for member in list(group.members.values()):
         if member.join_request is None and member.instance_id is None:
             group.forget(member.member_id)
     joined = [member for member in group.members.values() if member.join_request is not None]
     if group.members and not joined:
-        # Only static members, all away: somebody has to lead, so the round waits until one comes or their sessions end.
+        # Only static members, all away: a leader is needed, so the round waits until one returns or their sessions
+        # expire.
         group.first_round = False
         group.join_deadline_ms = now_ms + group.rebalance_timeout_ms()
         return
@@ -376,13 +376,13 @@ def leave(
 
 
 def after_removal(group: Group, decision: GroupDecision, settings: GroupSettings, *, removed: bool) -> None:
-    """Start a round when members went; end the running one when nobody is missing any more."""
+    """Start a round when members left; end the running one when no member is missing any more."""
     if group.state is GroupState.PREPARING_REBALANCE or removed:
         _rebalance_or_complete(group, decision, settings)
 
 
 def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
-    """Forget a parked request whose sender is gone; its member has a session timeout to come back."""
+    """Drop a parked request whose connection is closed; its member has a session timeout to return."""
     for member in group.members.values():
         if member.join_request == request:
             member.join_request = None
@@ -400,7 +400,7 @@ def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
 
 
 def tick(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
-    """Act on every deadline that has passed: handed out ids, sessions, the round, missing syncs."""
+    """Handle every deadline that has passed: pending member ids, sessions, the round, missing syncs."""
     now_ms = decision.now_ms
     overdue = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
     for member_id in overdue:

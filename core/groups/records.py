@@ -1,4 +1,4 @@
-"""What the group coordinator writes to ``__consumer_offsets``: records with a key and a value as wire lists.
+"""The records of ``__consumer_offsets``: a key and a value each, as wire lists.
 
 The log is compacted: the last value of a key counts, and a null value (tombstone) removes the key. Written and replayed
 by ``coordinator.py``; the shell only turns lists into bytes and back.
@@ -20,7 +20,7 @@ may not ignore takes the next version, which a reader refuses instead of guessin
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset it is, with the topic id: a topic created again under its old name starts without offsets."""
+    """Key of an offset, including the topic id: a topic recreated under its old name starts without offsets."""
 
     group: str
     topic_id: str
@@ -49,7 +49,7 @@ class OffsetCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleted:
-    """A group's position in a partition is forgotten."""
+    """Tombstone of a group's position in a partition."""
 
     key: OffsetKey
 
@@ -60,7 +60,7 @@ class OffsetDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """One member of a generation. ``assignment`` is empty until the leader has given one."""
+    """One member of a generation. ``assignment`` is empty until the leader has assigned."""
 
     member_id: str
     instance_id: str | None
@@ -106,10 +106,10 @@ class MemberRecord:
 class GroupChanged:
     """One generation of a group, whole.
 
-    ``state`` is Empty (no members), CompletingRebalance (members and leader are fixed, nobody owns anything) or Stable
-    (assignments are given). Kafka writes nothing at CompletingRebalance and lets the generation fall back after a
-    restart; here it is written before any member hears of the generation, so generations never fall. ``changed_ms`` is
-    the time of day (since 1970) of this record, -1 = unknown.
+    ``state`` is Empty (no members), CompletingRebalance (members and leader are fixed, no partition is assigned) or
+    Stable (assignments are given). Kafka writes nothing at CompletingRebalance and lets the generation fall back after
+    a restart; here it is written before any member receives the generation, so generations never fall. ``changed_ms``
+    is the time of day (since 1970) of this record, -1 = unknown.
     """
 
     group: str
@@ -142,7 +142,7 @@ class GroupChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeleted:
-    """A group is forgotten. Its offsets are deleted by their own records."""
+    """Tombstone of a group. Its offsets are deleted by their own records."""
 
     group: str
 

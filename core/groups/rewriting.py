@@ -1,10 +1,10 @@
-"""Keeps ``__consumer_offsets`` short: what holds is written again at its end, and the beginning is deleted.
+"""Keeps ``__consumer_offsets`` short: live rows are written again at its end, and the beginning is deleted.
 
-The log's rows stand for themselves: the last one of a key counts. So a round needs no marks and no pause. It notes the
-end of the log, then writes, a chunk at a time and between the rows of live traffic, the present row of each key that
-there was at its beginning. When the last chunk is stored, every key has its row above the noted end or has none, and
-everything below may go (``delete_records``). A coordinator that dies before leaves a longer log of the same meaning.
-Decided on ticks of the machine in ``coordinator.py``, its only user. ADR 0029 says why there are no snapshots.
+Rows are independent: the last one of a key counts. So a round needs no marks and no pause. It notes the end of the log,
+then writes, a chunk at a time and between the rows of live traffic, the present row of each key that there was at its
+beginning. When the last chunk is stored, every key has its row above the noted end or has none, and everything below
+may be deleted (``delete_records``). A coordinator that dies before leaves a longer log of the same meaning. Decided on
+ticks of the machine in ``coordinator.py``, its only user. ADR 0029 says why there are no snapshots.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from raylog.core.groups.sizes import row_bytes
 LiveKey = OffsetKey | str
 """An offset, or a group by its name."""
 Find = Callable[[LiveKey], OffsetCommitted | GroupChanged | None]
-"""Returns what holds of a key now."""
+"""Returns the present row of a key."""
 
 
 class Rewriting:
-    """The rounds of one life of a coordinator.
+    """The rewriting rounds of one incarnation of a coordinator.
 
-    Invariants: one round, one chunk and one deletion at a time; nothing is deleted that a round of this life did not
-    find stored again above.
+    Invariants: one round, one chunk and one deletion at a time; a row is deleted only after a round of this incarnation
+    has stored it again above.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -39,19 +39,19 @@ class Rewriting:
         self._begin: LogExtent | None = None
         """Where the log ended when the round began; None = no round."""
         self._keys: deque[LiveKey] = deque()
-        """What the round still has to write."""
+        """Keys that the round still has to write."""
         self._chunk_under_way = False
         self._is_written = False
-        """All keys are stored again above ``_begin``: what is below may go."""
+        """All keys are stored again above ``_begin``: everything below may be deleted."""
         self._trim_due_ms = 0
 
     def is_due(self, log: LogExtent, live_bytes: int) -> bool:
-        """Return whether a round should begin: the log is long, and most of it is of no use any more."""
+        """Return whether a round should begin: the log is long, and most of it is obsolete."""
         least = max(self._settings.rewrite_floor_bytes, self._settings.rewrite_factor * live_bytes)
         return self._begin is None and log.size_bytes - self._kept_from > least
 
     def begin(self, log: LogExtent, keys: Iterable[LiveKey]) -> None:
-        """Begin a round: ``keys`` are all that there are now, stored or about to be."""
+        """Begin a round: ``keys`` are all present keys, stored or about to be."""
         self._begin = log
         self._keys = deque(keys)
         self._chunk_under_way = False
@@ -59,7 +59,7 @@ class Rewriting:
         self._trim_due_ms = 0
 
     def go_on(self, find: Find, decision: GroupDecision) -> None:
-        """Write the next chunk if the last one is stored, or ask for the deletion if all are."""
+        """Write the next chunk if the last one is stored, or request the deletion if all are."""
         if self._begin is None or self._chunk_under_way:
             return
         if self._is_written:

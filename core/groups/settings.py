@@ -1,4 +1,4 @@
-"""The numbers a group coordinator is run with. Made by the shell from the cluster's configuration."""
+"""Settings of a group coordinator. Made by the shell from the cluster's configuration."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class GroupSettings:
     min_session_timeout_ms: int = 1_000
     max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 10_000
-    """Most members of one group, and most ids handed out but not yet used."""
+    """Most members of one group, and most member ids pending."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    """An offset of a group without members is forgotten after this long."""
+    """Retention of an offset in a group without members."""
     offsets_retention_check_ms: int = 600_000
-    """How often forgotten offsets are looked for."""
+    """Interval of the check for expired offsets."""
     offset_metadata_bytes_max: int = 4_096
     """Largest note (UTF-8 bytes) a member may store beside an offset."""
     record_bytes_max: int = 1_000_000
     """Largest record that `__consumer_offsets` takes: one generation of a group with all its members, or one offset."""
     rewrite_floor_bytes: int = 16 * 1024 * 1024
-    """A log below this size is left alone: it is loaded within a second or two."""
+    """A log below this size is not rewritten: it is loaded within a second or two."""
     rewrite_factor: int = 3
-    """A longer log is left alone as long as it is at most so many times as large as what holds of it."""
+    """A longer log is not rewritten while it is at most so many times as large as its live rows."""
     rewrite_chunk_bytes: int = 128 * 1024
-    """How much of it is written again at once, between the rows of live traffic."""
+    """Size of one chunk, written between the rows of live traffic."""
     trim_retry_ms: int = 30_000
-    """After so long without an answer the deletion of the log's beginning is asked for again."""
+    """Timeout after which the deletion of the log's beginning is requested again."""

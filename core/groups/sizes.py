@@ -1,7 +1,7 @@
 """How many bytes records take in ``__consumer_offsets``, without encoding them: bounds from above. Pure.
 
-A record that the log would refuse must be refused to its sender before it is decided: what is decided has to be stored,
-or the coordinator has to load all its groups again.
+A record that the log would refuse must be refused to its sender before it is decided: if a decided record cannot be
+stored, the coordinator has to load all its groups again.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class RowQueue(Generic[RowT]):
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """Start empty. ``wake`` has :meth:`take` called soon, until it returns nothing."""
+        """Start empty. ``wake`` has :meth:`take` called soon, until it returns an empty batch."""
         self._wake = wake
         self._rows: deque[tuple[RowT, int]] = deque()
         self._end = 0
@@ -40,7 +40,7 @@ class RowQueue(Generic[RowT]):
         return self._stored
 
     def kick(self) -> None:
-        """Have the rows that wait appended."""
+        """Request an append of the queued rows."""
         self._wake()
 
     def add(self, rows: Iterable[tuple[RowT, int]]) -> None:
@@ -51,7 +51,7 @@ class RowQueue(Generic[RowT]):
         self._wake()
 
     def take(self, bytes_max: int) -> list[RowT]:
-        """Return the next batch, empty when no row waits; otherwise :meth:`stored` has to follow."""
+        """Return the next batch, empty when no row is queued; otherwise :meth:`stored` has to follow."""
         require(self._under_way == 0, "one batch is under way at a time")
         rows = self._rows
         batch: list[RowT] = []

@@ -36,7 +36,7 @@ from raylog.core.metadata.records import (
 from raylog.core.partition import PartitionState, ReplicaPlace
 
 DELETED_TOPICS_MAX = 10_000
-"""Deleted topics that are remembered; a broker that was away for longer than so many deletions keeps their folders."""
+"""Deleted topics that are remembered; a broker that missed more deletions keeps the folders of the earlier ones."""
 
 
 def _cluster_created(image: ImageTables, record: ClusterCreated) -> None:

@@ -1,6 +1,6 @@
-"""What the metadata image is made of: brokers, coordinators, topics, and the tables that hold them.
+"""Parts of the metadata image: brokers, coordinators, topics, and the tables that hold them.
 
-Changed by metadata records alone (``applying.py``).
+Changed only by metadata records (``applying.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_PRODUCER: Final = ProducerId(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
-    """One broker: its last registration, and whether it runs now."""
+    """One broker: its last registration, and whether it is online."""
 
     broker: BrokerId
     incarnation: Incarnation
@@ -31,12 +31,12 @@ class BrokerImage:
     """The feature levels that its release knows."""
     online: bool = True
     stopped: bool = False
-    """Somebody asked it to stop, and nobody asked for it again since."""
+    """A stop was requested, and no resume since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinator:
-    """One coordinator: kind "group" or "transaction", index of its partition, number of its life, and its endpoint."""
+    """One coordinator: kind "group" or "transaction", index of its partition, its epoch, and its endpoint."""
 
     kind: str
     index: int
@@ -58,13 +58,13 @@ class TopicImage:
 
     @property
     def internal(self) -> bool:
-        """Tell whether the topic is Raylog's own."""
+        """Return whether the topic is an internal one."""
         return self.name.startswith("__")
 
 
 @dataclass(slots=True)
 class ImageTables:
-    """What is known of the cluster at one version: its fields and how to look something up in them."""
+    """The cluster at one version: fields and lookups."""
 
     version: int = 0
     """Number of records applied since the cluster was created."""
@@ -73,17 +73,17 @@ class ImageTables:
     config: Mapping[str, str] = field(default_factory=dict)
     controller_epoch: ControllerEpoch = NO_CONTROLLER
     feature_level: int = FIRST_LEVEL
-    """What the cluster may use, see ``core/features.py``."""
+    """The cluster's feature level, see ``core/features.py``."""
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
     deleted_topics: dict[str, None] = field(default_factory=dict)
-    """Ids of the topics that were deleted last, oldest first; their folders may be removed wherever they are found."""
+    """Ids of the topics that were deleted last, oldest first; brokers may remove their folders."""
     next_producer_id: ProducerId = FIRST_PRODUCER
     log_ids: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
     """The log that each replica last registered with, where it has an identity."""
     lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
-    """ISR members that came back without their log, and which it was; see :class:`~.records.ReplicaLogLost`."""
+    """ISR members that returned without their log, and the lost log's id; see :class:`~.records.ReplicaLogLost`."""
     removed_replicas: dict[tuple[TopicPartition, BrokerId], LeaderEpoch] = field(default_factory=dict)
     """Replicas that reassignments took away, and the last leader epoch they may know; their folders may be removed."""
     voters: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class ImageTables:
     # ------------------------------------------------------------ lookups
 
     def topic(self, name: str, topic_id: str | None = None) -> TopicImage | None:
-        """Return the topic of that name, or None when there is none or it is another one than ``topic_id`` says."""
+        """Return the topic of that name, or None when there is none or its id is not ``topic_id``."""
         found = self.topics.get(name)
         return None if found is None or (topic_id is not None and found.topic_id != topic_id) else found
 
@@ -104,7 +104,7 @@ class ImageTables:
         return topic.partitions[partition.partition]
 
     def partitions(self) -> Iterator[PartitionState]:
-        """Go through all partitions, by topic name and number."""
+        """Iterate over all partitions, by topic name and number."""
         for name in sorted(self.topics):
             yield from self.topics[name].partitions
 
@@ -113,6 +113,6 @@ class ImageTables:
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
 
     def is_stopped(self, broker: BrokerId) -> bool:
-        """Tell whether somebody asked a broker to stop, and nobody asked for it again since."""
+        """Return whether a stop of the broker was requested, and no resume since."""
         found = self.brokers.get(broker)
         return found is not None and found.stopped

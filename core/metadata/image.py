@@ -1,7 +1,7 @@
-"""What the metadata records add up to: the cluster as the controller has decided it to be.
+"""The metadata image: the cluster's state as the sum of the metadata records.
 
 The controller keeps one and decides on it; every broker keeps a copy and answers clients from it. ``apply`` is the only
-thing that changes an image, for live decisions and for recovery alike, so equal records give equal images.
+mutator of an image, for live decisions and for recovery alike, so equal records give equal images.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MetadataImage(ImageTables):
     # ------------------------------------------------------------ records in
 
     def apply(self, record: MetadataRecord) -> None:
-        """Take one record in. A record that does not fit raises ``InvariantBroken``: the log is not one of Raylog's."""
+        """Apply one record. A record that does not fit raises ``InvariantBroken``: Raylog did not write this log."""
         handler = APPLY.get(type(record))
         require(handler is not None, f"the image knows what to do with {type(record).__name__}")
         if handler is not None:
@@ -182,7 +182,7 @@ class MetadataImage(ImageTables):
 
 
 def partition_changed(state: PartitionState) -> PartitionChanged:
-    """Return the record that says what ``state`` says, places aside."""
+    """Return the record that carries ``state``, places aside."""
     return PartitionChanged(
         topic=state.partition.topic,
         partition=state.partition.partition,

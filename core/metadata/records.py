@@ -1,7 +1,7 @@
-"""The metadata records: everything the controller decides is one of these, written to the metadata log in order.
+"""The metadata records: the controller's decisions, written to the metadata log in order.
 
-:class:`~raylog.core.metadata.image.MetadataImage` is what they add up to. Written by the controller, replayed by its
-next life, and sent to brokers. Each record has a wire form, a list that begins with the record's name.
+Their sum is :class:`~raylog.core.metadata.image.MetadataImage`. Written by the controller, replayed by its next
+incarnation, and sent to brokers. Each record has a wire form, a list that begins with the record's name.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ClusterConfigured(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerStarted(MetadataRecord):
-    """A controller began its life; no earlier one may write after this."""
+    """A controller started; earlier controllers may not write after this."""
 
     controller_epoch: ControllerEpoch
 
@@ -105,7 +105,7 @@ class BrokerRegistered(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRaised(MetadataRecord):
-    """The cluster may use what this feature level brings, and no broker takes part that does not know it."""
+    """The cluster may use the features of this level; brokers that do not know the level may not register."""
 
     level: int
 
@@ -113,7 +113,7 @@ class FeatureLevelRaised(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOffline(MetadataRecord):
-    """The broker's process is gone or silent; its replicas have sessions of their own and are not touched by this."""
+    """The broker's process has ended or timed out; its replicas have sessions of their own and are unaffected."""
 
     broker: BrokerId
 
@@ -121,9 +121,9 @@ class BrokerOffline(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStopped(MetadataRecord):
-    """Somebody asked the broker to stop: its replicas neither lead nor stay in an ISR that has other members.
+    """A stop of the broker was requested: its replicas neither lead nor stay in an ISR that has other members.
 
-    It lasts until :class:`BrokerResumed`, whoever restarts the process meanwhile.
+    It lasts until :class:`BrokerResumed`; a restart of the process does not end it.
     """
 
     broker: BrokerId
@@ -132,7 +132,7 @@ class BrokerStopped(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerResumed(MetadataRecord):
-    """Somebody asked for the broker to run again after it had been stopped."""
+    """A resume of the stopped broker was requested."""
 
     broker: BrokerId
 
@@ -182,7 +182,7 @@ class TopicDeleted(MetadataRecord):
 class TopicsDeletedBefore(MetadataRecord):
     """The ids of topics that were deleted, oldest first. Only in snapshots, in the place of their own records.
 
-    A broker that was away removes the folders of these topics, and of no others that it does not know.
+    A broker that was offline removes the folders of these topics, and of no others that it does not know.
     """
 
     topic_ids: tuple[str, ...]
@@ -226,10 +226,10 @@ class ReplicaPlaced(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLogLost(MetadataRecord):
-    """An ISR member came back without its log. It may not lead again until it has left the ISR and caught up.
+    """An ISR member returned without its log. It may not lead again until it has left the ISR and caught up.
 
-    The mark ends with the first :class:`PartitionChanged` that takes the replica out of the ISR, or that makes it lead
-    all the same (an unclean election, or the log is there again). ``log_id`` tells the lost log, should it come back.
+    The mark ends with the first :class:`PartitionChanged` that takes the replica out of the ISR, or that elects it
+    anyway (an unclean election, or the log is back). ``log_id`` identifies the lost log if it returns.
     """
 
     topic: str
@@ -243,7 +243,7 @@ class ReplicaLogLost(MetadataRecord):
 class ReplicaRemovedBefore(MetadataRecord):
     """A reassignment took this replica away, after this leader epoch. Only in snapshots, in place of its own record.
 
-    A broker that was away removes the folders of these replicas, and of no others of a topic that exists.
+    A broker that was offline removes the folders of these replicas, and of no others of a topic that exists.
     """
 
     topic: str
@@ -276,7 +276,7 @@ class CoordinatorPlaced(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotersEntered(MetadataRecord):
-    """Whose copies of the metadata log count from now on: the identity of each voter's log, by broker id."""
+    """The configuration of the metadata quorum: the identity of each voter's log, by broker id."""
 
     voters: Mapping[str, str]
 

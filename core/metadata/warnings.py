@@ -1,4 +1,4 @@
-"""What the controller tells operators, in sentences. Used by liveness and registrations. Pure."""
+"""Warning messages for operators. Used by liveness and registrations. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raylog.core.partition import PartitionState
 
 
 def unclean_election(before: PartitionState, after: PartitionState) -> str:
-    """Return what is said of a leader from outside the ISR and the eligible replicas."""
+    """Return the warning about a leader from outside the ISR and the eligible replicas."""
     return (
         f"Unclean election: broker {after.leader} leads {after.partition} from epoch {after.leader_epoch} on, from "
         f"outside its ISR {list(before.isr)} and its eligible replicas {list(before.elr)}. Acknowledged records at the "
@@ -18,7 +18,7 @@ def unclean_election(before: PartitionState, after: PartitionState) -> str:
 
 
 def lost_copy(partition: TopicPartition, broker: BrokerId, elr: Sequence[BrokerId]) -> str:
-    """Return what an operator is told about a partition whose last ISR member came back without its log."""
+    """Return the warning about a partition whose last ISR member returned without its log."""
     said = f"{partition} has no leader: broker {broker} held its only in-sync copy and came back without it. "
     if elr:
         return f"{said}Start a broker that has everything as well ({', '.join(map(str, elr))}), and it leads."

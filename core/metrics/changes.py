@@ -1,4 +1,4 @@
-"""Counts what happens to partitions as metadata records go by: elections, ISRs that shrink and expand. Pure."""
+"""Counts changes of partitions from metadata records: elections, shrinking and expanding ISRs. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raylog.core.metadata.records import MetadataRecord, PartitionChanged, Topic
 
 
 class PartitionChanges:
-    """Counters of one process since it began to look; every figure only grows."""
+    """Counters of one process since its start of counting; no figure falls."""
 
     def __init__(self, broker: int | None = None) -> None:
         """``broker``: count ISRs of the partitions that this broker leads only, as Kafka's brokers do; None = all."""
@@ -22,14 +22,14 @@ class PartitionChanges:
         """Leader epoch and size of the ISR."""
 
     def begin(self, image: MetadataImage) -> None:
-        """Compare with this from now on; the counters stay."""
+        """Compare with this image from now on; the counters stay."""
         self._known = {
             (state.partition.topic, state.partition.partition): (state.leader_epoch, len(state.isr))
             for state in image.partitions()
         }
 
     def note(self, records: Iterable[MetadataRecord]) -> None:
-        """Take in records that are about to be applied."""
+        """Count records that are about to be applied."""
         for record in records:
             if isinstance(record, PartitionChanged):
                 self._changed(record)

@@ -29,7 +29,7 @@ Sample: TypeAlias = tuple[str, Mapping[str, str], float]
 
 @dataclass(slots=True)
 class Family:
-    """All samples of one metric name. The kind and the help text belong to the name, not to a sample."""
+    """All samples of one metric name. The kind and the help text are those of the name."""
 
     name: str
     kind: Kind

@@ -45,7 +45,7 @@ USAGE: Final[tuple[tuple[str, Kind, str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFigures:
-    """What one replica answered at the last look."""
+    """What one replica answered at the last read."""
 
     role: str
     size_bytes: int
@@ -57,7 +57,7 @@ class ReplicaFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """All that a broker's metrics are made of. ``replicas`` has None for one that did not answer."""
+    """Inputs of a broker's metrics. ``replicas`` has None for one that did not answer."""
 
     broker: int
     image: MetadataImage
@@ -252,7 +252,7 @@ def _broker_itself(view: BrokerView) -> Iterator[Family]:
 def controller_families(
     image: MetadataImage, changes: PartitionChanges, usage: Usage, is_online: Callable[[BrokerId], bool]
 ) -> list[Family]:
-    """Return what the controller alone knows; ``is_online`` tells whether a broker is connected to it."""
+    """Return the metrics of the controller; ``is_online`` returns whether a broker is connected to it."""
     states = list(image.partitions())
     online = sum(is_online(broker) for broker in image.brokers)
     away = sum(state.leader not in (NO_LEADER, state.target[0]) for state in states if state.target)

@@ -33,7 +33,7 @@ class GroupCensus:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind on a partition; ``seconds`` is 0 exactly when ``records`` is."""
+    """Lag of a group on a partition; ``seconds`` is 0 exactly when ``records`` is."""
 
     records: int
     seconds: float
@@ -46,7 +46,7 @@ class EndHistory:
     """
 
     def __init__(self) -> None:
-        """Begin without any mark."""
+        """Start without marks."""
         self._marks: dict[TopicPartition, deque[tuple[int, int]]] = {}
 
     def saw(self, partition: TopicPartition, end: int, now_ms: int) -> None:
@@ -60,12 +60,12 @@ class EndHistory:
             self._marks[partition] = _thinned(marks)
 
     def forget(self, present: Iterable[TopicPartition]) -> None:
-        """Drop the partitions that no group has committed for any more."""
+        """Drop the partitions without a committed offset of any group."""
         for partition in set(self._marks) - set(present):
             del self._marks[partition]
 
     def lag(self, partition: TopicPartition, committed: int, now_ms: int) -> Lag | None:
-        """Return how far behind a committed offset is; None for a partition that was never seen.
+        """Return the lag of a committed offset; None for a partition that was never seen.
 
         The age is a lower bound while the record is older than the history.
         """

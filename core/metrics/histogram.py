@@ -1,4 +1,4 @@
-"""Latency histograms with fixed buckets, cheap enough for the way of every batch. Pure.
+"""Latency histograms with fixed buckets, cheap enough for the path of every batch. Pure.
 
 Each power of two microseconds is cut into four equal parts, so a quantile is at most an eighth off. Prometheus gets the
 powers of two alone as its buckets: those edges are exact.

@@ -1,7 +1,7 @@
-"""Sums over processes that come and go, which never go back: what Prometheus takes for a counter. Pure.
+"""Sums over processes that start and end, which never fall: counters for Prometheus. Pure.
 
-A process counts from 0 when it starts. The sum of what is there now would fall when one ends, and Prometheus would
-take the fall for a restart and count everything anew. So a collector adds what each process did since its last look.
+A process counts from 0 when it starts. The sum over running processes would fall when one ends, and Prometheus would
+take the fall for a restart and count everything anew. So a collector adds each process's increase since its last read.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from raylog.core.metrics.histogram import LatencyHistogram
 
 WINDOW_MS: Final = 300_000
-"""Quantiles are those of the last five minutes, as far as the page was read."""
+"""Quantiles cover the last five minutes, as far as the page was read."""
 MARK_MS: Final = 15_000
 FAILED: Final = {"produce": "failed_produce", "fetch": "failed_fetch", "fetch_near": "failed_fetch"}
-"""Methods whose refusals are a counter of their group."""
+"""Methods with a refusal counter per group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one life of a process has counted. ``born_ms`` tells lives of one process apart (monotonic clock)."""
+    """The counters of one incarnation of a process. ``born_ms`` identifies the incarnation (monotonic clock)."""
 
     born_ms: int
     counters: Mapping[str, int]
@@ -34,7 +34,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums of what processes have counted while this collector looked; ``counters`` by group (a topic).
+    """Sums of the counters of processes while this collector ran; ``counters`` by group (a topic).
 
     Invariant: no figure ever falls. ``born_ms`` is the collector's own start: the first reading of a process that is
     older is where counting begins, so that a collector that starts again begins at 0.
@@ -51,11 +51,11 @@ class Totals:
     _marks: deque[tuple[int, dict[str, LatencyHistogram]]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        """Begin the window at the collector's start, when nothing had been observed."""
+        """Begin the window at the collector's start, without observations."""
         self._marks.append((self.born_ms, {}))
 
     def take(self, group: str, process: Hashable, reading: Reading) -> None:
-        """Add what a process has done since it was read last."""
+        """Add the increase of a process since its last reading."""
         last = self._last.get(process)
         if last is not None and last.born_ms != reading.born_ms:
             last = None
@@ -85,7 +85,7 @@ class Totals:
         return self.latencies.get(name) or LatencyHistogram()
 
     def forget(self, present: set[Hashable]) -> None:
-        """Drop the last readings of processes that are no longer there; the sums stay."""
+        """Drop the last readings of processes that have ended; the sums stay."""
         for process in [item for item in self._last if item not in present]:
             del self._last[process]
 
@@ -95,13 +95,13 @@ class Totals:
             del self.counters[group]
 
     def recent(self, name: str) -> LatencyHistogram:
-        """Return what was observed in the last five minutes, as far back as there were looks."""
+        """Return the observations of the last five minutes, as far back as there were readings."""
         now = self.latencies.get(name, LatencyHistogram())
         earlier = self._marks[0][1].get(name)
         return now if earlier is None else now.since(earlier)
 
     def mark(self, now_ms: int) -> None:
-        """Remember the histograms as they are now, at most once in 15 seconds."""
+        """Store a copy of the histograms, at most once in 15 seconds."""
         while len(self._marks) > 1 and self._marks[1][0] <= now_ms - WINDOW_MS:
             self._marks.popleft()
         if now_ms - self._marks[-1][0] >= MARK_MS:

@@ -1,4 +1,4 @@
-"""What a process says of itself beside its counters: memory, CPU time, connections, refusals. Pure."""
+"""Figures of a process beside its counters: memory, CPU time, connections, refusals. Pure."""
 
 from __future__ import annotations
 

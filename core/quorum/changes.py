@@ -19,17 +19,17 @@ def majority(voters: int) -> int:
 
 
 def is_single_change(before: Members, after: Members) -> bool:
-    """Tell whether one copy is added or one is removed, and nothing else."""
+    """Return whether the change adds or removes exactly one copy."""
     return len(set(before.items()) ^ set(after.items())) == 1 and bool(after)
 
 
 def next_members(
     members: Members, identities: Members, ready: Collection[int], target: Collection[int]
 ) -> dict[int, str] | None:
-    """Return the configuration that follows, None while there is nothing to change or it would have to wait.
+    """Return the next configuration, None while no change is needed or possible.
 
     ``identities`` are those that brokers answered with; ``ready`` are the brokers that hold everything committed;
-    ``target`` are the brokers that shall vote. A configuration without a majority of ready voters is never entered.
+    ``target`` are the target voters. A configuration without a majority of ready voters is never entered.
     """
     after = _after(members, identities, ready, target)
     if after is None or sum(number in ready for number in after) < majority(len(after)):

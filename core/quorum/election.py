@@ -1,12 +1,13 @@
 """Promises for one candidate's epoch, and the log that follows from them. Used by the proposer before it leads.
 
-A candidate asks every broker that it can find, because the voters are known only from a log. Of the logs of those
-that promised, it reads the best one. The last configuration in that log, committed or not, says whose promises
-count (Raft, section 4.1), whether the log's owner votes by it or not. Where they are too few, the next best log may do:
-its configuration may need others. A copy that was lost comes back under another identity, which no configuration has.
+A candidate sends its request to every known broker, because the voters are known only from a log. Of the logs of
+brokers that promised, it reads the best one. The last configuration in that log, committed or not, names the voters
+whose promises count (Raft, section 4.1), even if the log's owner is not among them. If these are too few, the next best
+log may suffice: its configuration may name other voters. A copy that was lost comes back under another identity, which
+no configuration has.
 
 A cluster is created only when every founder promised this epoch, each of them was made a founder by the start that
-creates the cluster, and no broker shows a log. A directory that was lost is no founder's any more.
+creates the cluster, and no broker shows a log. A broker that lost its directory is no longer a founder.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ class Election:
         """``founders`` make the first configuration of a cluster that is created."""
         self._founders = founders
         self.grants: dict[int, PromiseAnswered] = {}
-        """Promises for the epoch that is tried now."""
+        """Promises for the current epoch."""
         self.configurations: dict[tuple[int, int], Members] = {}
         """The last configuration of each log that was read in this epoch, by rank: logs of one rank are equal."""
 
     def new_epoch(self) -> None:
-        """Promises for an earlier epoch are worth nothing."""
+        """Start over for a new epoch: promises for an earlier one do not count."""
         self.grants.clear()
         self.configurations.clear()
 
     @property
     def creates(self) -> bool:
-        """Tell whether a cluster is to be created."""
+        """Return whether a cluster is to be created."""
         return (
             bool(self._founders)
             and all(number in self.grants and self.grants[number].founder for number in self._founders)
@@ -57,7 +58,7 @@ class Election:
         )
 
     def hopeless(self, asked: Collection[int]) -> str:
-        """Return the sentence for an operator when all that were ``asked`` have promised in vain; empty = wait."""
+        """Return the operator message when promises of all of ``asked`` do not suffice; empty = wait."""
         if any(number not in self.grants for number in asked) or self.creates:
             return ""
         best = max((grant.history.rank for grant in self.grants.values()), default=EMPTY)
@@ -93,7 +94,7 @@ class Election:
         return None
 
     def confirmed(self, choice: Choice, members: Members) -> bool:
-        """Tell whether a majority of those that count by the adopted log has promised and holds no better log."""
+        """Return whether a majority of the adopted log's voters has promised and holds no better log."""
         if choice.source is None:
             return self.creates
         counted = [

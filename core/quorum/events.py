@@ -1,9 +1,9 @@
-"""What voters and proposers of the metadata quorum hear, and what they ask their shells to do.
+"""Events and effects of the voters and proposers of the metadata quorum.
 
 A *voter* keeps a copy of the metadata log in a broker; a *proposer* is the part of a controller that writes to a
 majority of them. ``voter`` numbers are broker ids. An *identity* is made at random when a voter's log is made, so that
-a voter whose log was lost comes back as another one, which no configuration has. A *learner* is a broker that gets the
-log and does not count yet.
+a voter whose log was lost returns with an identity that no configuration has. A *learner* is a broker that gets the log
+and does not count yet.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from raylog.core.quorum.history import LogHistory, Span
 
-# ---------------------------------------------------------------- what a voter hears
+# ---------------------------------------------------------------- events of a voter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseRequested:
-    """A candidate asks the voter to refuse everything below ``epoch`` from now on."""
+    """Promise request of a candidate: refuse every epoch below ``epoch`` from now on."""
 
     request: int
     epoch: int
@@ -27,7 +27,7 @@ class PromiseRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequested:
-    """The proposer of ``epoch`` sends the batches behind ``start``, or none, to be seen and to tell ``committed``.
+    """The proposer of ``epoch`` sends ``committed`` and the batches behind ``start``; a heartbeat has no batches.
 
     ``previous_epoch`` is the epoch of the record before ``start``.
     """
@@ -43,7 +43,7 @@ class AppendRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequested:
-    """The candidate that was promised ``epoch`` wants the batches from ``offset`` on."""
+    """Read request of the candidate that was promised ``epoch``: the batches from ``offset`` on."""
 
     request: int
     epoch: int
@@ -53,7 +53,7 @@ class ReadRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOffered:
-    """The proposer of ``epoch`` sends what all records below ``end`` add up to, the last being of ``end_epoch``.
+    """The proposer of ``epoch`` sends a snapshot of all records below ``end``, the last being of ``end_epoch``.
 
     All of them are committed.
     """
@@ -67,14 +67,14 @@ class SnapshotOffered:
 
 VoterEvent = PromiseRequested | AppendRequested | ReadRequested | SnapshotOffered
 
-# ---------------------------------------------------------------- what a voter asks its shell
+# ---------------------------------------------------------------- effects of a voter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavePromise:
-    """Write the promise durably before anything behind it is carried out.
+    """Write the promise durably before any later effect.
 
-    ``trusted``: the copy has taken something from a proposer. From then on a folder without its log is a lost copy.
+    ``trusted``: the copy has accepted a proposer's request. From then on a folder without its log is a lost copy.
     """
 
     epoch: int
@@ -99,7 +99,7 @@ class AppendSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveSnapshot:
-    """Write the snapshot of the request durably, in place of an older one, before anything behind it is carried out."""
+    """Write the snapshot of the request durably, replacing an older one, before any later effect."""
 
     request: int
     end: int
@@ -108,21 +108,21 @@ class SaveSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrefix:
-    """Records below ``to`` are in the snapshot: they may go, now or later."""
+    """Records below ``to`` are in the snapshot: they may be deleted, now or later."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLog:
-    """Empty the log, durably, and go on at offset ``at``, behind the snapshot."""
+    """Empty the log, durably, and continue at offset ``at``, behind the snapshot."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseReply:
-    """Answer to :class:`PromiseRequested`: granted or not, and what this voter holds."""
+    """Answer to :class:`PromiseRequested`: granted or not, and the voter's log."""
 
     request: int
     granted: bool
@@ -165,12 +165,12 @@ class ReadReply:
 Reply = PromiseReply | AppendReply | ReadReply
 VoterEffect = SavePromise | TruncateLog | AppendSpans | SaveSnapshot | DropPrefix | RestartLog | Reply
 
-# ---------------------------------------------------------------- what a proposer hears
+# ---------------------------------------------------------------- events of a proposer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: requests that were not answered are repeated."""
+    """Time has passed: unanswered requests are repeated."""
 
     now_ms: int
 
@@ -179,8 +179,8 @@ class Tick:
 class PromiseAnswered:
     """A voter answered a promise request.
 
-    ``holds_data``: its broker keeps partitions of topics. ``founder``: the start that creates the cluster has chosen it
-    to be one of the first voters, and nothing has been written to its copy.
+    ``holds_data``: its broker keeps partitions of topics. ``founder``: the start that creates the cluster chose it as
+    one of the first voters, and its copy has not been written yet.
     """
 
     now_ms: int
@@ -209,7 +209,7 @@ class AppendAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterSilent:
-    """A request got no answer: lost, too late, or the voter does not run. It may have been carried out."""
+    """A request got no answer: lost, late, or the voter is down. The voter may have carried it out."""
 
     now_ms: int
     voter: int
@@ -218,7 +218,7 @@ class VoterSilent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRead:
-    """The shell holds the log of ``source`` (None: a new, empty log) as far as its promise said.
+    """The shell holds the log of ``source`` (None: a new, empty log) up to the end in its promise.
 
     ``members`` is the last configuration in it: the identities that count, by voter; empty where it has none.
     """
@@ -230,7 +230,7 @@ class HistoryRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUnreadable:
-    """``source`` did not give its log; another voter may."""
+    """Reading the log of ``source`` failed; another voter may have it."""
 
     now_ms: int
     source: int
@@ -248,7 +248,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
-    """The shell holds what all records below ``end`` add up to, and forgets them; all of them are committed."""
+    """The shell holds a snapshot of all records below ``end``, all committed, and drops the records."""
 
     now_ms: int
     end: int
@@ -256,7 +256,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersFound:
-    """These brokers run. Any of them may hold the log: which ones vote is known only when it has been read."""
+    """These brokers run. Any of them may hold the log: the voters are known only when it has been read."""
 
     now_ms: int
     brokers: frozenset[int]
@@ -264,7 +264,7 @@ class BrokersFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotersWanted:
-    """These brokers shall vote. Those that do not yet are brought up to date; then one change follows the other."""
+    """Target voters. Brokers that do not vote yet are brought up to date; then one change follows the other."""
 
     now_ms: int
     voters: frozenset[int]
@@ -283,7 +283,7 @@ ProposerEvent = (
     | VotersWanted
 )
 
-# ---------------------------------------------------------------- what a proposer asks its shell
+# ---------------------------------------------------------------- effects of a proposer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +338,7 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Won:
-    """Lead ``epoch``: the adopted log is the shell's; write a record of this epoch and say :class:`Appended`.
+    """Lead ``epoch`` with the adopted log: write a record of this epoch and feed :class:`Appended`.
 
     ``members``: the configuration to write in the same batch, where the adopted log has none; empty = it has one.
     """
@@ -356,14 +356,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnterVoters:
-    """Write a record with this configuration: whose answers count from then on."""
+    """Write a record with this configuration: only answers of its members count from then on."""
 
     members: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """A proposer of a higher epoch exists: stop, nothing more can be committed."""
+    """A proposer of a higher epoch exists: stop, no further record can be committed."""
 
     epoch: int
     by: int
@@ -371,7 +371,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hopeless:
-    """Waiting will not help: the sentence says what an operator has to do."""
+    """Waiting will not help: the message names the operator's next step."""
 
     reason: str
 

@@ -1,7 +1,7 @@
 """Which controller epoch wrote which records of a metadata log. Used by the voter and by the proposer of the quorum.
 
-One rule carries everything: an epoch has one proposer and a proposer writes an offset once, so two logs that hold a
-record of the same epoch at the same offset are equal up to and including it (log matching, I8).
+Log matching: an epoch has one proposer and a proposer writes an offset once, so two logs that hold a record of the same
+epoch at the same offset are equal up to and including it (I8).
 
 A log whose beginning was replaced by a snapshot still knows the epoch of the last record in it: its first entry is that
 epoch, at the offset before the start. So it can be compared like a whole one.
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class LogHistory:
-    """What one needs to know of a metadata log to compare it with another: epochs, start and end."""
+    """Summary of a metadata log for comparing it with another: epochs, start and end."""
 
     __slots__ = ("_epochs", "end", "start")
 
@@ -46,7 +46,7 @@ class LogHistory:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two histories that promises brought in, the one with the greater rank is adopted."""
+        """Of two histories in promises, the one with the greater rank is adopted."""
         return (self.epoch_before(self.end), self.end)
 
     def epoch_before(self, offset: int) -> int:
@@ -54,11 +54,11 @@ class LogHistory:
         return self._epochs.epoch_for(offset - 1) or NO_EPOCH
 
     def matches(self, offset: int, epoch: int) -> bool:
-        """Tell whether this log holds everything below ``offset``, the record before it being of ``epoch``."""
+        """Return whether this log holds all records below ``offset``, the last of them being of ``epoch``."""
         return self.start <= offset <= self.end and self.epoch_before(offset) == epoch
 
     def common_end(self, other: LogHistory) -> int:
-        """Return the offset up to which the two logs are surely equal; 0 when that cannot be told any more."""
+        """Return the offset up to which the two logs are known to be equal; 0 when that is unknown."""
         ends = {epoch: end for epoch, _, end in other._ranges()}
         for epoch, first, end in reversed(self._ranges()):
             theirs = ends.get(epoch)
@@ -67,13 +67,13 @@ class LogHistory:
         return 0
 
     def append(self, spans: Sequence[Span]) -> None:
-        """Take in batches that follow the end."""
+        """Append batches that follow the end."""
         for span in spans:
             self._epochs.assign(span.epoch, span.start)
             self.end = span.end
 
     def truncate(self, to: int) -> None:
-        """Forget everything from ``to`` on."""
+        """Drop everything from ``to`` on."""
         self.end = min(self.end, to)
         self._epochs.truncate_end(self.end)
 
@@ -84,12 +84,12 @@ class LogHistory:
             self.start = to
 
     def restart(self, at: int, epoch: int) -> None:
-        """Forget all, and go on behind a snapshot that ends at ``at``, its last record being of ``epoch``."""
+        """Drop everything, and continue behind a snapshot that ends at ``at``, its last record being of ``epoch``."""
         self._epochs = EpochHistory([(epoch, at - 1)])
         self.start = self.end = at
 
     def copy(self) -> LogHistory:
-        """Return an equal history of its own."""
+        """Return an independent copy."""
         return LogHistory(self.epochs, self.end, self.start)
 
     def _ranges(self) -> list[tuple[int, int, int]]:

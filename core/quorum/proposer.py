@@ -1,12 +1,12 @@
 """The proposer: writes the metadata log through a majority of voters, as one controller in one epoch.
 
-electing: every broker that is known is asked for a promise; adopting: the best log among them is read, and its last
-configuration says whose promises count; leading: what is appended goes to every voter and learner, and is committed
-when a majority of the configuration has it on disk. Entries of earlier epochs are committed only when one of this epoch
-behind them is (R6). A configuration counts from when it is in the log; the next one follows only when it, and a record
-of this epoch, are committed. It has no disk of its own, so all its effects are in ``now``.
-A snapshot stands for the log's committed beginning; a voter whose log begins earlier, or ends before it, is sent it.
-Driven by the controller's shell and by the simulator.
+electing: every known broker is sent a promise request; adopting: the best log among them is read, and its last
+configuration names the voters whose promises count; leading: appended batches go to every voter and learner, and are
+committed when a majority of the configuration has them on disk. Entries of earlier epochs are committed only with a
+later entry of this epoch (R6). A configuration counts once it is in the log; the next one follows only when it, and a
+record of this epoch, are committed. The proposer has no disk, so all its effects are in ``now``. A snapshot replaces
+the log's committed beginning; it is sent to a voter whose log begins earlier, or ends before it. Driven by the
+controller's shell and by the simulator.
 """
 
 from __future__ import annotations
@@ -52,37 +52,37 @@ class ProposerSettings:
     retry_ms: int = 100
     """Pause before a voter that did not answer, or a higher epoch, is tried again."""
     heartbeat_ms: int = 500
-    """How often a voter hears from its leader, and so how soon a fenced leader learns of it."""
+    """Heartbeat interval to a voter, and so how soon a fenced leader learns of its fencing."""
     hopeless_ms: int = 3_000
-    """How long brokers have to show up before a candidate believes that too many copies are lost."""
+    """How long a candidate waits for brokers before it concludes that too many copies are lost."""
 
 
 @dataclass(slots=True)
 class _Voter:
-    """What the proposer knows of one voter. One request at a time is under way; other answers are not believed."""
+    """The proposer's view of one voter. One request is in flight at a time; other answers are ignored."""
 
     request: int = 0
-    """0 = none is under way."""
+    """0 = none is in flight."""
     due_ms: int = 0
     start: int = 0
     matched: int = -1
-    """End of what is on its disk and equal to ours; -1 = unknown."""
+    """End of what is on its disk and equal to this proposer's log; -1 = unknown."""
     held: int = 0
-    """Where its log begins, behind its snapshot."""
+    """Start of its log, behind its snapshot."""
     identity: str = ""
-    """Empty = it has not answered in this epoch."""
+    """Empty = no answer in this epoch."""
     is_silent: bool = False
     """The last request was not answered."""
 
     def heard(self, identity: str, held: int) -> None:
-        """Note an answer. What another copy under the same number has on disk is not known."""
+        """Note an answer. For another copy under the same number, the end on disk is unknown."""
         if self.identity != identity:
             self.identity, self.matched = identity, -1
         self.held, self.is_silent = held, False
 
 
 class Proposer:
-    """One life of a proposer."""
+    """One incarnation of a proposer."""
 
     def __init__(
         self,
@@ -92,21 +92,21 @@ class Proposer:
         settings: ProposerSettings,
         jitter_ms: int = 0,
     ) -> None:
-        """``founders`` are asked first, and make the first configuration of a cluster that is created.
+        """``founders`` get the first requests, and form the first configuration of a new cluster.
 
-        ``candidate`` is a name that no other life has. ``jitter_ms`` keeps two candidates from outbidding one another
-        in step.
+        ``candidate`` is a name that no other incarnation has. ``jitter_ms`` keeps two candidates from outbidding one
+        another in step.
         """
         self.epoch = 1
         self.phase = "electing"
         self.history = LogHistory()
         self.committed = 0
         self.members: dict[int, str] = {}
-        """The configuration in force: the last one in the log. Not empty once a batch of this life is written."""
+        """The configuration in force: the last one in the log. Not empty once this incarnation has written a batch."""
         self._members_end = 0
-        """End of the batch with that configuration, where it was written in this life."""
+        """End of the batch with that configuration, if this incarnation wrote it."""
         self._is_entering = False
-        """A configuration was asked for and is not written yet."""
+        """A configuration change was requested and is not written yet."""
         self._wanted: frozenset[int] | None = None
         self._voters = {voter: _Voter() for voter in founders}
         self._candidate = candidate
@@ -117,7 +117,7 @@ class Proposer:
         self._adopted: tuple[Choice, Mapping[int, str]] | None = None
         """The log that the shell holds, and its configuration."""
         self._is_contested = False
-        """A voter has promised this epoch to another candidate: without a majority there is no use in waiting."""
+        """A voter has promised this epoch to another candidate: without a majority, retry instead of waiting."""
         self._tried_epochs = 1
         self._began_ms: int | None = None
         self._last_request = 0
@@ -125,7 +125,7 @@ class Proposer:
         self._outbox: Outbox[ProposerEffect] = Outbox()
 
     def step(self, event: ProposerEvent) -> Outbox[ProposerEffect]:
-        """Take one event in and return what is to be done about it."""
+        """Handle one event and return its effects."""
         self._outbox = Outbox()
         if self.phase == "ended":
             return self._outbox
@@ -163,7 +163,7 @@ class Proposer:
 
     @property
     def expected(self) -> frozenset[int]:
-        """The brokers whose promises count by the log that was read last; empty before one was."""
+        """The voters of the log that was read last; empty before one was."""
         return frozenset() if self._adopted is None else frozenset(self._adopted[1])
 
     # ------------------------------------------------------------ electing and adopting
@@ -216,7 +216,8 @@ class Proposer:
             self._election.grants[event.voter] = event
         highest = max(event.promised, event.history.rank[0])
         if not event.granted and highest >= self.epoch:
-            # With a majority of promises in hand, a minority that promised the same epoch to another is no matter.
+            # Given a majority of promises, a minority that promised the same epoch to another candidate does not
+            # matter.
             self._is_contested = True
             if highest > self.epoch or (self._reading is None and self._adopted is None):
                 self._outbid(highest, event.now_ms)
@@ -232,12 +233,12 @@ class Proposer:
         self._tried_epochs += 1
         for voter in self._voters.values():
             voter.request, voter.due_ms = 0, now_ms + pause_ms
-            # The identity belongs to the epoch that is given up: by now it may be another, and the log may say so.
+            # The identity belongs to the abandoned epoch: the voter may have another one by now.
             voter.identity = ""
         self._tick(now_ms)
 
     def _adopt(self, now_ms: int) -> None:
-        """Lead when enough of those that count have promised; else read the log that may tell, or wait."""
+        """Lead when enough voters have promised; else read the log that may decide, or wait."""
         choice = self._election.choice()
         if choice is None:
             if self._is_contested and self._reading is None:
@@ -268,7 +269,7 @@ class Proposer:
         if event.promised > self.epoch:
             self._outbid(event.promised, event.now_ms)
             return
-        # Another majority will do, and so will this voter when it is there again.
+        # Another majority suffices, and so does this voter once it returns.
         self._reading, self.phase = None, "electing"
         del self._election.grants[event.source]
         self._voters[event.source].due_ms = event.now_ms + self._settings.retry_ms
@@ -319,7 +320,7 @@ class Proposer:
 
     def _send(self, number: int, voter: _Voter, now_ms: int) -> None:
         if self._own_end == 0:
-            return  # the first record of this epoch is on its way
+            return  # the first record of this epoch is in flight
         voter.request = self._new_request()
         voter.due_ms = now_ms + self._settings.heartbeat_ms
         base = self.history.start
@@ -380,7 +381,7 @@ class Proposer:
             self._send(event.voter, voter, event.now_ms)
 
     def _refused(self, number: int, promised: int) -> None:
-        """End when a voter has promised a higher epoch; a broker that does not count cannot unseat a leader."""
+        """End when a voter has promised a higher epoch; a broker that does not vote cannot unseat a leader."""
         if self.members.get(number) == self._voters[number].identity:
             self.phase = "ended"
             self._outbox.now.append(Fenced(epoch=promised, by=number))
@@ -409,7 +410,7 @@ class Proposer:
         return bool(voter.identity) and not voter.is_silent and voter.matched >= self.committed
 
     def _change(self) -> None:
-        """Ask for the next configuration, if one is due."""
+        """Request the next configuration, if one is due."""
         if self._is_entering or self.phase != "leading" or not self._may_change():
             return
         members = next_members(

@@ -1,7 +1,7 @@
-"""What a voter makes of the snapshot and the log that it finds on its disk. Pure; called when a voter is opened.
+"""Recovery of a voter from the snapshot and the log on its disk. Pure; called when a voter is opened.
 
 The snapshot is written durably first, then the log follows: a crash in between leaves a log that begins too early, or
-one that has nothing to do with the snapshot. Everything else that does not fit is damage.
+one unrelated to the snapshot. Any other mismatch is damage.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from raylog.core.quorum.history import LogHistory
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the two add up to, and what has to be done to the log before it is used."""
+    """Result of recovery, and the changes that the log needs before it is used."""
 
     history: LogHistory
     lost: str = ""
     """Why this copy cannot be used; empty = it can."""
     drop_before: int | None = None
-    """Records below this are in the snapshot, and were to go."""
+    """Records below this are in the snapshot; their deletion is due."""
     restart_at: int | None = None
-    """The log does not go on from the snapshot: it was to be emptied, and to go on here."""
+    """The log does not continue the snapshot: empty it and continue here."""
 
 
 def put_together(log: LogHistory, snapshot: tuple[int, int] | None) -> Found:
-    """Return what a log and a snapshot, given as its end and the epoch of its last record, are together.
+    """Return the result for a log and a snapshot, given as its end and the epoch of its last record.
 
-    A log's own entries say nothing of the epoch before its start.
+    A log's own entries do not include the epoch before its start.
     """
     if snapshot is None:
         lost = f"its log begins at {log.start}, and the snapshot of what was before is gone" if log.start else ""

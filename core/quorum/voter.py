@@ -1,9 +1,9 @@
 """A voter: keeps one copy of the metadata log and its promise to one candidate. Driven by the broker's shell.
 
-Everything durable is asked for in ``now``, every answer leaves in ``after_sync``, so that no shell can answer before
-the promise and the batches are on disk. The rules are Raft's for a follower; the proposer is not one of the voters.
-A voter does not know whether it counts: a learner and a removed voter keep the same rules, and proposers count only
-those that the configuration in the log names.
+Writes are in ``now`` and answers in ``after_sync``, so that no shell can answer before the promise and the batches are
+on disk. The rules are Raft's for a follower; the proposer is not a voter. A voter does not know whether its vote
+counts: learners and removed voters follow the same rules, and proposers count only voters that the configuration in the
+log names.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from raylog.core.quorum.history import LogHistory
 
 
 class VoterMachine:
-    """One life of a voter."""
+    """One incarnation of a voter."""
 
     def __init__(self, history: LogHistory, *, identity: str, promised: int, candidate: str, trusted: bool) -> None:
-        """Take over what is on disk: the log, the promise, and whether a proposer has ever written to this copy."""
+        """Start from the state on disk: the log, the promise, and whether a proposer has ever written to this copy."""
         self.history = history
         self.identity = identity
         self.promised = promised
         self.candidate = candidate
         self.trusted = trusted
         self.committed = history.start
-        """What a proposer has told to be committed in this life; nothing below it is ever cut."""
+        """Highest commit offset received in this incarnation; the log is never cut below it."""
 
     def step(self, event: VoterEvent) -> Outbox[VoterEffect]:
-        """Take one request in and return what is to be done about it."""
+        """Handle one request and return its effects."""
         outbox: Outbox[VoterEffect] = Outbox()
         match event:
             case PromiseRequested():
@@ -81,7 +81,7 @@ class VoterMachine:
     def _promise(self, event: PromiseRequested, outbox: Outbox[VoterEffect]) -> None:
         if event.epoch > self.promised:
             self._save(event.epoch, event.candidate, outbox)
-        # Asked again by the same candidate: the first answer may have been lost.
+        # A repeated request of the same candidate: the first answer may have been lost.
         granted = self._is_from_promised(event.epoch, event.candidate)
         outbox.after_sync.append(
             PromiseReply(
@@ -95,7 +95,7 @@ class VoterMachine:
         )
 
     def _is_from_leader(self, event: AppendRequested | SnapshotOffered, outbox: Outbox[VoterEffect]) -> bool:
-        """Tell whether to take what a proposer sends; what it may send is promised to it, and counts from now on."""
+        """Return whether to accept a proposer's request; accepting promises its epoch and trusts the copy."""
         if event.epoch < self.promised:
             return False
         # In one epoch one candidate has a majority of promises, so the one that appends in it has won it.
@@ -122,7 +122,7 @@ class VoterMachine:
         self._answer(event.request, matched, outbox)
 
     def _put_behind(self, event: SnapshotOffered, outbox: Outbox[VoterEffect]) -> None:
-        """Keep the part of the log that goes on from the snapshot. A log that does not hold its last record goes."""
+        """Keep the part of the log that continues the snapshot. A log without its last record is discarded."""
         if self.history.matches(event.end, event.end_epoch):
             self.history.drop_before(event.end)
             outbox.now.append(DropPrefix(to=event.end))
@@ -147,7 +147,7 @@ class VoterMachine:
         """Append what is not there yet, and cut only where the histories part."""
         for place, span in enumerate(event.spans):
             if span.end <= self.history.end and self.history.epoch_before(span.end) == span.epoch:
-                continue  # there already: the request is a repeat, or an old one of this epoch
+                continue  # there already: the request is a repeat, or a late one of this epoch
             if span.start < self.history.end:
                 require(
                     span.start >= self.committed,

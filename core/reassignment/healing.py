@@ -1,8 +1,8 @@
-"""Brokers that stay away: their replicas are built anew on others (``auto.heal.after.ms``). Called at each tick.
+"""Healing: replicas of brokers that stay offline are rebuilt on others (``auto.heal.after.ms``). Called at each tick.
 
-A broker counts as away from the moment this life of the controller first saw it offline, whether it died or was
-stopped. Only replicas that do not run are replaced, only where somebody leads who can be copied from, and only where
-another broker is free; the rest stays as it is. Whoever comes back before its replacement is complete keeps its place.
+A broker counts as offline from the moment this incarnation of the controller first saw it offline, whether it died or
+was stopped. Only offline replicas are replaced, only where a leader runs to copy from, and only where another broker is
+free. A replica that returns before its replacement is complete keeps its place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOVES_AT_ONCE = 50
 
 
 class Healing:
-    """Decides which replicas are given up, and who takes their places."""
+    """Decides which offline replicas are replaced, and on which brokers."""
 
     def __init__(self, ledger: Ledger, moves: Moves) -> None:
         """Work on the controller's ledger."""
@@ -32,11 +32,11 @@ class Healing:
         self._moves = moves
         self._away_since_ms: dict[BrokerId, int] = {}
         self._begun: dict[TopicPartition, tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]] = {}
-        """The moves begun here: what they add and remove. A move that somebody else has changed is no longer ours."""
+        """The moves begun here: what they add and remove. A move changed by another request is dropped from here."""
         self._next_look_ms = 0
 
     def time_passed(self) -> None:
-        """Replace what has been away for too long, and leave alone what came back."""
+        """Replace replicas that have been offline for too long, and keep those that returned."""
         ledger = self._ledger
         for broker in ledger.image.brokers.values():
             if broker.online:
@@ -52,7 +52,7 @@ class Healing:
             self._replace(given_up)
 
     def given_up(self) -> set[BrokerId]:
-        """Return the brokers that have been away for longer than ``auto.heal.after.ms``."""
+        """Return the brokers that have been offline for longer than ``auto.heal.after.ms``."""
         ledger = self._ledger
         patience_ms = int(ledger.image.config.get(KEY, CLUSTER_KEYS[KEY].default))
         if patience_ms < 0:
@@ -60,7 +60,7 @@ class Healing:
         return {broker for broker, since in self._away_since_ms.items() if ledger.now_ms - since >= patience_ms}
 
     def _let_be(self) -> None:
-        """Cancel what was begun for replicas that run again."""
+        """Cancel the moves of replicas that run again."""
         for partition, begun in sorted(self._begun.items()):
             state = self._ledger.image.partition(partition)
             if state is None or (state.adding, state.removing) != begun:
@@ -91,7 +91,7 @@ class Healing:
 def _without(
     state: PartitionState, dead: Collection[BrokerId], nodes: dict[BrokerId, str], load: Counter[BrokerId]
 ) -> tuple[BrokerId, ...]:
-    """Return the replicas with every dead one replaced that can be; new nodes and brokers with less work first."""
+    """Return the replicas with each offline one replaced where possible; new nodes and less loaded brokers first."""
     target = list(state.replicas)
     for broker in dead:
         used = Counter(nodes[held] for held in target if held in nodes)

@@ -1,4 +1,4 @@
-"""Reassignments as the controller carries them out: requests, completion, what becomes of removed replicas.
+"""Execution of reassignments in the controller: requests, completion, removal of replicas.
 
 Called by the controller's step, for requests and, once the event itself is handled, for every partition that changed.
 """
@@ -44,23 +44,23 @@ class Moves:
 
     @property
     def count(self) -> int:
-        """How many partitions move."""
+        """Number of partitions that move."""
         return len(self._moving)
 
     # ------------------------------------------------------------ time
 
     def started(self) -> None:
-        """Go on with what earlier lives of the controller began."""
+        """Continue the moves of earlier incarnations of the controller."""
         self._moving = {state.partition for state in self._ledger.image.partitions() if is_moving(state)}
         self.time_passed()
 
     def time_passed(self) -> None:
-        """Complete what had to wait for somebody to come back."""
+        """Complete the moves that waited for a replica to return."""
         for partition in sorted(self._moving):
             self._advance(partition)
 
     def advance(self) -> None:
-        """Look at the partitions that the present step has changed."""
+        """Check the partitions that the present step has changed."""
         for partition in sorted(self._ledger.changed):
             self._advance(partition)
 
@@ -79,7 +79,7 @@ class Moves:
     # ------------------------------------------------------------ requests
 
     def alter(self, event: AlterReassignmentsReceived) -> None:
-        """Begin and cancel moves for a client: all that it asks for, or nothing."""
+        """Begin and cancel the moves of one request: all or none."""
         config = dict(self._ledger.image.config)
         if event.throttle is not None:
             config[THROTTLE_KEY] = CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
@@ -101,7 +101,7 @@ class Moves:
         self._ledger.reply(event.request, [])
 
     def begin(self, state: PartitionState, target: tuple[BrokerId, ...]) -> bool:
-        """Begin a move of the controller's own; False when it is not possible now."""
+        """Begin a move of the controller's own; False when it is not possible at present."""
         after = begun(state, target, self._ready(state))
         if after is None or after is state:
             return False
@@ -190,7 +190,7 @@ class Moves:
     # ------------------------------------------------------------ decisions
 
     def _change(self, before: PartitionState, after: PartitionState, reason: str) -> None:
-        """Write the new state, and part with the replicas that are in it no more."""
+        """Write the new state, and stop the replicas that it no longer contains."""
         ledger, partition = self._ledger, before.partition
         ledger.write(partition_changed(after))
         ledger.retell(partition)
@@ -200,18 +200,18 @@ class Moves:
             session = ledger.sessions.of(ReplicaMember(before.topic_id, partition, broker))
             if broker in after.replicas or session is None or present is None:
                 continue
-            # It learns that it is none of the replicas, so that it stops leading; its broker ends it for good.
+            # The replica learns that it was removed, so that it stops leading; its broker stops it permanently.
             life = Incarnation(session.life)
             ledger.do(SendPartitionState(cause=ledger.cause, session=session.number, incarnation=life, state=present))
             ledger.close(session.number, f"the replica on broker {broker} is removed: {reason}")
 
     def _ready(self, state: PartitionState) -> list[BrokerId]:
-        """Return the replicas that may lead: online, with the log that they had."""
+        """Return the replicas that may lead: online, with their logs."""
         lost = self._ledger.image.lost_logs
         return [broker for broker in self.online(state) if (state.partition, broker) not in lost]
 
     def online(self, state: PartitionState) -> list[BrokerId]:
-        """Return the brokers whose replicas run and take part."""
+        """Return the brokers whose replicas are online."""
         standing = self._liveness.standing(state)
         return [broker for broker in state.replicas if standing[broker] is Standing.ONLINE]
 

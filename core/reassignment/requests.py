@@ -1,9 +1,9 @@
 """How a partition moves to other brokers (KIP-455): the states it goes through. Pure; used by the controller.
 
-While a partition moves, its replicas are the target and, behind it, those that will go; ``adding`` and ``removing`` say
-which come and which go. The move is complete when the ISR holds the whole target. Taking a replica away always ends
-the leader epoch, be it with an election or with nobody leading: a leader that has not heard of it can then neither
-commit anything nor count a later life of that replica under what it knew of the earlier one.
+While a partition moves, its replicas are the target and, behind it, those that will go; ``adding`` and ``removing``
+name those that come and go. The move is complete when the ISR holds the whole target. Removing a replica always ends
+the leader epoch, with an election or without a leader: a leader that missed the change can then neither commit nor
+credit a later incarnation of that replica with the progress of the earlier one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from raylog.core.partition import PartitionState
 
 
 def is_moving(state: PartitionState) -> bool:
-    """Tell whether a reassignment of the partition is under way."""
+    """Return whether a reassignment of the partition is under way."""
     return bool(state.adding or state.removing)
 
 
 def begun(state: PartitionState, target: Sequence[BrokerId], ready: Collection[BrokerId]) -> PartitionState | None:
     """Return the state that begins the move to ``target``; it takes the place of a move that is under way.
 
-    ``ready`` are the replicas that may lead: online and in possession of their logs. None = nobody would be left in the
-    ISR; the same object = there is nothing to do.
+    ``ready`` are the replicas that may lead: online and in possession of their logs. None = the ISR would be empty; the
+    same object = no change.
     """
     original = state.original
     adding = tuple(broker for broker in target if broker not in original)
@@ -33,17 +33,17 @@ def begun(state: PartitionState, target: Sequence[BrokerId], ready: Collection[B
 
 
 def cancelled(state: PartitionState, ready: Collection[BrokerId]) -> PartitionState | None:
-    """Return the state without the replicas that were to come; None = nobody would be left in the ISR."""
+    """Return the state without the replicas that were to be added; None = the ISR would be empty."""
     return _reshaped(state, state.original, (), (), ready)
 
 
 def completed(
     state: PartitionState, ready: Collection[BrokerId], lost: Collection[BrokerId] = ()
 ) -> PartitionState | None:
-    """Return the state without the replicas that were to go; None = it is too early.
+    """Return the state without the replicas that were to be removed; None = it is too early.
 
-    The whole target has to be in the ISR, with its logs (``lost`` are members without), and somebody of it able to
-    lead. A partition that nobody leads waits for its election first.
+    The whole target has to be in the ISR, with its logs (``lost`` are members without), and one of its members able to
+    lead. A partition without a leader waits for its election first.
     """
     target = state.target
     if not is_moving(state) or state.leader == NO_LEADER or not set(target) <= set(state.isr) - set(lost):

@@ -1,4 +1,4 @@
-"""Tests run the sources: also where compiled modules lie beside them, unless RAYLOG_COMPILED says otherwise."""
+"""Tests run the sources, even where compiled modules lie beside them, unless RAYLOG_COMPILED requests otherwise."""
 
 import os
 

@@ -1,10 +1,10 @@
 """Ends a test run that hangs outside Python, and names the test and the place.
 
 pytest-timeout raises its error in the main thread's next Python instruction. A test that waits inside Ray's C++ code
-never gets there, and the run would hang until it is killed by hand. Here a process of its own keeps the time: a test
-that still runs `GRACE_S` after its timeout is named on stderr, all threads print where they are (pytest's own
-faulthandler plugin does so on SIGABRT), and all that the run has started is killed, Ray's daemons included: they carry
-the run's mark in their environment.
+never gets there, and the run would hang until it is killed by hand. Here a process of its own keeps the time. A test
+that still runs `GRACE_S` after its timeout is named on stderr. All threads print where they are (pytest's own
+faulthandler plugin does so on SIGABRT). All processes of the run are killed, including Ray's daemons: they carry the
+run's mark in their environment.
 
 A plugin of the tests (`tests/conftest.py`), and the program of that process. May touch: processes with the run's mark.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 MARK = "RAYLOG_TEST_RUN"
-"""Environment variable by which the processes of one run are known."""
+"""Environment variable that identifies the processes of one run."""
 GRACE_S = float(os.environ.get("RAYLOG_TEST_GRACE_S", "60"))
 """Seconds that pytest-timeout has to end a test by itself."""
 DUMP_S = 10.0
@@ -85,7 +85,7 @@ def marked(mark: str) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
-            with contextlib.suppress(OSError):  # it has ended, or is not ours
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found

@@ -22,7 +22,7 @@ from tests.chaos.evidence.checker import Verdict
 from tests.chaos.evidence.report import as_plain, summary, table
 
 SHARES: Final = {"processes": 0.6, "nodes": 0.2, "network": 0.2}
-"""Of the minutes. A node takes longer to come back, so its part has fewer faults in its time."""
+"""Relative to the minutes. A node takes longer to return, so its part has fewer faults in its time."""
 END_S: Final = 60.0
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _all_parts(options, given)
     if "RAY_TMPDIR" in os.environ:
         return _one_part(options, given)
-    # A folder of its own, so that no other Ray of this machine is met; short, because it becomes part of socket names.
+    # A separate folder isolates it from other Rays on this machine; short, because it becomes part of socket names.
     folder = tempfile.mkdtemp(prefix="rlc")
     try:
         os.environ["RAY_TMPDIR"] = folder
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _all_parts(options: argparse.Namespace, given: list[str]) -> int:
-    """Run the parts one after the other, each with its share of the time."""
+    """Run the parts in order, each with its share of the time."""
     minutes = {part: options.minutes * share for part, share in SHARES.items()}
     print("split: " + ", ".join(f"{part} {share:.1f} min" for part, share in minutes.items()), flush=True)
     found = []
@@ -67,7 +67,7 @@ def _all_parts(options: argparse.Namespace, given: list[str]) -> int:
 
 
 def _wait(command: list[str]) -> int:
-    """Run a part to its end; when this process is to end, the part ends first, with everything that it started."""
+    """Run a part to its end; when this process is to end, the part ends first, with everything it started."""
     process = subprocess.Popen(command)
     try:
         return process.wait()
@@ -120,7 +120,7 @@ def _write(path: Path, plain: dict[str, Any]) -> None:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Leave by way of every ``finally``, so that nothing stays behind."""
+    """Leave through every ``finally``, so that nothing stays behind."""
     raise SystemExit(128 + number)
 
 
@@ -150,7 +150,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def known_faults(part: str | None) -> tuple[str, ...]:
-    """Return the names of what a part can do; none for no part."""
+    """Return the names of a part's faults; none for no part."""
     if part == "processes":
         from tests.chaos.injuries.processes import PROCESS_FAULTS
 

@@ -1,7 +1,7 @@
-"""A cluster in Ray with a process for every replica, broker, coordinator and the controller; what is done to them.
+"""A cluster in Ray with a process for every replica, broker, coordinator and the controller, and the faults for them.
 
-Signals go to processes of Ray workers only, whose ids the actors told themselves. Every paused process is continued by
-:meth:`RayActors.release`, whatever happened. ``processes.py`` and ``nodes.py`` add what is their own.
+Signals go only to processes of Ray workers, whose ids the actors themselves reported. :meth:`RayActors.release`
+continues every paused process, even after an error. ``processes.py`` and ``nodes.py`` add their own faults.
 """
 
 import os
@@ -23,14 +23,14 @@ from tests.chaos.injuries.crowd import CROWD, Crowd
 TARGET_WITHIN_S: Final = 10.0
 PAUSE_S: Final = (1.0, 5.0)
 STRANDED_S: Final = (0.5, 2.0)
-"""Below the session timeout, so that the followers are still in sync, as far as anybody knows."""
+"""Below the session timeout, so that the controller still counts the followers as in sync."""
 LONG_PAUSE_S: Final = (8.0, 10.0)
 SIDE_PARTITIONS: Final = 2
 SIDE_WITHIN_S: Final = 60.0
 
 
 class RayActors:
-    """Faults that meet single processes of a cluster in Ray, wherever they run."""
+    """Faults of single processes of a cluster in Ray, on any node."""
 
     def __init__(self, setup: Setup) -> None:
         """Nothing is started yet."""
@@ -44,7 +44,7 @@ class RayActors:
         self.faults: Mapping[str, Strike] = {kind: partial(strike, self) for kind, strike in ACTOR_FAULTS.items()}
 
     def stop(self) -> None:
-        """Stop the cluster; Ray goes on."""
+        """Stop the cluster; Ray keeps running."""
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             cluster.stop()
@@ -56,7 +56,7 @@ class RayActors:
         return self._cluster.secret()
 
     def release(self) -> None:
-        """Continue whatever is paused."""
+        """Continue every paused process."""
         for pid in list(self._paused):
             self._continue(pid)
 
@@ -73,7 +73,7 @@ class RayActors:
         return list(sight.replica_states().values())
 
     def missing(self) -> str:
-        """Return what keeps the cluster from being whole."""
+        """Return the reason why the cluster is not whole."""
         return sight.missing(self._brokers)
 
     # Targets
@@ -116,7 +116,7 @@ class RayActors:
             raise NoTarget("no broker runs")
         return self._actor(rng.choice(names))
 
-    # What is done to them
+    # Faults
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         if not sight.is_actor_process(pid):
@@ -153,7 +153,7 @@ class RayActors:
         return self._kill(self._replica(rng, "follower"))
 
     def kill_partition(self, rng: random.Random) -> Injected:
-        """SIGKILL all replicas of a partition at once: what was acknowledged is on disk."""
+        """SIGKILL all replicas of a partition at once: acknowledged records are on disk."""
         partition = rng.randrange(self._partitions)
         targets = [
             (name, pid)
@@ -173,20 +173,20 @@ class RayActors:
         return self._kill(self._coordinator())
 
     def kill_broker(self, rng: random.Random) -> Injected:
-        """SIGKILL a broker actor's process; its replicas go on."""
+        """SIGKILL a broker actor's process; its replicas keep running."""
         return self._kill(self._broker(rng))
 
     def kill_spare(self, rng: random.Random) -> Injected:
-        """SIGKILL a process that waits to become a replica."""
+        """SIGKILL a spare, a process that waits to become a replica."""
         names = sight.spares()
         if not names:
             raise NoTarget("there is no spare")
         return self._kill(self._actor(rng.choice(names)))
 
     def make_topic(self, rng: random.Random) -> Injected:
-        """Make another topic, write to each partition and delete it, while whatever else happens.
+        """Make another topic, write to each partition and delete it, concurrently with other faults.
 
-        Its replicas are new processes, or spares where there are some; it counts as over when all has succeeded.
+        Its replicas are new processes, or spares if available; the fault is over when all three steps have succeeded.
         """
         name = f"side-{rng.getrandbits(32):08x}"
         done = threading.Event()
@@ -217,13 +217,13 @@ class RayActors:
         return self._pause(self._replica(rng, "leader"), rng.uniform(*PAUSE_S))
 
     def hang_leader(self, rng: random.Random) -> Injected:
-        """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients go on with its successor."""
+        """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients continue with its successor."""
         return self._pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
 
     def strand_leader(self, rng: random.Random) -> Injected:
-        """SIGSTOP all followers of a partition, a little later SIGKILL its leader, and have the followers go on.
+        """SIGSTOP all followers of a partition, a little later SIGKILL its leader, then continue the followers.
 
-        What the leader took meanwhile is on its disk alone: it must neither have acknowledged it nor shown it.
+        Records that the leader took meanwhile are on its disk alone: it must not have acknowledged them or shown them.
         """
         leader, pid = self._replica(rng, "leader")
         partition_prefix = leader[: leader.index(":broker-") + 1]
@@ -244,7 +244,7 @@ class RayActors:
         return Injected(leader, _replaced((leader, pid)), hold_s, heal, f"alone for {hold_s:.1f} s")
 
     def crowd_leader(self, rng: random.Random) -> Injected:
-        """Open a thousand connections to a leader that never authenticate, and another one for each that it closes."""
+        """Open a thousand connections to a leader that never authenticate, and replace each one that it closes."""
         name, pid = self._replica(rng, "leader")
         endpoint = sight.ask(name, "endpoint")
         if endpoint is None:
@@ -281,7 +281,7 @@ class RayActors:
 
 
 def _replaced(*targets: tuple[str, int]) -> Callable[[], bool]:
-    """Whether every actor answers from another process than the one it had."""
+    """Whether every actor answers from a process other than its earlier one."""
     waiting = dict(targets)
 
     def back() -> bool:

@@ -1,4 +1,4 @@
-"""What every kind of cluster under test offers to the run: processes on one Ray node, Ray nodes, or network namespaces.
+"""The interface of every kind of cluster under test: processes on one Ray node, Ray nodes, or network namespaces.
 
 Implemented by ``processes.py``, ``nodes.py`` and ``network.py``; used by the run and by the figures.
 """
@@ -15,29 +15,29 @@ PARTS: Final = ("processes", "nodes", "network")
 
 
 class NoTarget(Exception):
-    """There is nobody to do it to at the moment."""
+    """The fault has no target at the moment."""
 
 
 class LeftOut(Exception):
-    """This part cannot run here; the text says why, in a sentence."""
+    """This part cannot run here; the text gives the reason in a sentence."""
 
 
 def at_once() -> None:
-    """Heal nothing: the fault was over when it was done."""
+    """Heal nothing: the fault was over at once."""
 
 
 def already() -> bool:
-    """Whether what was struck is back: there is nothing to wait for."""
+    """Always true: there is nothing to wait for."""
     return True
 
 
 @dataclass(slots=True)
 class Injected:
-    """A fault that is in effect: whom it met, and how it ends."""
+    """A fault in effect: its target, and how to end it."""
 
     target: str
     back: Callable[[], bool] = already
-    """Whether what was killed has been replaced."""
+    """Whether the killed process has been replaced."""
     hold_s: float = 0.0
     heal: Callable[[], None] = at_once
     note: str = ""
@@ -48,7 +48,7 @@ Strike: TypeAlias = Callable[[Random], Injected]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What an arena is made for."""
+    """Settings of an arena."""
 
     root: Path
     """The cluster's data."""
@@ -60,11 +60,11 @@ class Setup:
 
 
 class Arena(Protocol):
-    """A cluster that can be injured. ``close`` ends everything that was started, whatever happened."""
+    """A cluster that can be injured. ``close`` ends everything that was started, even after an error."""
 
     remarks: list[str]
     faults: Mapping[str, Strike]
-    """What can be done to it, by name."""
+    """The available faults, by name."""
 
     def start(self) -> None:
         """Start the cluster."""
@@ -73,13 +73,13 @@ class Arena(Protocol):
         """Stop it cleanly, so that its files can be read."""
 
     def close(self) -> None:
-        """End every process and take away whatever was made outside the folder."""
+        """End every process and remove everything made outside the folder."""
 
     def release(self) -> None:
-        """Take back whatever fault is still in effect."""
+        """Undo every fault that is still in effect."""
 
     def clients(self) -> dict[str, Any]:
-        """Return the arguments by which a client finds the cluster."""
+        """Return the arguments with which a client finds the cluster."""
 
     def secret(self) -> str:
         """Return the cluster's secret in hexadecimal."""
@@ -91,17 +91,17 @@ class Arena(Protocol):
         """Return the status of every replica that answers."""
 
     def missing(self) -> str:
-        """Return what keeps the cluster from being whole, in words; "" when nothing does."""
+        """Return the reason why the cluster is not whole, as text; "" when it is whole."""
 
     def directories(self) -> dict[int, Path]:
         """Return the data directory of each broker."""
 
     def keep(self, folder: Path) -> None:
-        """Put the processes' logs into the folder."""
+        """Copy the processes' logs into the folder."""
 
 
 def incomplete(view: Mapping[str, Any] | None, brokers: int) -> str:
-    """Return what the controller's view lacks, in words; "" when nothing."""
+    """Return what the controller's view lacks, as text; "" when nothing."""
     if view is None:
         return "the controller does not answer"
     online = {broker["broker"] for broker in view["brokers"] if broker["online"]}

@@ -29,7 +29,7 @@ UNDER_WAY: Final = 20_000
 
 
 def acknowledged(producer: raylog.Producer, seconds: float) -> int:
-    """Send for so long; returns how many records were acknowledged."""
+    """Send for this long; return how many records were acknowledged."""
     waiting: deque[Any] = deque()
     end_s = time.monotonic() + seconds
     count = 0

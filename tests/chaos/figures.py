@@ -1,9 +1,9 @@
-"""How long the cluster takes to be led again: the command behind ``make chaos-figures``.
+"""How long the cluster takes to have a leader again: the command behind ``make chaos-figures``.
 
 Four figures, each from many injuries of a cluster at rest with default settings: a leader killed; the controller killed
-and a leader at once after it; a node's raylet killed; a node that loses its power (in a network namespace, because
-nothing of it may say goodbye). Times count from the injury until metadata name a new leader, and until a producer that
-was sending has its next record acknowledged.
+and a leader immediately after it; a node's raylet killed; a node that loses its power (in a network namespace, because
+none of its connections may be closed). Times count from the injury until metadata name a new leader, and until an
+active producer has its next record acknowledged.
 """
 
 import argparse
@@ -40,7 +40,7 @@ Endpoint = tuple[str, int]
 
 @dataclass(slots=True)
 class Figure:
-    """What one kind of injury cost."""
+    """The cost of one kind of injury."""
 
     name: str
     goal: str
@@ -79,12 +79,12 @@ class Watch:
         time.sleep(REST_S)
 
     def leader(self, partition: int) -> tuple[int, int]:
-        """Return who leads, and the leader epoch, as the brokers tell clients."""
+        """Return the leader and the leader epoch, as the brokers report them to clients."""
         row = self._row(self.endpoints(), partition)
         return row[1], row[2]
 
     def endpoints(self, without: int = -1) -> list[Endpoint]:
-        """Return where brokers listen, leaving one out."""
+        """Return the endpoints of all brokers except one."""
         view = self.arena.status()
         if view is None:
             raise TimeoutError("the controller does not answer")
@@ -103,7 +103,7 @@ class Watch:
     def measure(
         self, figure: Figure, partition: int, endpoints: Sequence[Endpoint], injure: Callable[[], None]
     ) -> None:
-        """Injure, and note when the partition is led anew and when it takes a record again."""
+        """Injure, and measure the time to a new leader and to the next acknowledged record."""
         epoch = self._row(endpoints, partition)[2]
         injure()
         injured_s = time.monotonic()
@@ -134,7 +134,7 @@ def leader_kills(watch: Watch, times: int) -> Figure:
 
 
 def controller_kills(watch: Watch, times: int) -> Figure:
-    """SIGKILL the controller, and a leader at once after it."""
+    """SIGKILL the controller, and a leader immediately after it."""
     from raylog.actors.naming import CONTROLLER
     from tests.chaos import sight
 
@@ -182,7 +182,7 @@ def node_kills(watch: Watch, times: int) -> Figure:
 
 
 def power_losses(watch: Watch, times: int) -> Figure:
-    """Have a leader's node lose its power."""
+    """Power off a leader's node."""
     from tests.chaos.injuries.network import Namespaces
 
     figure = Figure("node lost: power", "3 s")
@@ -225,7 +225,7 @@ def in_arena(part: str, work: Sequence[Callable[[Watch], Figure]]) -> list[Figur
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures; 0 when all could be taken."""
+    """Print the figures; 0 when all of them could be measured."""
     options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
     folder = tempfile.mkdtemp(prefix="rlf")

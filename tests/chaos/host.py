@@ -1,7 +1,7 @@
 """One node of the network part: the real servers of a broker, or of the controller, in a namespace of their own.
 
-Started by ``network.py`` as ``python -m tests.chaos.host FD SPEC``. In place of Ray's control store, which tells actors
-where others are, every server writes its endpoint to a file in a folder that all can read.
+Started by ``network.py`` as ``python -m tests.chaos.host FD SPEC``. Replaces Ray's control store for discovery: every
+server writes its endpoint to a file in a folder that all nodes can read.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from tests.chaos.injuries.namespace import end_with_parent, enter
 logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 0.3
-"""After which a server that failed is started again, as Ray does."""
+"""Delay before a failed server is restarted, as Ray does."""
 FATAL_EXIT_CODE: Final = 70
 MESSAGE_BYTES: Final = 1 << 20
 
 
 class HostSpec(msgspec.Struct, frozen=True):
-    """What a node is told."""
+    """Configuration of a node."""
 
     name: str
     """``controller`` or ``broker-N``."""
@@ -49,14 +49,14 @@ class HostSpec(msgspec.Struct, frozen=True):
 
 
 def write_place(folder: Path, name: str, endpoint: tuple[str, int]) -> None:
-    """Tell the others where a server listens."""
+    """Publish a server's endpoint to the other nodes."""
     fresh = folder / f".{name}.{os.getpid()}"
     fresh.write_text(f"{endpoint[0]} {endpoint[1]}")
     fresh.replace(folder / name)
 
 
 def read_place(folder: Path, name: str) -> tuple[str, int]:
-    """Return where a server listened last; raises :class:`ConnectionFailed` when none ever did."""
+    """Return a server's last endpoint; raises :class:`ConnectionFailed` when it never had one."""
     try:
         host, port = (folder / name).read_text().split()
     except (OSError, ValueError):
@@ -65,7 +65,7 @@ def read_place(folder: Path, name: str) -> tuple[str, int]:
 
 
 class Host:
-    """The servers of one node, on one event loop; the factory of its broker."""
+    """The servers of one node, on one event loop; also the factory of its broker."""
 
     def __init__(self, spec: HostSpec) -> None:
         """Nothing is started yet."""
@@ -134,7 +134,7 @@ class Host:
             await replica.stop()
 
     def status(self) -> dict[str, Any]:
-        """Return what the controller and the replicas say of themselves; None for a controller that is not ready."""
+        """Return the status of the controller and the replicas; None for a controller that is not ready."""
         controller: Mapping[str, object] | None = None
         if self._controller is not None and self._controller.endpoint[1]:
             try:
@@ -149,7 +149,7 @@ class Host:
                 continue  # it is still recovering its log
         return {"controller": controller, "replicas": replicas, "coordinators": len(self._coordinators)}
 
-    # Finding one another
+    # Discovery
 
     async def _find_brokers(self) -> list[int]:
         return sorted(int(path.name.removeprefix("broker-")) for path in self._places.glob("broker-*"))
@@ -160,7 +160,7 @@ class Host:
     async def _find_voter(self, broker: int) -> tuple[str, int]:
         return read_place(self._places, f"broker-{broker}")
 
-    # The factory: what Ray does for a broker
+    # The factory: Ray's role for a broker
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make a replica unless it runs."""
@@ -186,7 +186,7 @@ class Host:
         await self.ensure(spec)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell a replica what has changed."""
+        """Notify a replica of changes."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         if name not in self._replicas:
             raise ValueError(f"{name} does not run")
@@ -198,7 +198,7 @@ class Host:
         if server is not None:
             await server.stop()
 
-    # The controller's hand
+    # Port of the controller
 
     def _start_coordinator(self, kind: str, index: int) -> None:
         if (kind, index) in self._coordinators:
@@ -250,7 +250,7 @@ def end_process(reason: str) -> None:
 
 
 async def serve(spec: HostSpec, control: socket.socket) -> None:
-    """Run the node, and answer the parent, until it says stop or is gone."""
+    """Run the node and answer the parent, until it sends stop or is gone."""
     host = Host(spec)
     asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
@@ -280,7 +280,7 @@ async def serve(spec: HostSpec, control: socket.socket) -> None:
 
 
 def main() -> None:
-    """Enter the namespace, hand the device to the parent, serve."""
+    """Enter the namespace, pass the device to the parent, serve."""
     end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     spec = msgspec.json.decode(sys.argv[2], type=HostSpec)

@@ -1,6 +1,6 @@
 """One run: start a cluster, load it, injure it by a seeded schedule, heal it, read everything, judge.
 
-Called by the command (``__main__``), for one part at a time. What kind of cluster it is, is the arena's matter.
+Called by the command (``__main__``), for one part at a time. The arena determines the kind of cluster.
 """
 
 import random
@@ -28,7 +28,7 @@ WARM_UP_S: Final = 3.0
 DRAIN_S: Final = 120.0
 END_S: Final = 30.0
 START_S: Final = 180.0
-"""Fifteen processes have to start, on a machine that may be busy with other things."""
+"""Fifteen processes have to start, on a machine that may be busy."""
 ENOUGH: Final = 100
 """Acknowledged sends, and records read, below which a run proves nothing."""
 CALM_PAUSE_S: Final = (0.5, 2.0)
@@ -39,7 +39,7 @@ SPARES: Final = (0, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to do."""
+    """Options of a run."""
 
     part: str = PARTS[0]
     minutes: float = 1.0
@@ -51,17 +51,17 @@ class Options:
     rate: float = 600.0
     """Records a second of each producer."""
     spares: int | None = None
-    """Processes that each broker keeps ready to become replicas; None = none or some, by the seed."""
+    """Spare processes of each broker; None = none or some, by the seed."""
     faults: tuple[str, ...] = ()
     """Kinds to draw from; none = all that the part has."""
     each_once: bool = False
-    """Do each of the faults once, in the order given, instead of drawing for so many minutes."""
+    """Inject each of these faults once, in the order given, instead of drawing for so many minutes."""
     storm: bool = False
     """Do not wait for the cluster to be whole between two faults."""
     out: Path | None = None
-    """Where a failed run is kept; default: a new folder for temporary files."""
+    """Where a failed run is stored; default: a new temporary folder."""
     keep: bool = False
-    """Keep what a run that passed leaves behind, too."""
+    """Keep the files of a run that passed, too."""
 
 
 def arena_for(part: str, setup: Setup, *, full_disk: bool = True) -> Arena:
@@ -109,7 +109,7 @@ class Run:
         self._over = threading.Event()
 
     def run(self) -> Result:
-        """Do all of it. Whatever happens, everything that was started is ended, and nobody stays paused."""
+        """Do the whole run. On every exit, all started processes are ended, and none stays paused."""
         print(f"{self._options.part}: seed {self._options.seed}, folder {self._folder}", flush=True)
         reporter = threading.Thread(target=self._report_progress, name="progress", daemon=True)
         try:
@@ -168,7 +168,7 @@ class Run:
         return random.Random(f"{options.seed}-spares").choice(SPARES) if options.spares is None else options.spares
 
     def _wait_for_spares(self) -> None:
-        """Have them ready, so that the topic is made of them."""
+        """Wait for spares, so that the topic is made of them."""
         wanted = self._spares() * self._options.brokers
         if wanted and not wait_until(lambda: len(sight.spares()) >= wanted, START_S):
             self._hangs.append(f"of {wanted} spares {len(sight.spares())} were there after {START_S:.0f} s")
@@ -207,7 +207,7 @@ class Run:
         self._tell(nemesis.settle())
 
     def _tell(self, faults: list[Fault]) -> bool:
-        """Print the faults that are over; whether the cluster survived them all."""
+        """Print the faults that are over; returns whether the cluster survived them all."""
         for fault in faults:
             after = "never" if fault.whole_s is None else f"{fault.whole_s - fault.at_s:.1f} s later"
             print(f"{fault.at_s:6.1f} s  {fault.kind}: {fault.target}; whole {after}. {fault.note}", flush=True)
@@ -216,7 +216,7 @@ class Run:
         return all(fault.whole_s is not None for fault in faults)
 
     def _drain(self, workload: Workload) -> bool:
-        """End the producers, and wait until the group and the reader have got everything; whether they have."""
+        """End the producers, and wait until the group and the reader have got everything; returns whether they have."""
         self._phase = "draining"
         late = workload.end_producers(DELIVERY_TIMEOUT_MS / 1000 + END_S)
         self._hangs += [f"{name} did not end" for name in late]
@@ -248,7 +248,7 @@ class Run:
         return found
 
     def _ends(self, workload: Workload) -> dict[logs.Place, logs.End]:
-        """End the readers; then what the cluster says of its partitions, now that nobody writes."""
+        """End the readers; then get the state of the partitions, now without writers."""
         self._hangs += [f"{name} did not end" for name in workload.end_readers(2 * END_S)]
         if not wait_until(lambda: not self._arena.missing(), END_S):
             self._doubts.append(f"at the end, {self._arena.missing()}")

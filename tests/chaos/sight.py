@@ -1,7 +1,7 @@
-"""Looks at a running cluster and at its processes, with a short deadline for each question.
+"""Inspects a running cluster and its processes, with a short deadline for each query.
 
-Used by the faults to find their targets, and by the run to tell whether the cluster is whole. An actor that does not
-answer is a normal sight here.
+Used by the faults to find their targets, and by the run to check that the cluster is whole. An actor without an answer
+is a normal sight here.
 """
 
 import time
@@ -16,11 +16,11 @@ from tests.chaos.arena import incomplete
 ASK_S: Final = 3.0
 LOOK_S: Final = 0.2
 _ROLES: Final[dict[str, str]] = {}
-"""Replicas by the names of actors that were spares. Kept, because a paused process cannot be asked."""
+"""Replicas by the names of actors that were spares. Cached, because a paused process does not answer."""
 
 
 def handle_of(name: str) -> Any:
-    """The handle of an actor, of a replica also when it was a spare; raises ValueError when there is none."""
+    """The handle of an actor, including a replica that was a spare; raises ValueError when there is none."""
     import ray
 
     was_spare = next((actor for actor, replica in list(_ROLES.items()) if replica == name), name)
@@ -38,13 +38,13 @@ def ask(name: str, method: str, timeout_s: float = ASK_S) -> Any:
 
 
 def actor_names(*prefixes: str) -> list[str]:
-    """Names of the cluster's actors that begin so, sorted; spares that are not in use are none of them."""
+    """Names of the cluster's actors with this prefix, sorted; without unused spares."""
     names = actors_by_role(_ROLES, ASK_S)
     return sorted(name for name in names if name.startswith(prefixes) and not name.startswith(SPARE_PREFIX))
 
 
 def spares() -> list[str]:
-    """Names of the spares that answer and are in no use, sorted."""
+    """Names of the unused spares that answer, sorted."""
     names = [name for name in actors_by_role(_ROLES, ASK_S) if name.startswith(SPARE_PREFIX)]
     return sorted(name for name in names if ask(name, "role") == "")
 
@@ -59,7 +59,7 @@ def pid_of(name: str) -> int | None:
 
 
 def is_actor_process(pid: int) -> bool:
-    """Whether the process is one of Ray's workers: nothing else may ever be signalled."""
+    """Whether the process is one of Ray's workers: no other process may ever be signalled."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::")
     except OSError:
@@ -99,7 +99,7 @@ def replica_states() -> dict[str, dict[str, Any]]:
 
 
 def missing(brokers: int) -> str:
-    """What keeps the cluster from being whole, in words; "" when nothing does."""
+    """The reason why the cluster is not whole, as text; "" when it is whole."""
     lacking = incomplete(status(), brokers)
     if lacking:
         return lacking

@@ -1,4 +1,4 @@
-"""The faults that matter most, once each, on real clusters under load: nothing is lost, doubled or reordered.
+"""The most important faults, once each, on real clusters under load: nothing is lost, doubled or reordered.
 
 Runs the command in a process of its own, with a Ray of its own; longer runs of the same code are ``make chaos``.
 """
@@ -20,7 +20,7 @@ TIMEOUT_S = 300
 
 
 def injure(part: str, faults: str, folder: Path) -> dict[str, Any]:
-    """Do each of the faults once; the report."""
+    """Inject each of the faults once; returns the report."""
     ray_folder = tempfile.mkdtemp(prefix="rlc")  # short, because Ray's socket names are limited to 107 bytes
     command = [sys.executable, "-m", "tests.chaos", "--seed", "1", "--only", part, "--faults", faults, "--each-once"]
     report = folder / "report.json"
@@ -35,7 +35,7 @@ def injure(part: str, faults: str, folder: Path) -> dict[str, Any]:
     try:
         said, _ = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # it takes its cluster down with it
+        process.send_signal(signal.SIGTERM)  # it ends its cluster, too
         said, _ = process.communicate(timeout=30)
         pytest.fail(f"the run did not end within {TIMEOUT_S} s:\n{said}")
     finally:

@@ -1,8 +1,8 @@
-"""The cable between network namespaces: a process that carries packets between their TUN devices, or does not.
+"""The cable between network namespaces: a process that carries packets between their TUN devices, or drops them.
 
-Started by ``network.py`` as ``python -m tests.chaos.wire FD``. The kernels' TCP on both ends is real; what a link does
-(nothing, lose, delay, narrow) is decided here for each direction, because not every kernel has ``tc netem``. Ends with
-the socket to its parent, and then every link is gone.
+Started by ``network.py`` as ``python -m tests.chaos.wire FD``. The kernels' TCP on both ends is real; the behaviour of
+a link (cut, lossy, slow, narrow) is decided here for each direction, because not every kernel has ``tc netem``. Ends
+when the socket to its parent closes; then every link is gone.
 """
 
 import heapq
@@ -21,24 +21,24 @@ from typing import Any, Final
 PACKET_BYTES: Final = 65_536
 READS_IN_A_ROW: Final = 32
 QUEUE_BYTES: Final = 262_144
-"""What a narrow link keeps waiting, before it drops."""
+"""Queue of a narrow link, before it drops."""
 _IPV4: Final = 4
 
 
 @dataclass(slots=True)
 class Link:
-    """What one direction between two addresses does to packets."""
+    """The effect of one direction between two addresses on packets."""
 
     cut: bool = False
     delay_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
     bytes_per_s: float = 0.0
-    """0 = as fast as it goes."""
+    """0 = unlimited."""
     free_s: float = 0.0
-    """When the last packet that was let in will have left."""
+    """When the last accepted packet will have left."""
     due_s: float = 0.0
-    """When it will arrive: nothing overtakes it."""
+    """When it will arrive: no packet overtakes it."""
 
     def carry(self, size: int, now_s: float, rng: random.Random) -> float | None:
         """Return when a packet arrives; None when it never does."""
@@ -58,7 +58,7 @@ class Wire:
     """All links, and the packets that are under way."""
 
     def __init__(self, control: socket.socket, seed: int = 1) -> None:
-        """``control`` brings devices and orders."""
+        """``control`` carries devices and orders."""
         self._control = control
         self._rng = random.Random(seed)
         self._devices: dict[bytes, int] = {}
@@ -85,7 +85,7 @@ class Wire:
                 self._deliver(target, packet)
 
     def _obey(self) -> bool:
-        """Carry out one order; whether there is still a parent."""
+        """Carry out one order; returns whether the parent is still there."""
         message, fds, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 1)
         if not message:
             return False
@@ -146,7 +146,7 @@ class Wire:
 
 
 class Links:
-    """The parent's end: gives devices to the wire, and says what the links do."""
+    """The parent's end: passes devices to the wire, and sets the behaviour of links."""
 
     def __init__(self, control: socket.socket) -> None:
         """``control``: the other end of the wire's socket."""
@@ -159,7 +159,7 @@ class Links:
         self._control.recv(16)
 
     def set(self, between: Iterable[tuple[str, str]], **link: Any) -> None:
-        """Say what these directions do from now on; no arguments = whole again."""
+        """Set the behaviour of these directions; no arguments = healed."""
         order = {"between": sorted(between), "link": link or None}
         self._control.send(json.dumps(order).encode())
         self._control.recv(16)

@@ -1,7 +1,7 @@
-"""The clients of a run: producers, a group whose members come and go, and one reader by itself; a thread each.
+"""The clients of a run: producers, a group with changing members, and one reader without a group; a thread each.
 
-Every operation goes into the history. A thread ends when it is told to; one that does not is a hang. May touch:
-threads, the network through Raylog's clients.
+Every operation goes into the history. A thread ends on request; one that does not is a hang. May touch: threads, the
+network through Raylog's clients.
 """
 
 import random
@@ -37,20 +37,20 @@ POLL_PAUSE_S: Final = 0.02
 RETRY_S: Final = 0.3
 BURSTS_PER_S: Final = 50
 CATCH_UP_S: Final = 2.0
-"""How much of a delay a producer makes up for by sending faster."""
+"""Largest delay that a producer makes up for by sending faster."""
 REFUSED_SHARE: Final = 0.001
-"""Sends that are too large for the topic, and certain to be refused."""
+"""Share of sends that are too large for the topic and always refused."""
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """What the end of a send says about its record: a leader refuses what is too large before it appends."""
+    """The record's outcome at the end of its send: a leader refuses an oversized record before it appends."""
     if error is None:
         return "ok"
     return "fail" if isinstance(error, RecordTooLarge) else "unknown"
 
 
 def in_words(error: BaseException) -> str:
-    """The error as it stands in the history."""
+    """The error as stored in the history."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -68,7 +68,7 @@ class Workload:
         rate: float,
         clients: Callable[[], dict[str, Any]],
     ) -> None:
-        """``rate``: records a second of each producer; ``clients``: arguments by which a client finds the cluster."""
+        """``rate``: records a second of each producer; ``clients``: arguments with which a client finds the cluster."""
         self._clients = clients
         self._history = history
         self._seed = seed
@@ -76,10 +76,10 @@ class Workload:
         self._rate = rate
         self.no_more_sends = threading.Event()
         self.no_more_changes = threading.Event()
-        """Members stay as they are from now on, so that the group can read to the end."""
+        """Membership is fixed from now on, so that the group can read to the end."""
         self.stop = threading.Event()
         self.errors: list[str] = []
-        """What no client should ever raise, with its traceback's last line."""
+        """Exceptions that no client should ever raise, each with its traceback's last line."""
         self._producers = [self._thread(f"producer-{n}", self._produce) for n in range(producers)]
         self._readers = [self._thread(f"member-{n}", self._be_member) for n in range(members)]
         self._readers.append(self._thread(READER, self._read_alone))
@@ -90,12 +90,12 @@ class Workload:
             thread.start()
 
     def end_producers(self, timeout_s: float) -> list[str]:
-        """Let producers finish; names of those that did not."""
+        """Wait for the producers to finish; returns the names of those that did not."""
         self.no_more_sends.set()
         return _join(self._producers, timeout_s)
 
     def end_readers(self, timeout_s: float) -> list[str]:
-        """Let readers finish; names of those that did not."""
+        """Wait for the readers to finish; returns the names of those that did not."""
         self.stop.set()
         return _join(self._readers, timeout_s)
 
@@ -105,7 +105,7 @@ class Workload:
         def run() -> None:
             try:
                 work(name, rng)
-            except Exception as error:  # whatever it is, a client that died is to be told of, not to vanish
+            except Exception as error:  # report any death of a client
                 self.errors.append(f"{name} died: {in_words(error)}")
 
         return threading.Thread(target=run, name=name, daemon=True)
@@ -113,7 +113,7 @@ class Workload:
     # Producing
 
     def _produce(self, name: str, rng: random.Random) -> None:
-        """Producers live for a while; each life is a producer of its own, with an id of its own."""
+        """Run producers one after another; each life is a producer of its own, with an id of its own."""
         life = 0
         while not self.no_more_sends.is_set():
             ends_s = time.monotonic() + rng.uniform(8, 25)
@@ -123,7 +123,7 @@ class Workload:
                     request_timeout_ms=CALL_TIMEOUT_MS, max_block_ms=CALL_TIMEOUT_MS, **self._clients(),
                 )  # fmt: skip
             except RaylogError:
-                self.no_more_sends.wait(RETRY_S)  # nobody is there at the moment; nothing was sent
+                self.no_more_sends.wait(RETRY_S)  # no broker is reachable; nothing was sent
                 continue
             try:
                 self._send_until(producer, f"{name}.{life}", rng, ends_s)
@@ -165,7 +165,7 @@ class Workload:
 
         try:
             future = producer.send(TOPIC, content, key)
-        except RaylogError as error:  # raised here, it never stood in line
+        except RaylogError as error:  # raised here, the record was never queued
             history.add(Send(process, number, value, "fail", -1, -1, invoked_s, history.now_s(), in_words(error)))
         else:
             future.add_done_callback(done)
@@ -213,7 +213,7 @@ class Workload:
         self._history.add(Moved(client, GROUP, kind, numbers, now_s))  # type: ignore[arg-type]  # one of the three
 
     def _read_alone(self, name: str, _: random.Random) -> None:
-        """One client for the whole run: it sees every record once, whatever happens to the cluster."""
+        """One client for the whole run: it sees every record once, through all faults."""
         places = [raylog.TopicPartition(TOPIC, number) for number in range(self._partitions)]
         with raylog.Consumer(
             client_id=name, auto_offset_reset="none", request_timeout_ms=CALL_TIMEOUT_MS,
@@ -248,11 +248,11 @@ class Workload:
             history.add(Poll(client, reader, tuple(seen), "ok", invoked_s, history.now_s()))
             if commits:
                 self._commit(consumer, client, seen)
-            self.stop.wait(POLL_PAUSE_S)  # larger polls, for the sake of a small machine
+            self.stop.wait(POLL_PAUSE_S)  # larger polls, for a small machine
         return None
 
     def _commit(self, consumer: raylog.Consumer, client: str, seen: list[Seen]) -> None:
-        """Commit what is in the history by now, so that nothing can be committed that nobody got."""
+        """Commit what is in the history by now, so that no unread record can be committed."""
         history = self._history
         offsets: dict[int, int] = {}
         for partition, offset, _ in seen:

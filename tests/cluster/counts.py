@@ -1,7 +1,7 @@
-"""Counts that do not vary with the machine: what one batch costs in calls, frames, system calls and copies.
+"""Counts that do not vary with the machine: the cost of one batch in calls, frames, system calls and copies.
 
 A whole cluster and a client run in one process, brokers on one thread and the client on another, so that each side's
-work can be told apart. `tests/cluster/reads/test_counts.py` holds the counts to `budgets.toml`: a regression fails
+work is counted separately. `tests/cluster/reads/test_counts.py` holds the counts to `budgets.toml`: a regression fails
 there without a clock. `python -m tests.cluster.counts` prints them.
 """
 
@@ -34,7 +34,7 @@ REPEATS = 4
 """The lowest of several counts is taken: timers of the cluster fall into some of them."""
 PAGE_CACHE = str(2**63 - 1)
 RESTING = {"broker.heartbeat.interval.ms": "60000", "broker.session.timeout.ms": "600000"}
-"""Almost no heartbeats, so that what is counted is the records' way."""
+"""Almost no heartbeats, so that mostly the records' path is counted."""
 LARGE_BYTES = 1_000_000
 SYSTEM_CALLS = {
     "send", "sendmsg", "sendall", "recv", "recv_into", "read", "readinto", "write", "writev", "pwrite", "pwritev",
@@ -46,7 +46,7 @@ Counts = dict[str, float]
 
 
 class ThreadCounter:
-    """Counts what the thread that it is switched on in does, through the interpreter's profiler."""
+    """Counts the work of the thread that switches it on, through the interpreter's profiler."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -57,7 +57,7 @@ class ThreadCounter:
         sys.setprofile(self._event)
 
     def off(self) -> Counter[str]:
-        """Stop, and give what was counted."""
+        """Stop, and return the counts."""
         sys.setprofile(None)
         return Counter(self.counts)
 
@@ -73,7 +73,7 @@ class ThreadCounter:
 
 
 def _is_of_the_system(function: Any) -> bool:
-    """Whether it belongs to a socket, a file or the os, and not to some other class with a method of this name."""
+    """Whether it belongs to a socket, a file or the os, and not to another class with a method of this name."""
     owner = getattr(function, "__self__", None)
     return type(owner).__name__ in {"socket", "epoll", "FileIO", "module"} or "socket" in type(owner).__name__.lower()
 
@@ -149,7 +149,7 @@ class Stage:
         self.client.do(created)
 
     def lowest(self, work: Callable[[], Awaitable[None]], batches: int) -> Counts:
-        """Run work several times, and give the lowest counts of each side for one batch."""
+        """Run work several times, and return the lowest counts of each side for one batch."""
         found: dict[str, list[float]] = {}
         for _ in range(REPEATS):
             self.brokers.on()
@@ -173,7 +173,7 @@ def stage() -> Iterator[Stage]:
 
 
 def produced(staged: Stage, replication: int) -> Counts:
-    """What a batch of 100 records costs from `send` to its acknowledgement, one batch after the other."""
+    """Cost of a batch of 100 records from `send` to its acknowledgement, one batch after the other."""
     topic = f"produced-{replication}"
     staged.create(topic, replication, PAGE_CACHE)
     producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address, linger_ms=0)))
@@ -196,7 +196,7 @@ async def _started(one: AsyncProducer) -> AsyncProducer:
 
 
 def filled(staged: Stage) -> str:
-    """A topic of batches that are all alike, whatever else the machine does meanwhile."""
+    """A topic of identical batches, on any machine."""
     topic = "filled"
     staged.create(topic, 1, PAGE_CACHE)
     producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address)))
@@ -213,9 +213,9 @@ def filled(staged: Stage) -> str:
 
 
 def consumed(staged: Stage, topic: str, *, near: bool) -> Counts:
-    """What a batch of 100 records costs on its way to a consumer that reads a backlog, 40 batches in all.
+    """Cost of a batch of 100 records on its way to a consumer that reads a backlog, 40 batches in all.
 
-    If `near`, the consumer reads the leader's file, as it does on its machine; else the leader sends it.
+    If `near`, the consumer reads the leader's file on its own machine; else the leader sends the records.
     """
     partition = TopicPartition(topic, 0)
 
@@ -244,7 +244,7 @@ def consumed(staged: Stage, topic: str, *, near: bool) -> Counts:
 
 
 def synced(staged: Stage) -> Counts:
-    """How often the disk is waited for, one batch after the other."""
+    """Number of waits for the disk, one batch after the other."""
     topic = "synced"
     staged.create(topic, 1, "1")
     producer = staged.client.do(lambda: _started(AsyncProducer(**staged.address, linger_ms=0)))
@@ -300,7 +300,7 @@ def copied(staged: Stage) -> Counts:
 
 
 def measure() -> dict[str, Counts]:
-    """Every count, by what was done."""
+    """Every count, by operation."""
     with stage() as staged:
         backlog = filled(staged)
         return {

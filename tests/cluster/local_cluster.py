@@ -1,7 +1,7 @@
 """A whole cluster in one process and one event loop: the real shells, sockets and files, without Ray.
 
-For tests that want many clusters quickly. What only Ray and separate processes can show (SIGKILL, restarts in place)
-is tested in ``test_ray_cluster.py``.
+For tests that need many clusters quickly. What needs Ray and separate processes (SIGKILL, restarts in place) is tested
+in ``test_ray_cluster.py``.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class LocalCluster:
     async def start(self) -> None:
         """Start controller and brokers and wait until the brokers are registered."""
         # Each replica has a process in production. Here all wait for locks and disks in the threads of one loop: with
-        # the usual few of them, lives that wait for a folder keep the life that holds it from closing it.
+        # the default number of threads, lives that wait for a folder would block the close of the life that holds it.
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "cluster")
             asyncio.get_running_loop().set_default_executor(self._threads)
@@ -79,7 +79,7 @@ class LocalCluster:
         await self.controller.start()
 
     def new_controller(self, *, quorum_timeout_s: float = 15.0) -> ControllerServer:
-        """Return a controller that is not started yet; there may be two."""
+        """Return a controller that is not started yet; two of them may exist."""
         return ControllerServer(
             ControllerSpec(
                 data_directory=self.root,
@@ -96,12 +96,12 @@ class LocalCluster:
         )
 
     def running(self) -> ControllerServer:
-        """Return the controller, which runs."""
+        """Return the running controller."""
         assert self.controller is not None
         return self.controller
 
     async def find_voter(self, broker: int) -> tuple[str, int]:
-        """Return where a broker listens."""
+        """Return a broker's endpoint."""
         server = self.broker_servers.get(broker)
         if server is None or not server.endpoint[1]:
             raise ConnectionFailed(f"broker {broker} does not run")
@@ -112,7 +112,7 @@ class LocalCluster:
         return sorted(self.broker_servers)
 
     async def stop_controller(self) -> None:
-        """Stop the controller; everything else goes on."""
+        """Stop the controller; everything else keeps running."""
         assert self.controller is not None
         controller, self.controller = self.controller, None
         await controller.stop()
@@ -127,11 +127,11 @@ class LocalCluster:
         await server.start()
 
     async def stop_broker(self, broker: int) -> None:
-        """Stop one broker; its replicas go on."""
+        """Stop one broker; its replicas keep running."""
         await self.broker_servers.pop(broker).stop()
 
     async def find_controller(self) -> tuple[str, int]:
-        """Return where the controller listens."""
+        """Return the controller's endpoint."""
         if self.controller is None or not self.controller.endpoint[1]:
             raise ConnectionFailed("no controller")
         return self.controller.endpoint
@@ -149,7 +149,7 @@ class LocalCluster:
                 raise
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell a replica what has changed (the supervisor's factory)."""
+        """Notify a replica of changes (the supervisor's factory)."""
         self.replicas[replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)].reconfigure(spec)
 
     async def end(self, name: str) -> None:
@@ -159,7 +159,7 @@ class LocalCluster:
             await server.stop()
 
     async def all_home(self) -> None:
-        """Wait until every place in the metadata is that of a replica that runs: nothing is of an earlier life."""
+        """Wait until every place in the metadata is that of a running replica, and none of an earlier life."""
 
         def home() -> bool:
             assert self.controller is not None
@@ -177,14 +177,14 @@ class LocalCluster:
         raise KeyError((topic, partition, broker))
 
     async def stop_replica(self, topic: str, partition: int, broker: int) -> ReplicaSpec:
-        """Stop one replica; its supervisor makes it again after a while, or the test does with ``ensure``."""
+        """Stop one replica; its supervisor restarts it after a while, or the test does with ``ensure``."""
         server = self.replica(topic, partition, broker)
         spec = server.spec
         await self.end(replica_name(topic, partition, broker, spec.topic_id))
         return spec
 
     async def crash_replica(self, topic: str, partition: int, broker: int) -> ReplicaSpec:
-        """End one replica and leave its folder as a kill would have: nothing is synced, nothing is marked as clean."""
+        """End one replica and leave its folder as a kill would: nothing is synced, nothing is marked as clean."""
         folder = partition_folder(self.replica(topic, partition, broker).spec.data_directory, topic, partition)
         copy = folder.with_name("crashed")
         shutil.copytree(folder, copy)
@@ -194,7 +194,7 @@ class LocalCluster:
         return spec
 
     def pause_fetching(self, topic: str, partition: int, broker: int) -> Callable[[], None]:
-        """Let a follower hang: it fetches nothing until the returned function is called."""
+        """Suspend a follower: it does not fetch until the returned function is called."""
         link = self.replica(topic, partition, broker)._leader
         link.disconnect()
         link.send = lambda *_: None  # type: ignore[method-assign]
@@ -205,13 +205,13 @@ class LocalCluster:
         return resume
 
     async def pass_grace(self) -> None:
-        """Wait until the controller believes those gone who did not come back."""
+        """Wait for the end of the controller's grace period: it then gives up members that did not return."""
         controller = self.controller
         assert controller is not None
         await eventually(lambda: not controller._running().machine._liveness.in_grace, what="the grace period ends")
 
     def cut_off(self, coordinator: GroupCoordinatorServer) -> None:
-        """Part a coordinator from the controller; everybody else still reaches it."""
+        """Cut a coordinator off from the controller; all other processes still reach it."""
 
         async def nowhere() -> tuple[str, int]:
             raise ConnectionFailed("cut off")
@@ -227,15 +227,15 @@ class LocalCluster:
         self.start_coordinator(kind, index)
 
     def bootstrap(self) -> str:
-        """Return the brokers' endpoints as clients take them."""
+        """Return the brokers' endpoints in the clients' format."""
         return ",".join(f"{server.endpoint[0]}:{server.endpoint[1]}" for server in self.broker_servers.values())
 
     def clients(self) -> dict[str, Any]:
-        """Return what a client is made with."""
+        """Return the arguments for a client."""
         return {"bootstrap": self.bootstrap(), "secret": SECRET}
 
     def start_coordinator(self, kind: str, index: int) -> None:
-        """Start a coordinator unless it runs (the controller's hand)."""
+        """Start a coordinator unless it runs (a port of the controller)."""
         if (kind, index) in self.coordinators:
             return
         spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config)

@@ -1,4 +1,4 @@
-"""A real Ray with a Raylog cluster in it, and the means to hurt it. Used by the Ray tests of this folder.
+"""A real Ray with a Raylog cluster in it, and faults for it. Used by the Ray tests of this folder.
 
 Everything here runs on one machine, beside other Rays that may run there: this Ray is private, and only processes of
 this cluster's own actors are ever killed.
@@ -33,7 +33,7 @@ STORE_BYTES: Final = 80 * 2**20
 
 @contextmanager
 def ray_folder() -> Iterator[Path]:
-    """Have Ray keep its files in a folder of ours: a short path, because sockets lie in it."""
+    """Have Ray put its files in this test's folder: a short path, because it contains sockets."""
     folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -45,7 +45,7 @@ def ray_folder() -> Iterator[Path]:
 
 @contextmanager
 def own_ray() -> Iterator[None]:
-    """A Ray of this module's own, so that nobody else's is joined."""
+    """A private Ray for this module, which joins no other."""
     import ray
 
     with ray_folder():
@@ -104,7 +104,7 @@ def online(cluster: Cluster) -> set[int]:
 
 
 def actor(name: str) -> Any:
-    """Return the handle of one of Raylog's actors; a replica's by its name also when it was a spare."""
+    """Return the handle of one of Raylog's actors, by the replica's name for a former spare."""
     import ray
 
     try:
@@ -114,12 +114,12 @@ def actor(name: str) -> Any:
 
 
 def actor_names() -> list[str]:
-    """Return the names of Raylog's actors in this Ray; of what was a spare the replica's name."""
+    """Return the names of Raylog's actors in this Ray; for a former spare, the replica's name."""
     return sorted(actors_by_role({}))
 
 
 def ask(name: str, method: str, timeout_s: float = 90.0) -> Any:
-    """Call an actor, again while Ray is restarting it."""
+    """Call an actor, with retries while Ray is restarting it."""
     import ray
 
     deadline = time.monotonic() + timeout_s
@@ -146,13 +146,13 @@ def alive(pid: int) -> bool:
 
 
 def private_bytes(pid: int) -> int:
-    """Return the memory that is a process's own (Private_Clean and Private_Dirty)."""
+    """Return a process's private memory (Private_Clean and Private_Dirty)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
 def mapped(pid: int) -> str:
-    """Return the files that a process has mapped: native libraries of what it imported among them."""
+    """Return the files that a process has mapped, including native libraries of its imports."""
     return Path(f"/proc/{pid}/maps").read_text()
 
 
@@ -184,14 +184,14 @@ class Wire:
     async def call(
         self, endpoint: tuple[str, int], method: str, args: object, payload: bytes = b"", timeout_s: float = 10
     ) -> Reply:
-        """Call a method; a refusal is raised as the error class that the client would see."""
+        """Call a method; a refusal is raised as the client's error class."""
         standing = self._connections.get(endpoint)
         if standing is None or standing.is_closed:
             standing = self._connections[endpoint] = await connect(*endpoint, secret=self.secret, timeout_s=5)
         return await standing.call(method, args, payload, timeout_s=timeout_s)
 
     def broker_endpoint(self) -> tuple[str, int]:
-        """Return where this wire's broker listens."""
+        """Return the endpoint of this wire's broker."""
         host, port = ask(f"broker-{self.broker}", "endpoint")
         return str(host), int(port)
 
@@ -205,7 +205,7 @@ class Wire:
         return self.run(self.partition(self.broker_endpoint(), topic, partition))
 
     def wait_whole(self, topic: str, partitions: int, timeout_s: float = 60.0) -> None:
-        """Wait until all replicas of all partitions are in sync at a leader that runs."""
+        """Wait until all replicas of all partitions are in sync at a running leader."""
 
         def whole() -> bool:
             try:
@@ -229,7 +229,7 @@ class Wire:
         return self.run(poll(self.broker_endpoint()))
 
     def produce(self, topic: str, partition: int, value: bytes, timeout_s: float = 30.0) -> int:
-        """Produce one record to whoever leads, until it is acknowledged by all; returns its offset."""
+        """Produce one record to the current leader, until all replicas have acknowledged it; returns its offset."""
 
         async def attempt() -> int:
             row = (await self.call(self.broker_endpoint(), "metadata", [[topic]])).args[3][0]
@@ -247,7 +247,7 @@ class Wire:
                 time.sleep(0.01)
 
     def end_offset(self, topic: str, partition: int) -> int:
-        """Fetch everything and return where it ends; offsets have no gaps."""
+        """Fetch everything and return the end offset; offsets have no gaps."""
 
         async def read() -> int:
             row = (await self.call(self.broker_endpoint(), "metadata", [[topic]])).args[3][0]

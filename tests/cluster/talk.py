@@ -1,7 +1,7 @@
-"""Raw calls to the endpoints of a local cluster, as any client makes them; and the frame in which a test tells a story.
+"""Raw calls to the endpoints of a local cluster, as any client makes them; and the runner for stories of such calls.
 
-A story is an async function of a cluster and of somebody who talks to it; ``in_cluster`` runs it on a cluster of its
-own and checks afterwards that no actor found itself broken.
+A story is an async function of a cluster and a caller; ``in_cluster`` runs it on a cluster of its own and checks
+afterwards that no actor reported a broken invariant.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The answer to a consumer's fetch: the watermark and (offset, value) of each record from the asked offset on."""
+    """The answer to a consumer's fetch: the watermark, and (offset, value) of each record from the fetch offset on."""
 
     high_watermark: int
     log_start_offset: int
@@ -49,7 +49,7 @@ class Fetched:
 
 
 class Talk:
-    """Keeps one connection to each endpoint it was asked to call."""
+    """Keeps one connection to each called endpoint."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -64,7 +64,7 @@ class Talk:
             connection.close("the story is over")
 
     async def connection(self, endpoint: tuple[str, int]) -> Connection:
-        """Return a standing connection to an endpoint."""
+        """Return an open connection to an endpoint."""
         standing = self._connections.get(endpoint)
         if standing is None or standing.is_closed:
             standing = await connect(*endpoint, secret=SECRET, timeout_s=CALL_S)
@@ -72,7 +72,7 @@ class Talk:
         return standing
 
     async def call(self, endpoint: tuple[str, int], method: str, args: object, payload: bytes = b"") -> Reply:
-        """Call a method; a refusal is raised as the error class that the client would see."""
+        """Call a method; a refusal is raised as the client's error class."""
         return await (await self.connection(endpoint)).call(method, args, payload, timeout_s=CALL_S)
 
     # ------------------------------------------------------------ brokers
@@ -102,10 +102,10 @@ class Talk:
         return self.topic_ids[name]
 
     async def whole(self, name: str, partition: int = 0) -> Partition:
-        """Wait until a partition has a leader that runs and all replicas are in sync at it; returns it.
+        """Wait until a partition has a running leader and all replicas are in sync at it; returns it.
 
-        After a restart brokers show the replicas of the life before, at their old ports, until the new ones registered;
-        and of a new partition the ISR shrinks when its second replica registers.
+        After a restart brokers report the replicas of the previous life, at their old ports, until the new ones have
+        registered; and the ISR of a new partition shrinks when its second replica registers.
         """
 
         def is_whole(row: Partition) -> bool:
@@ -116,7 +116,7 @@ class Talk:
         return await self.until(name, is_whole, partition)
 
     async def until(self, name: str, condition: Callable[[Partition], bool], partition: int = 0) -> Partition:
-        """Wait until every broker that runs shows the partition as wanted; returns it."""
+        """Wait until every running broker reports the partition in the expected state; returns it."""
         deadline = asyncio.get_running_loop().time() + 20
         while True:
             rows: list[Partition | None] = []
@@ -139,7 +139,7 @@ class Talk:
     # ------------------------------------------------------------ partitions
 
     async def leader(self, name: str, partition: int = 0) -> tuple[list[object], tuple[str, int]]:
-        """Return how requests to a partition begin, and its leader's endpoint."""
+        """Return the first arguments of requests to a partition, and its leader's endpoint."""
         row = await self.until(name, lambda found: found.port > 0, partition)
         topic_id = (await self.topic(name))[1]
         return [topic_id, partition, row.leader_epoch], (row.host, row.port)
@@ -161,7 +161,7 @@ class Talk:
         timestamp_ms: int | None = None,
         **stamp: int,
     ) -> int:
-        """Produce one batch to an endpoint, whoever that is."""
+        """Produce one batch to an endpoint, whether it leads or not."""
         at = wall_ms() if timestamp_ms is None else timestamp_ms
         batch = encode_batch(None, list(values), [at] * len(values), None, **stamp)
         if acks == 0:
@@ -200,7 +200,7 @@ class Talk:
     # ------------------------------------------------------------ coordinators
 
     async def coordinator(self, group: str) -> tuple[str, int]:
-        """Return the endpoint of a group's coordinator, once it has been started and has loaded its groups."""
+        """Return the endpoint of a group's coordinator, once it is started and has loaded its groups."""
         deadline = asyncio.get_running_loop().time() + 20
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What users run on a host: producers, consumers and Spark. Copied to the hosts; needs nothing but Raylog's wheel.
+"""User programs for a host: producers, consumers and Spark. Copied to the hosts; needs only Raylog's wheel.
 
 `python clients.py WHAT ...` prints one JSON value.
 """
@@ -57,7 +57,7 @@ def group(topic: str, group_id: str, count: str) -> dict[str, Any]:
 
 
 def state(topic: str, *groups: str) -> dict[str, Any]:
-    """All that has to outlive the hosts' processes: records with their places, groups, committed offsets."""
+    """Everything that must outlive the hosts' processes: records with their offsets, groups, committed offsets."""
     digest = hashlib.sha256()
     read = 0
     with raylog.Consumer(enable_auto_commit=False) as consumer:
@@ -116,7 +116,7 @@ def main() -> None:
         "state": state,
         "spark": spark,
     }
-    faulthandler.dump_traceback_later(SLOW_S)  # where it hangs, should it hang
+    faulthandler.dump_traceback_later(SLOW_S)  # where it hangs, if it hangs
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=sorted(known))
     parser.add_argument("arguments", nargs="*")

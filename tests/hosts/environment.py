@@ -1,7 +1,7 @@
-"""What `pip install` finds on a host without a way out: the libraries of this environment, and a wheel of Raylog.
+"""The packages for `pip install` on a host without internet: this environment's libraries, and a wheel of Raylog.
 
-Each host has a virtual environment of its own, into which `cluster.yaml` installs the wheel; everything that the wheel
-requires is there already, by links to the libraries that this process uses.
+Each host has a virtual environment of its own, into which `cluster.yaml` installs the wheel; the wheel's requirements
+are there already, by links to the libraries that this process uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from tests.unit.style.sources import PACKAGES, ROOT
 
 LIBRARIES: Final = Path("/srv/libraries")
-"""Where a host finds the links."""
+"""Path of the links on a host."""
 BUILD_TIMEOUT_S: Final = 180.0
 SOURCES: Final = (*PACKAGES, "pyspark_raylog")
 FILES: Final = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
@@ -42,7 +42,7 @@ def link_libraries(folder: Path) -> None:
 
 
 def make_environment(home: Path, place: Path) -> None:
-    """Make the virtual environment ``raylog-venv`` below ``home``, which a host has at ``place``."""
+    """Make the virtual environment ``raylog-venv`` below ``home``, which the host sees at ``place``."""
     folder, seen = home / "raylog-venv", place / "raylog-venv"
     interpreter = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     libraries = folder / "lib" / interpreter.name / "site-packages"

@@ -1,4 +1,4 @@
-"""What to read when the story fails: the autoscaler's log, and what the processes of each host wrote last."""
+"""Evidence for a failed story: the autoscaler's log, and the last output of each host's processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOISE: Final = re.compile(
     r"syslogin_perform_logout|kex_exchange_identification|Connection reset by 10\.|Server listening|VVINFO|known hosts"
     r"|^:(job_id|actor_name|task_name):|negative used memory|Shared connection to"
 )
-"""Lines that say nothing, however the story ended."""
+"""Lines that carry no information, whatever the outcome."""
 
 
 def show(lab: Lab) -> None:

@@ -1,7 +1,7 @@
-"""One host: a file system, a network address and processes of its own, and an sshd that lets the lab's key in.
+"""One host: a file system, a network address and processes of its own, and an sshd that accepts the lab's key.
 
-A host is booted in new namespaces and can vanish as a machine without power does: its cable first, then all of its
-processes. Its home and its disk stay for the next boot; ``/tmp``, ``/run`` and ``/dev/shm`` are fresh.
+A host is booted in new namespaces and can vanish like a machine without power: its cable first, then all of its
+processes. Its home and its disk persist until the next boot; ``/tmp``, ``/run`` and ``/dev/shm`` are fresh.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DISK: Final = Path("/var/lib/raylog")
 COMMAND_TIMEOUT_S: Final = 120.0
 BOOT_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 60.0
-"""A loaded machine needs a while to end a hundred processes and to take their memory back."""
+"""A loaded machine needs a while to end a hundred processes and to free their memory."""
 POLL_S: Final = 0.05
 OUTPUT_MAX: Final = 4 * 2**20
 SETTINGS: Final = (
     "PIP_NO_INDEX=1 RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=3000"
     " RAY_health_check_failure_threshold=5"
 )
-"""Of every shell on a host: no index is in reach; and Ray takes 20 s instead of 65 to find that a host has vanished."""
+"""Of every shell on a host: no package index is reachable; and Ray detects a lost host in 20 s instead of 65."""
 SSHD_CONFIG: Final = f"""\
 HostKey /etc/ssh/lab_host_key
 PermitRootLogin prohibit-password
@@ -66,7 +66,7 @@ exec chroot "$ROOT" /usr/bin/env -i PATH="$PATH" "$SSHD" -D -e -f /etc/ssh/lab_s
 
 
 class CommandFailed(AssertionError):
-    """A command on a host ended with an error or not in time; the message has what it printed."""
+    """A command on a host failed or timed out; the message has its output."""
 
 
 @dataclass
@@ -76,14 +76,14 @@ class Host:
     name: str
     address: str
     folder: Path
-    """Of the lab: ``root`` (what the host sees as ``/``), and a folder for each boot."""
+    """Of the lab: ``root`` (the host's ``/``), and a folder for each boot."""
     disk: Path | None
-    """Of the test, on a real disk: what the host sees as :data:`DISK`."""
+    """Of the test, on a real disk: the host's :data:`DISK`."""
     boots: int = 0
     _namespace: subprocess.Popen[bytes] | None = None
     _init: int = 0
     logs: list[Path] = field(default_factory=list)
-    """Ray's temporary folder of each boot, which stays readable when the host is gone."""
+    """Ray's temporary folder of each boot, which stays readable after the host is gone."""
 
     @property
     def root(self) -> Path:
@@ -161,13 +161,13 @@ class Host:
                 entry.unlink()
 
     def processes(self) -> str:
-        """What runs on the host, for people."""
+        """The host's processes, as readable text."""
         return run(
             ["nsenter", "--target", str(self._init), "--all", "--root", "--wd", "ps", "-A", "f", "-o", "pid,args"]
         )
 
     def run(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """Run a shell command as a user who is logged in; returns what it printed. Raises :class:`CommandFailed`."""
+        """Run a shell command as a logged-in user; returns its output. Raises :class:`CommandFailed`."""
         shell = f"cd; source ~/.bashrc; {command}"
         enter = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd"]
         account = ["env", "-i", "TERM=dumb", f"HOME={HOME}", "USER=root", "SHELL=/bin/bash", "PIP_NO_INDEX=1"]
@@ -179,9 +179,9 @@ class Host:
 
 
 def run(command: list[str], timeout_s: float = COMMAND_TIMEOUT_S, what: str = "") -> str:
-    """Run a command; returns what it printed on standard output. Raises :class:`CommandFailed`.
+    """Run a command; returns its standard output. Raises :class:`CommandFailed`.
 
-    What it leaves running does not delay the return: output goes to files, which nobody has to close.
+    Processes that it leaves running do not delay the return: output goes to files, which need not be closed.
     """
     what = what or " ".join(command)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -22,7 +22,7 @@ BRIDGE: Final = "lab0"
 NETWORK: Final = "10.77.0."
 GATEWAY: Final = f"{NETWORK}1"
 WORK: Final = Path("/mnt")
-"""Where the lab has its own memory file system; in its mount namespace nobody else sees it."""
+"""Mount point of the lab's memory file system, visible in its mount namespace only."""
 PROBE: Final = f"""
 mount -t tmpfs tmpfs {WORK} && cd {WORK} && mkdir upper work root &&
 mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root &&
@@ -32,10 +32,9 @@ SUDO: Final = '#!/bin/sh\nexec "$@"\n'
 
 
 def enter_command(command: list[str]) -> list[str]:
-    """The command that runs another one in namespaces of its own, and ends all that is left there when it has ended.
+    """The command that runs another one in namespaces of its own, and ends every process left there afterwards.
 
-    The first process is a shell, because it has to reap what others leave behind: without that, a host whose command
-    was killed could not end.
+    The first process is a shell, because it has to reap orphans: otherwise a host with a killed command could not end.
     """
     return ["unshare", *NAMESPACES, "--mount-proc", "bash", "-c", '"$@"; exit $?', "lab", *command]
 
@@ -62,7 +61,7 @@ class Lab:
         self.hosts: dict[str, Host] = {}
 
     def __enter__(self) -> Self:
-        """Make the network and what all hosts share."""
+        """Make the network and the hosts' shared parts."""
         run(["mount", "--make-rprivate", "/"])
         run(["mount", "-t", "tmpfs", "tmpfs", str(WORK)])
         for command in (
@@ -100,7 +99,7 @@ class Lab:
         return host
 
     def boot(self, host: Host) -> None:
-        """Start a host, on the disk and the home that it had."""
+        """Start a host, on its previous disk and home."""
         places = ("usr/sbin/sshd", "usr/local/sbin/sshd")
         sshd = next(f"/{place}" for place in places if (host.root / place).exists())
         host.boot(BRIDGE, GATEWAY, sshd, f"{SEARCH}:{Path(sys.base_prefix) / 'bin'}")
@@ -113,7 +112,7 @@ class Lab:
         _empty(host.root / HOME.relative_to("/"), "tmpfs")
         for name in ("tmp", "run", f".{WORK}", "srv", "var/tmp"):
             _empty(host.root / name, "tmpfs")
-        # This environment and its interpreter, where the host does not see them: below the home, or on another disk.
+        # Bind this environment and its interpreter where the host lacks them: below the home, or on another disk.
         for needed in (Path(sys.prefix), Path(sys.base_prefix), site_packages(), Path(sysconfig.get_path("platlib"))):
             seen = host.root / needed.relative_to("/")
             if not seen.is_dir() or not any(seen.iterdir()):
@@ -142,7 +141,7 @@ class Lab:
         ssh = home / ".ssh"
         ssh.mkdir(mode=0o700)
         shutil.copy(WORK / "id_ed25519.pub", ssh / "authorized_keys")
-        (home / ".bashrc").write_text("case $- in *i*) ;; *) return;; esac\n")  # as distributions have it
+        (home / ".bashrc").write_text("case $- in *i*) ;; *) return;; esac\n")  # as in distributions
         make_environment(home, HOME)
 
     def give_key(self, host: Host) -> None:

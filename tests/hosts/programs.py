@@ -1,7 +1,7 @@
 """The programs that a host needs and that a development machine may lack: sshd, rsync, the ssh client.
 
-What is installed is taken. What is not is downloaded as Debian packages into a folder and unpacked there; nothing is
-installed.
+Installed programs are used. Missing ones are downloaded as Debian packages into a folder and unpacked there; nothing
+is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LeftOut(Exception):
 
 
 def tree_of_programs(cache: Path) -> Path | None:
-    """Return a folder laid out like ``/`` with what this machine lacks; None when nothing is missing.
+    """Return a folder laid out like ``/`` with this machine's missing programs; None when nothing is missing.
 
     Raises :class:`LeftOut` when something is missing and cannot be downloaded.
     """
@@ -55,7 +55,7 @@ def tree_of_programs(cache: Path) -> Path | None:
 
 
 def _download(cache: Path, packages: list[str]) -> list[Path]:
-    """Download with the machine's package lists; with lists of our own when there are none or they are too old."""
+    """Download with the machine's package lists; with fresh lists when there are none or they are too old."""
     try:
         _run(["apt-get", "download", *packages], cache)
     except subprocess.CalledProcessError:

@@ -54,30 +54,30 @@ class Story:
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Say what is done and how long it took."""
+        """Print the step and its duration."""
         began = time.monotonic()
         yield
         now = time.monotonic()
         print(f"{now - self.began:6.1f} s  {what} ({now - began:.1f} s)", flush=True)
 
     def client(self, what: str, *arguments: object, timeout_s: float = 90.0) -> Any:
-        """Run a client on the head; returns the value that it printed."""
+        """Run a client on the head; returns its printed value."""
         words = " ".join(map(str, (what, *arguments)))
         return json.loads(self.head.run(f"{PROGRAM} {words}", timeout_s).splitlines()[-1])
 
     def status(self) -> dict[str, Any]:
-        """What `raylog status --json` says on the head, also when it ends with 1 because something is offline."""
+        """The output of `raylog status --json` on the head, even when it exits with 1 because something is offline."""
         said = self.head.run("raylog status --json || test $? = 1")
         found: dict[str, Any] = json.loads(said[said.index("{") :])
         return found
 
     def voters(self) -> list[int]:
-        """Brokers that keep the metadata log."""
+        """Brokers that are metadata voters."""
         found: list[int] = self.status()["metadata_voters"]["voters"]
         return found
 
     def up(self, brokers: int, *, in_sync: bool = True) -> None:
-        """`ray up`, then wait until so many brokers are online, and every replica is in sync where that is possible."""
+        """`ray up`, then wait until this many brokers are online, and every replica is in sync where possible."""
         with self.step("ray up"):
             self.laptop.run("ray up --yes cluster.yaml", UP_TIMEOUT_S)
 
@@ -90,7 +90,7 @@ class Story:
             wait_until(all_here, BROKERS_TIMEOUT_S, f"{brokers} brokers are online")
 
     def down(self) -> None:
-        """What the comments of `cluster.yaml` say."""
+        """Stop everything as the comments of `cluster.yaml` describe."""
         with self.step("raylog stop --nodes"):
             self.laptop.run("ray exec cluster.yaml 'raylog stop --nodes --data-dir /var/lib/raylog'")
         for worker in self.workers:
@@ -113,7 +113,7 @@ def wait_for_end_of_ray(host: Host) -> None:
 
 
 def cluster_yaml(head: Host, workers: list[Host]) -> str:
-    """The shipped file, with the three things changed that its comments ask to change."""
+    """The shipped file, with the three changes that its comments request."""
     text = (ROOT / "cluster.yaml").read_text()
     places = ", ".join(worker.address for worker in workers)
     for shipped, ours in (
@@ -162,7 +162,7 @@ def play(story: Story) -> None:
 
 
 def lose_the_head(story: Story) -> None:
-    """The head vanishes with its disk; another one with an empty disk takes over what the workers have."""
+    """The head vanishes with its disk; another one with an empty disk takes over with the workers' data."""
     with story.step("three brokers keep the metadata"):
         wait_until(lambda: len(story.voters()) == 3, VOTERS_TIMEOUT_S, "three brokers keep the metadata")
     before = story.client("state", TOPIC, GROUP)
@@ -181,7 +181,7 @@ def lose_the_head(story: Story) -> None:
 
 
 def main() -> None:
-    """Build the lab, play the story, print what matters when it fails."""
+    """Build the lab, play the story, print the evidence when it fails."""
     folder, programs = Path(sys.argv[1]), sys.argv[2]
     with Lab(folder / "disks", Path(programs) if programs else None) as lab:
         try:

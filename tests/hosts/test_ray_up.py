@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def programs() -> str:
-    """The folder with what this machine lacks, empty when it lacks nothing."""
+    """The folder with this machine's missing programs, empty when none is missing."""
     try:
         require_namespaces()
         tree = tree_of_programs(ROOT / "build" / "host-programs")
@@ -43,7 +43,7 @@ def test_a_cluster_on_hosts_reached_by_ssh(programs: str, tmp_path: Path) -> Non
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=end_with_parent,  # with it ends the first process of the lab, and with that all others
+        preexec_fn=end_with_parent,  # with it ends the first process of the lab, and then all others
     )
     try:
         told, _ = process.communicate(timeout=STORY_TIMEOUT_S)

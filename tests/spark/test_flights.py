@@ -26,7 +26,7 @@ with raylog.start(sys.argv[1], address="local", config=often), raylog.Admin() as
         begin, end = consumer.beginning_offsets(flights), consumer.end_offsets(flights)
         print(sum(end[place] - begin[place] for place in flights))
 """
-"""Looks at the demo's records when retention has had its turn, as another topic shows."""
+"""Counts the demo's records once retention has run, as shown by another topic."""
 FOREIGN = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR)\b|pid=|jdk\.incubator")
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(460)]

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-# Commands that Spark's and Ray's start scripts call; `java` is left out on purpose.
+# Commands called by Spark's and Ray's start scripts; `java` is left out on purpose.
 COMMANDS = (
     *(
         "bash",
@@ -80,7 +80,7 @@ def no_java(tmp_path: Path) -> dict[str, str]:
 
 
 def run(program: str, environ: dict[str, str], folder: Path) -> str:
-    """Run a program in its own interpreter and return what it printed; its errors become the test's message."""
+    """Run a program in its own interpreter and return its output; its errors become the test's message."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environ,

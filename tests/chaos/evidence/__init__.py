@@ -1,1 +1,1 @@
-"""What the chaos run saw, and whether that is allowed."""
+"""What the chaos run observed, and whether that is allowed."""

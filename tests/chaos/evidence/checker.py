@@ -1,9 +1,9 @@
 """Judges a history from the outside, after the "kafka" workload of Jepsen.
 
-Called by the run with what the clients saw and with the logs as they were found on disk afterwards. Touches nothing.
+Called by the run with the clients' observations and with the logs found on disk afterwards. Pure.
 
-What is not looked for, because it is not promised or not there: gap-free polls across a rebalance, cycles between
-transactions (this version has none).
+Not checked, because not promised or not present: gap-free polls across a rebalance, cycles between transactions (this
+version has none).
 """
 
 from bisect import bisect_right
@@ -28,14 +28,14 @@ class Verdict(Enum):
     UNKNOWN = "UNKNOWN"
     """The checker could not tell."""
     HANG = "HANG"
-    """The cluster or a client did not go on after everything was healed."""
+    """The cluster or a client made no progress after the heal."""
     NODATA = "NODATA"
-    """Too little happened: a silent cluster must not pass."""
+    """Too few operations: a silent cluster must not pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One broken promise, in words."""
+    """One broken promise, as text."""
 
     kind: str
     what: str
@@ -43,7 +43,7 @@ class Anomaly:
 
 @dataclass(slots=True)
 class Analysis:
-    """What the checker found: how many of each kind, and some of them in words."""
+    """The checker's findings: a count of each kind, and some examples as text."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[Anomaly] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Analysis:
 
 
 class _View:
-    """The history in the shapes that the checks ask for: what is as it should be is kept once and in few bytes."""
+    """The history indexed for the checks; the normal case is stored once and in few bytes."""
 
     def __init__(self, history: History, readers: Readers) -> None:
         self.readers = readers
@@ -65,11 +65,11 @@ class _View:
         self.operations = list(history.operations)
         self.by_value = {send.value: send for send in self.sends}
         self.at: dict[int, dict[int, str]] = defaultdict(dict)
-        """partition -> offset -> the value that was first said to be there."""
+        """partition -> offset -> the first value reported there."""
         self.others_at: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
-        """(partition, offset) -> another value -> who says so."""
+        """(partition, offset) -> another value -> its source."""
         self.place: dict[str, tuple[int, int]] = {}
-        """value -> the place where it was first said to be."""
+        """value -> the first place reported for it."""
         self.other_places: dict[str, set[tuple[int, int]]] = defaultdict(set)
         self.read_by: dict[str, set[str]] = {reader: set() for reader in readers}
         self.highest_read: dict[tuple[str, int], int] = {}
@@ -98,12 +98,12 @@ class _View:
             self.other_places[value].add((partition, offset))
 
     def places(self, value: str) -> list[tuple[int, int]]:
-        """Everywhere that a value was said to be: nowhere, one place, or several by mistake."""
+        """Every place reported for a value: none, one, or several in error."""
         first = self.place.get(value)
         return [] if first is None else [first, *self.other_places.get(value, ())]
 
     def who_says(self, partition: int, offset: int) -> str:
-        """Who saw the first value at this place: whoever sent it, or read it."""
+        """Return the source of the first value at this place: the answer to its send, or the client that read it."""
         value = self.at[partition][offset]
         send = self.by_value.get(value)
         if send is not None and (send.outcome, send.partition, send.offset) == ("ok", partition, offset):
@@ -111,14 +111,14 @@ class _View:
         return self.readers_of.get(value, "nobody")
 
     def those_to_have(self, send: Send) -> Iterator[tuple[str, set[str], int]]:
-        """Who has to get this record: the reader, the values it got, and how far it came in the record's partition."""
+        """Yield each reader that must get this record, the values it got, and its highest offset in the partition."""
         for reader, values in self.read_by.items():
             partitions = self.readers[reader]
             if partitions is None or send.partition in partitions:
                 yield reader, values, self.highest_read.get((reader, send.partition), -1)
 
     def next_known(self, partition: int, offset: int) -> int | None:
-        """The first offset behind this one that holds a record, as far as anybody has seen."""
+        """The next known offset after this one that holds a record."""
         offsets = self.offsets.get(partition, [])
         index = bisect_right(offsets, offset)
         return offsets[index] if index < len(offsets) else None
@@ -127,9 +127,9 @@ class _View:
 def analyse(history: History, *, readers: Readers, drained: bool, contiguous: bool = True) -> Analysis:
     """Look for every kind of anomaly.
 
-    ``readers`` are those that have to get everything from the first record on, of the partitions named or (None) of
-    all: groups, single readers, and the logs on disk. ``drained``: they were given the time to read to the end, so what
-    they have not got by now is gone.
+    ``readers`` must get everything from the first record on, in the named or (None) in all partitions: groups, single
+    readers, and the logs on disk. ``drained``: the readers had the time to read to the end, so a record that they lack
+    is lost.
     ``contiguous``: offsets have no holes (no compaction, no control records).
     """
     view = _View(history, readers)
@@ -158,7 +158,7 @@ def analyse(history: History, *, readers: Readers, drained: bool, contiguous: bo
 def judge(
     analysis: Analysis, *, hangs: Sequence[str], doubts: Sequence[str], sent: int, read: int, enough: int
 ) -> Verdict:
-    """The verdict: what is broken outweighs what hangs, and that outweighs what cannot be told."""
+    """The verdict: a broken promise outweighs a hang, and a hang outweighs a doubt."""
     if analysis.counts:
         return Verdict.FAILED
     if hangs:
@@ -195,7 +195,7 @@ def _unknown_values(view: _View) -> Iterator[Anomaly]:
 
 
 def _lost_writes(view: _View) -> Iterator[Anomaly]:
-    """An acknowledged record below what a reader has reached, which that reader never got."""
+    """An acknowledged record below a reader's highest offset, which that reader never got."""
     for send in view.sends:
         if send.outcome != "ok" or send.offset < 0:
             continue
@@ -205,7 +205,7 @@ def _lost_writes(view: _View) -> Iterator[Anomaly]:
 
 
 def _unseen(view: _View) -> Iterator[Anomaly]:
-    """An acknowledged record behind everything that a reader got, or one whose place was never told."""
+    """An acknowledged record above everything a reader got, or one with an unknown offset."""
     for send in view.sends:
         if send.outcome != "ok":
             continue
@@ -220,7 +220,7 @@ def _place(send: Send) -> str:
 
 
 def _poll_order(view: _View) -> Iterator[Anomaly]:
-    """Within a client's assignment, offsets rise, and no record that is there is jumped over."""
+    """Within a client's assignment, offsets rise, and no existing record is skipped."""
     last: dict[str, dict[int, int]] = defaultdict(dict)
     for operation in view.operations:
         if isinstance(operation, Moved):
@@ -246,7 +246,7 @@ def _poll_order(view: _View) -> Iterator[Anomaly]:
 
 
 def _send_order(view: _View) -> Iterator[Anomaly]:
-    """What one process sends to one partition is stored in the order it was sent, whatever was repeated."""
+    """Records from one process to one partition are stored in send order, retries included."""
     last: dict[tuple[str, int], tuple[int, str]] = {}
     for send in sorted(view.sends, key=lambda send: (send.process, send.number)):
         first: dict[int, int] = {}
@@ -265,7 +265,7 @@ def _send_order(view: _View) -> Iterator[Anomaly]:
 
 
 def _commits_moved_back(view: _View) -> Iterator[Anomaly]:
-    """Who is assigned a partition after a commit succeeded begins at that offset, or behind it."""
+    """A client that is assigned a partition after a successful commit begins at that offset, or above it."""
     committed: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
     assigned_s: dict[str, float] = {}
     began: set[tuple[str, int]] = set()
@@ -292,7 +292,7 @@ def _commits_moved_back(view: _View) -> Iterator[Anomaly]:
 
 
 def _refused_positions(view: _View) -> Iterator[Anomaly]:
-    """A position that was right before is refused: the log was cut where a reader had already been."""
+    """A position that was valid is refused: the log was truncated below a reader's position."""
     for poll in view.polls:
         if poll.outcome != "ok" and poll.error.startswith("OffsetOutOfRange"):
             yield Anomaly("position lost", f"{poll.client} after {poll.completed_s:.2f} s: {poll.error}")

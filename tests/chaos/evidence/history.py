@@ -1,10 +1,10 @@
 """What happened in a run, as the clients saw it: every operation with its outcome, and every fault.
 
-Written by the workload's threads and the faults, read by the checker and the report; kept as one JSON object a line, so
-that a run can be judged again. Times are seconds since the run began.
+Written by the workload's threads and the faults, read by the checker and the report; stored as one JSON object a line,
+so that a run can be judged again. Times are seconds since the run began.
 
 An outcome is ``ok`` (it happened), ``fail`` (it certainly did not) or ``unknown`` (it may have, or may yet). Unknown is
-a normal result: an answer can be lost after the deed.
+a normal result: an answer can be lost after the operation took effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Seen: TypeAlias = tuple[int, int, str]
 
 
 class Send(msgspec.Struct, tag="send", frozen=True, gc=False):
-    """One record that a producer sent. ``number`` orders the sends of a process as they were begun."""
+    """One record that a producer sent. ``number`` orders the sends of a process by their start."""
 
     process: str
     number: int
@@ -31,14 +31,14 @@ class Send(msgspec.Struct, tag="send", frozen=True, gc=False):
     outcome: Outcome
     partition: int = -1
     offset: int = -1
-    """Where it was stored; -1 = not told."""
+    """Where it was stored; -1 = unknown."""
     invoked_s: float = 0.0
     completed_s: float = 0.0
     error: str = ""
 
 
 class Poll(msgspec.Struct, tag="poll", frozen=True, gc=False):
-    """Records that one client got. ``reader`` is who reads: a group, or a client that reads by itself."""
+    """Records that one client got. ``reader`` is the reading party: a group, or a client without a group."""
 
     client: str
     reader: str
@@ -72,13 +72,13 @@ class Commit(msgspec.Struct, tag="commit", frozen=True, gc=False):
 
 
 class Fault(msgspec.Struct, tag="fault", frozen=True, gc=False):
-    """One fault: what was done to whom, and when the cluster was whole again."""
+    """One fault: its kind and target, and when the cluster was whole again."""
 
     kind: str
     target: str
     at_s: float
     healed_s: float
-    """When the cause was taken away: at once for a kill, later for a pause or a full disk."""
+    """When the cause was removed: at once for a kill, later for a pause or a full disk."""
     whole_s: float | None
     """When every actor answered again and every replica was in sync; None = not within the deadline."""
     note: str = ""
@@ -89,7 +89,7 @@ Kind = TypeVar("Kind", Send, Poll, Moved, Commit, Fault)
 
 
 class History:
-    """All operations in the order they were completed. Any thread may add."""
+    """All operations in order of completion. Any thread may add."""
 
     def __init__(self, path: Path | None = None, operations: Iterable[Operation] = ()) -> None:
         """``path``: also write every operation there, a line each."""
@@ -101,13 +101,13 @@ class History:
         self.outcomes: dict[str, int] = {"ok": 0, "fail": 0, "unknown": 0}
         self.records_read = 0
         self.reached: dict[tuple[str, int], int] = {}
-        """Next offset behind all that a reader has got of a partition."""
+        """Next offset after everything a reader has got of a partition."""
         self._values: dict[str, str] = {}
         for operation in operations:
             self.add(operation)
 
     def shared(self, value: str) -> str:
-        """The same value, kept once however often it is read: a run has millions."""
+        """The same value, interned: a run reads millions."""
         return self._values.setdefault(value, value)
 
     def now_s(self) -> float:
@@ -115,7 +115,7 @@ class History:
         return time.monotonic() - self._began_s
 
     def add(self, operation: Operation) -> None:
-        """Keep an operation that is over."""
+        """Add a completed operation."""
         with self._lock:
             self.operations.append(operation)
             if isinstance(operation, Send):
@@ -141,7 +141,7 @@ class History:
 
     @classmethod
     def load(cls, path: Path) -> History:
-        """Read a history that was kept. A last line that was cut off is left out."""
+        """Read a stored history. A truncated last line is left out."""
         decoder: Any = msgspec.json.Decoder(Operation)
         history = cls()
         for line in path.read_bytes().splitlines(keepends=True):

@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 
 class End(NamedTuple):
-    """What the cluster said of a partition before it stopped."""
+    """State of a partition, as the cluster reported it before it stopped."""
 
     high_watermark: int
     in_sync: frozenset[int]
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class ReplicaLog:
-    """What lies in one partition folder."""
+    """The contents of one partition folder."""
 
     batches: list[Batch] = field(default_factory=list)
     records: list[tuple[int, bytes]] = field(default_factory=list)
@@ -112,9 +112,9 @@ def as_reads(
     topic: str,
     shared: Callable[[str], str] = str,
 ) -> tuple[list[Poll], dict[str, set[int]]]:
-    """Each broker's logs below the high watermark as reads of all there is; and what each has to hold.
+    """Each broker's logs below the high watermark as complete reads; and the partitions that each must hold.
 
-    ``shared`` returns the one copy of a value that was seen before.
+    ``shared`` returns the interned copy of a value.
     """
     reads = []
     readers: dict[str, set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""What a run found, as text: faults by kind and what they cost, operations, anomalies, verdict. Touches nothing."""
+"""The findings of a run as text: faults by kind and their cost, operations, anomalies, verdict. Pure."""
 
 import math
 import statistics
@@ -27,13 +27,13 @@ class Result:
     doubts: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     compared: str = ""
-    """What was compared on disk."""
+    """The result of the comparison on disk."""
     part: str = "processes"
     seed: int = 1
 
 
 def longest_gap(times: Sequence[float], from_s: float, to_s: float) -> float:
-    """The longest time without an event that touches the span; ``times`` are sorted."""
+    """The longest time without an event within the span; ``times`` are sorted."""
     first, behind = bisect_right(times, from_s), bisect_left(times, to_s)
     before = times[first - 1] if first else from_s
     after = times[behind] if behind < len(times) else to_s
@@ -42,19 +42,19 @@ def longest_gap(times: Sequence[float], from_s: float, to_s: float) -> float:
 
 
 def unavailable(fault: Fault, events: Mapping[int, Sequence[float]]) -> float:
-    """Seconds without a success in the partition that had to wait longest, from the fault until all was whole again."""
+    """Longest time without a success in any partition, in seconds, from the fault until the cluster was whole again."""
     end_s = fault.whole_s if fault.whole_s is not None else fault.healed_s + AFTERMATH_S
     return max((longest_gap(times, fault.at_s, end_s) for times in events.values()), default=0.0)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed (nearest rank)."""
+    """The nearest-rank quantile for this share."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Median, 99th percentile and maximum in seconds; None of nothing."""
+    """Median, 99th percentile and maximum in seconds; None for an empty list."""
     if not values:
         return None
     found = {"median": statistics.median(values), "p99": percentile(values, 0.99), "max": max(values)}

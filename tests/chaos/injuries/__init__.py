@@ -1,1 +1,1 @@
-"""What the chaos run does to a cluster."""
+"""The faults that the chaos run injects."""

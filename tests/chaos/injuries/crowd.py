@@ -39,7 +39,7 @@ class Crowd:
                 while not self._over.is_set():
                     while len(selector.get_map()) < self._size and not self._over.is_set():
                         if not self._open(selector):
-                            time.sleep(LOOK_S)  # the server is gone for the moment, or this process has no descriptor
+                            time.sleep(LOOK_S)  # the server is down, or this process has no descriptor left
                             break
                     for key, _ in selector.select(LOOK_S):
                         self._read(selector, key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
@@ -58,7 +58,7 @@ class Crowd:
         return True
 
     def _read(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
-        """Ignore what the server says; forget the connection when the server has closed it."""
+        """Ignore incoming data; drop the connection when the server has closed it."""
         try:
             gone = not connection.recv(4096)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What is done to the nodes of the network part: links cut both ways or one way, slow, lossy or narrow; nodes lost.
+"""Faults of the network part's nodes: links cut both ways or one way, slow, lossy or narrow; nodes lost.
 
 The half of ``network.py`` that knows about faults and nothing about processes and sockets.
 """
@@ -17,7 +17,7 @@ from tests.chaos.wire import Links
 
 TARGET_WITHIN_S: Final = 10.0
 CUT_S: Final = (0.5, 8.0)
-"""Around the session timeout: some cuts are never noticed by the controller."""
+"""Around the session timeout: the controller never notices some cuts."""
 SLOW_S: Final = (2.0, 6.0)
 DOWN_S: Final = (0.5, 6.0)
 PAUSE_S: Final = (1.0, 6.0)
@@ -26,7 +26,7 @@ CONTROLLER: Final = "controller"
 
 
 class Cuts:
-    """Faults of links and nodes; the arena says where they are."""
+    """Faults of links and nodes; the arena provides the addresses."""
 
     links: Links
 
@@ -39,7 +39,7 @@ class Cuts:
         self._stopped: set[str] = set()
         self.faults: Mapping[str, Strike] = {kind: partial(strike, self) for kind, strike in _FAULTS.items()}
 
-    # What the arena gives
+    # Provided by the arena
 
     def address(self, name: str) -> str:
         """Return the address of a node."""
@@ -58,7 +58,7 @@ class Cuts:
         raise NotImplementedError
 
     def let_up(self, name: str) -> None:
-        """Let it start again."""
+        """Allow it to start again."""
         raise NotImplementedError
 
     def replace_controller(self) -> Any:
@@ -70,7 +70,7 @@ class Cuts:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Make every link whole, continue and start every node."""
+        """Heal every link, continue and start every node."""
         self._mend(set(self._cut))
         for name in list(self._stopped):
             self._continue(name)
@@ -80,7 +80,7 @@ class Cuts:
     # Links
 
     def cut(self, pairs: Iterable[tuple[str, str]], **link: Any) -> set[tuple[str, str]]:
-        """Do something to these directions between nodes; returns their addresses, for :meth:`_mend`."""
+        """Set the state of these directions between nodes; returns their addresses, for :meth:`_mend`."""
         between = {(self.address(source), self.address(target)) for source, target in pairs}
         self._cut |= between
         self.links.set(between, **(link or {"cut": True}))
@@ -124,7 +124,7 @@ class Cuts:
     # The faults
 
     def isolate_leader(self, rng: random.Random) -> Injected:
-        """Cut a leader's node off from everybody."""
+        """Cut a leader's node off from all others."""
         leader = self._leader(rng)
         return self._for_a_while(leader, both(leader, self._others(leader)), rng, CUT_S)
 
@@ -134,22 +134,22 @@ class Cuts:
         return self._for_a_while(leader, both(leader, self._peers(leader)), rng, CUT_S)
 
     def cut_leader_from_controller(self, rng: random.Random) -> Injected:
-        """Cut a leader's node off from the controller alone: it leads on without knowing better."""
+        """Cut a leader's node off from the controller alone: it continues to lead, unaware of the cut."""
         leader = self._leader(rng)
         return self._for_a_while(leader, both(leader, [CONTROLLER]), rng, CUT_S)
 
     def cut_clients_from_leader(self, rng: random.Random) -> Injected:
-        """Cut the clients off from a leader's node: nothing is wrong inside the cluster."""
+        """Cut the clients off from a leader's node: the cluster itself is healthy."""
         leader = self._leader(rng)
         return self._for_a_while(leader, both(leader, [CLIENTS]), rng, CUT_S)
 
     def mute_leader(self, rng: random.Random) -> Injected:
-        """One way: nothing that a leader's node sends arrives, but it hears everybody."""
+        """One way: packets from a leader's node are lost, packets to it arrive."""
         leader = self._leader(rng)
         return self._for_a_while(leader, product([leader], self._others(leader)), rng, CUT_S)
 
     def deafen_leader(self, rng: random.Random) -> Injected:
-        """One way: nothing reaches a leader's node, but everybody hears it."""
+        """One way: packets to a leader's node are lost, packets from it arrive."""
         leader = self._leader(rng)
         return self._for_a_while(leader, product(self._others(leader), [leader]), rng, CUT_S)
 
@@ -168,11 +168,11 @@ class Cuts:
         return self._for_a_while(f"{CONTROLLER} from {' and '.join(most)}", both(CONTROLLER, most), rng, CUT_S)
 
     def split_brokers(self, rng: random.Random) -> Injected:
-        """Cut every link between brokers: each of them sees the controller and the clients."""
+        """Cut every link between brokers: each of them reaches the controller and the clients."""
         return self._for_a_while("all brokers", permutations(self.brokers, 2), rng, CUT_S)
 
     def swizzle(self, rng: random.Random) -> Injected:
-        """Cut the directions between all nodes one by one, and mend them one by one in another order."""
+        """Cut the directions between all nodes one by one, and heal them one by one in another order."""
         pairs = rng.sample(list(permutations([*self.brokers, CONTROLLER], 2)), 6)
         cuts = []
         for pair in pairs:
@@ -188,7 +188,7 @@ class Cuts:
         return Injected(", ".join(f"{pair} to {other}" for pair, other in pairs), hold_s=rng.uniform(0.2, 3), heal=heal)
 
     def slow_node(self, rng: random.Random) -> Injected:
-        """Delay everything from and to a node by 20 to 300 ms, and by as much again at random."""
+        """Delay all packets from and to a node by 20 to 300 ms, with as much random jitter."""
         name = rng.choice(self.brokers)
         delay_s = rng.uniform(0.02, 0.3)
         pairs = both(name, self._others(name))
@@ -200,17 +200,17 @@ class Cuts:
         return self._for_a_while("all links", pairs, rng, SLOW_S, loss=rng.uniform(0.02, 0.2))
 
     def narrow_node(self, rng: random.Random) -> Injected:
-        """Let 20 to 200 KB a second through from and to a node."""
+        """Limit a node to 20 to 200 KB a second in each direction."""
         name = rng.choice(self.brokers)
         rate = rng.uniform(20_000, 200_000)
         return self._for_a_while(name, both(name, self._others(name)), rng, SLOW_S, bytes_per_s=rate)
 
     def lose_node(self, rng: random.Random) -> Injected:
-        """Have a leader's node lose its power: from one moment to the next it says nothing more, not even goodbye."""
+        """Power off a leader's node: from one moment to the next it sends no packet, not even a FIN or RST."""
         return self._lose(self._leader(rng), rng.uniform(*DOWN_S))
 
     def lose_controller(self, rng: random.Random) -> Injected:
-        """Have the controller's node lose its power."""
+        """Power off the controller's node."""
         return self._lose(CONTROLLER, rng.uniform(0.0, 2.0))
 
     def _lose(self, name: str, hold_s: float) -> Injected:
@@ -218,7 +218,7 @@ class Cuts:
         return Injected(name, hold_s=hold_s, heal=heal, note=f"down for {hold_s:.1f} s")
 
     def power_off(self, name: str) -> Callable[[], None]:
-        """Cut a node's links, then SIGKILL it: nobody gets its kernel's farewells. Returns how to bring it back."""
+        """Cut a node's links, then SIGKILL it: its kernel's FIN and RST are lost. Returns how to bring it back."""
         between = self.cut(both(name, self._others(name)))
         self.take_down(name)
 
@@ -229,7 +229,7 @@ class Cuts:
         return power_on
 
     def hang_node(self, rng: random.Random) -> Injected:
-        """SIGSTOP a leader's node: its kernel still takes packets, and nobody answers."""
+        """SIGSTOP a leader's node: its kernel still accepts packets, but no process answers."""
         leader = self._leader(rng)
         self._stopped.add(leader)
         self.signal(leader, signal.SIGSTOP)
@@ -237,7 +237,7 @@ class Cuts:
         return Injected(leader, hold_s=hold_s, heal=lambda: self._continue(leader), note=f"paused for {hold_s:.1f} s")
 
     def two_controllers(self, rng: random.Random) -> Injected:
-        """Cut the controller off and start another elsewhere; then let the old one back among the living."""
+        """Cut the controller off and start another elsewhere; then reconnect the old one."""
         between = self.cut(both(CONTROLLER, [*self.brokers, CLIENTS]))
         old = self.replace_controller()
         hold_s = rng.uniform(1.0, 8.0)

@@ -1,6 +1,6 @@
-"""Injects faults and waits until the cluster is whole; and the schedule of what comes next. Used by the run.
+"""Injects faults and waits until the cluster is whole; and the schedule of the next faults. Used by the run.
 
-What is done, and to whom, is the arena's own matter. Whatever is still in effect at the end is taken back.
+The arena defines the faults and picks their targets. Faults still in effect at the end are undone.
 """
 
 import random
@@ -14,32 +14,32 @@ from tests.chaos.sight import wait_until
 
 WHOLE_WITHIN_S: Final = 90.0
 ALONE: Final = frozenset({"restart-all", "restart-nodes"})
-"""Nobody is there to be met by another fault meanwhile."""
+"""Faults that leave no target for a concurrent fault."""
 
 
 class Nemesis:
     """Injects faults one after the other, in one thread."""
 
     def __init__(self, history: History, arena: Arena) -> None:
-        """Nothing happens yet."""
+        """No fault yet."""
         self._history = history
         self._arena = arena
         self._struck: list[tuple[str, float, Injected, float]] = []
 
     def close(self) -> None:
-        """Take back whatever is still in effect."""
+        """Undo every fault that is still in effect."""
         self._arena.release()
 
     def strike(self, kinds: Sequence[str], rng: random.Random, *, storm: bool = False) -> list[Fault]:
-        """Do these faults at nearly the same time, heal them, and wait until the cluster is whole.
+        """Inject these faults at nearly the same time, heal them, and wait until the cluster is whole.
 
-        A fault that found no target is left out. In a ``storm`` nobody waits, and :meth:`settle` ends it.
+        A fault without a target is left out. In a ``storm`` there is no wait, and :meth:`settle` ends it.
         """
         self._struck += self._inflict(kinds, rng)
         return [] if storm else self.settle()
 
     def settle(self) -> list[Fault]:
-        """Wait until the cluster is whole; the faults since it last was, which are then added to the history."""
+        """Wait until the cluster is whole; returns the faults since it last was, and adds them to the history."""
         struck, self._struck = self._struck, []
         waiting = [injected for _, _, injected, _ in struck]
 
@@ -61,9 +61,9 @@ class Nemesis:
         return faults
 
     def _inflict(self, kinds: Sequence[str], rng: random.Random) -> list[tuple[str, float, Injected, float]]:
-        """Do these faults and heal them; each with its kind, its time, and the time it was healed."""
+        """Inject these faults and heal them; returns each with its kind, its time, and the time of the heal."""
         struck: list[tuple[str, float, Injected]] = []
-        for kind in sorted(kinds, key=lambda kind: "controller" in kind):  # the others ask it for their targets
+        for kind in sorted(kinds, key=lambda kind: "controller" in kind):  # the other faults query it for their targets
             try:
                 injected = self._arena.faults[kind](rng)
             except NoTarget:
@@ -83,7 +83,7 @@ class Nemesis:
 
 
 class Schedule:
-    """Which faults come next, by a seed: every kind once before any comes again, now and then two at a time."""
+    """Draws the next faults from a seed: every kind once before any repeats, now and then two at a time."""
 
     def __init__(self, kinds: Sequence[str], rng: random.Random, *, pair_chance: float = 0.2) -> None:
         self._kinds = list(kinds)

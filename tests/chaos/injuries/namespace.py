@@ -34,7 +34,7 @@ def require_root() -> None:
 
 
 def enter(address: str) -> int:
-    """Move this process into a namespace of its own; returns the device, whose packets somebody has to carry.
+    """Move this process into a namespace of its own; returns the device, whose packets the caller must carry.
 
     Raises :class:`LeftOut` when the kernel refuses.
     """
@@ -58,5 +58,5 @@ def enter(address: str) -> int:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends, also while it is stopped."""
+    """Have the kernel kill this process when the thread that started it ends, even while it is stopped."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)

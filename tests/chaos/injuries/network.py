@@ -1,8 +1,8 @@
 """The third arena: a process with a network namespace for each broker, one for the controller, one for the clients.
 
 No Ray here: every node runs the real servers (``host.py``), its packets pass through ``wire.py``, and this process
-starts a node again that ended, as Ray would. A node that is killed takes its address with it: no packet is answered
-from then on, as when a machine loses its power. All namespaces end with their processes. Needs root on Linux.
+restarts a node that ended, as Ray would. A killed node takes its address with it: no packet is answered from then on,
+as when a machine loses its power. All namespaces end with their processes. Needs root on Linux.
 """
 
 import json
@@ -68,7 +68,7 @@ class Node:
         os.close(fds[0])
 
     def ask(self, what: str, timeout_s: float = ASK_S) -> dict[str, Any] | None:
-        """Return its answer, past the network; None when there is none in time."""
+        """Return its answer, bypassing the network; None when there is none in time."""
         with self._lock, suppress(OSError, ValueError):
             self._number += 1
             self._control.settimeout(timeout_s)
@@ -90,7 +90,7 @@ class Namespaces(Cuts):
     """Brokers, controller and clients, each in a network namespace."""
 
     def __init__(self, setup: Setup) -> None:
-        """Enter the clients' namespace; raises :class:`~tests.chaos.arena.LeftOut` where there can be none."""
+        """Enter the clients' namespace; raises :class:`~tests.chaos.arena.LeftOut` where that is impossible."""
         namespace.require_root()
         self._device = namespace.enter(CLIENTS)
         self._setup = setup
@@ -103,7 +103,7 @@ class Namespaces(Cuts):
         self._nodes: dict[str, Node] = {}
         self._lock = threading.RLock()
         self._away: set[str] = set()
-        """Nodes that are to stay down until they are let up."""
+        """Nodes that stay down until :meth:`let_up`."""
         self._controller_life = 0
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep_running, name="keeper", daemon=True)
@@ -135,7 +135,7 @@ class Namespaces(Cuts):
         return view is not None and sum(broker["online"] for broker in view["brokers"]) == self._setup.brokers
 
     def _keep_running(self) -> None:
-        """Start what is not there, as Ray would."""
+        """Start missing nodes, as Ray would."""
         while not self._over.wait(KEEP_S):
             with self._lock:
                 for name in [*self.brokers, "controller"]:
@@ -162,7 +162,7 @@ class Namespaces(Cuts):
         return Node(spec, self.links, self._logs / f"{name}.log")
 
     def address(self, name: str) -> str:
-        """Return the address of a node; the controller's next home has another than its last."""
+        """Return the address of a node; each home of the controller has a new one."""
         if name == "clients":
             return CLIENTS
         if name == "controller":
@@ -170,7 +170,7 @@ class Namespaces(Cuts):
         return f"{NET}{name.removeprefix('broker-')}"
 
     def stop(self) -> None:
-        """Stop everything cleanly: the controller first, so that nobody is fenced for leaving."""
+        """Stop everything cleanly: the controller first, so that it fences no stopping broker."""
         self._over.set()
         self._keeper.join()
         for name in ["controller", *self.brokers]:
@@ -214,7 +214,7 @@ class Namespaces(Cuts):
         return [state for item in told if item is not None for state in item["replicas"]]
 
     def missing(self) -> str:
-        """Return what keeps the cluster from being whole."""
+        """Return the reason why the cluster is not whole."""
         lacking = incomplete(self.status(), self._setup.brokers)
         silent = [name for name in self.brokers if name not in self._nodes or self._nodes[name].ask("status") is None]
         return lacking or (f"{', '.join(silent)} does not answer" if silent else "")
@@ -228,7 +228,7 @@ class Namespaces(Cuts):
         for file in self._logs.glob("*.log"):
             file.rename(folder / file.name)
 
-    # What the faults do to nodes
+    # Used by the faults
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a node's process."""
@@ -246,7 +246,7 @@ class Namespaces(Cuts):
             self._nodes[name].process.wait()
 
     def let_up(self, name: str) -> None:
-        """Let a node's next life begin."""
+        """Allow a node's next life to begin."""
         self._away.discard(name)
 
     def replace_controller(self) -> Node:
@@ -257,7 +257,7 @@ class Namespaces(Cuts):
             return old
 
     def end_old(self, old: Node) -> Injected | None:
-        """End a controller that was replaced, once it has had its time as a zombie."""
+        """End a replaced controller after its time as a zombie."""
         time.sleep(1.0)
         old.kill()
         return None

@@ -1,8 +1,8 @@
 """The second arena: a Ray cluster of four raylets on this machine: a head, and three nodes with a broker and a disk.
 
-The head keeps Ray's own control store, and losing it ends every Ray cluster. Each of the three others is a voter of the
-metadata, and any of them may lose its raylet, and with it every process on it, at any time. It comes back as a new Ray
-node on the same disk. May touch: Ray, its own folder, raylets that it started itself.
+The head has Ray's own control store, and losing it ends every Ray cluster. Each of the three others is a metadata
+voter, and any of them may lose its raylet, and with it every process on it, at any time. It returns as a new Ray node
+on the same disk. May touch: Ray, its own folder, raylets that it started itself.
 """
 
 import os
@@ -95,7 +95,7 @@ class RayNodes(RayActors):
                 self._ray.shutdown()
 
     def release(self) -> None:
-        """Continue whatever is paused."""
+        """Continue every paused process."""
         super().release()
         self._continue_raylets()
 
@@ -105,7 +105,7 @@ class RayNodes(RayActors):
                 os.kill(self._paused_raylets.pop(), signal.SIGCONT)
 
     def missing(self) -> str:
-        """Return what keeps the cluster from being whole. Ray remembers brokers of nodes that are gone: do not ask."""
+        """Return the reason why the cluster is not whole. Ray still lists brokers of lost nodes: not used."""
         lacking = incomplete(self.status(), self._brokers)
         if lacking:
             return lacking
@@ -114,7 +114,7 @@ class RayNodes(RayActors):
         return f"{', '.join(sorted(silent))} does not answer" if silent else ""
 
     def directories(self) -> dict[int, Path]:
-        """Return the data directory of each broker: the id was given by the cluster, and lies in the directory."""
+        """Return the data directory of each broker: the cluster assigned the id, and stores it in the directory."""
         found = {}
         for folder in sorted(self._setup.root.glob(f"*/{FOLDER}")):
             for line in (folder / "meta.properties").read_text(encoding="ascii").splitlines():
@@ -129,7 +129,7 @@ class RayNodes(RayActors):
     # Targets
 
     def name_of(self, broker: int) -> str:
-        """Return which node is a broker's home, by its disk."""
+        """Return a broker's node, found by its disk."""
         folder = self.directories().get(broker)
         if folder is None or folder.parent.name not in self._nodes:
             raise NoTarget(f"broker {broker} has no node")
@@ -150,10 +150,10 @@ class RayNodes(RayActors):
     def _raylet(self, name: str) -> int:
         return int(self._raylet_process(name).pid)
 
-    # What is done to them
+    # Faults
 
     def kill_raylet(self, name: str) -> None:
-        """SIGKILL a node's raylet; its actors end with it, once it is no child any more that nobody waited for."""
+        """SIGKILL a node's raylet; its actors end with it, once it is reaped."""
         raylet = self._raylet_process(name)
         raylet.kill()
         raylet.wait(KILLED_WITHIN_S)
@@ -189,11 +189,11 @@ class RayNodes(RayActors):
         return self._lose([self._leaders_node(rng)], rng)
 
     def _kill_coordinators(self, rng: random.Random) -> Injected:
-        """Lose the node that the group coordinator runs on."""
+        """Lose the group coordinator's node."""
         return self._lose([self._home(self._coordinator()[1])], rng)
 
     def _kill_controllers(self, rng: random.Random) -> Injected:
-        """Lose the node that the controller runs on, unless that is the head."""
+        """Lose the controller's node, unless that is the head."""
         return self._lose([self._home(self._actor(CONTROLLER)[1])], rng)
 
     def _home(self, pid: int) -> str:
@@ -215,7 +215,7 @@ class RayNodes(RayActors):
         return lost
 
     def _pause_raylet(self, rng: random.Random) -> Injected:
-        """SIGSTOP a node's raylet for 1 to 5 s, while its actors go on."""
+        """SIGSTOP a node's raylet for 1 to 5 s, while its actors keep running."""
         name = rng.choice(sorted(self._nodes))
         pid = self._raylet(name)
         hold_s = rng.uniform(1.0, 5.0)

@@ -63,7 +63,7 @@ class OneNode(RayActors):
             ray.shutdown()
 
     def release(self) -> None:
-        """Continue whatever is paused, and free the disk."""
+        """Continue every paused process, and free the disk."""
         super().release()
         for folder in list(self._filled):
             self._free(folder)
@@ -73,7 +73,7 @@ class OneNode(RayActors):
         return {number: broker_folder(self._setup.root, number) for number in range(1, self._setup.brokers + 1)}
 
     def keep(self, folder: Path) -> None:
-        """Copy Ray's logs, and what lies on the small disk."""
+        """Copy Ray's logs, and the contents of the small disk."""
         copy_ray_logs(folder)
         if self._has_small_disk:
             copy = self._small.with_name(f"{self._small.name}-kept")
@@ -83,7 +83,7 @@ class OneNode(RayActors):
             copy.rename(self._small)
 
     def unmount(self) -> None:
-        """Take the small disk away, so that the folder can be removed."""
+        """Remove the small disk, so that the folder can be deleted."""
         if self._has_small_disk:
             small_disk.unmount(self._small)
             self._has_small_disk = False
@@ -106,7 +106,7 @@ class OneNode(RayActors):
         return Injected("everything", heal=restart)
 
     def _full_disk(self, rng: random.Random) -> Injected:
-        """Leave one broker no room on its disk for 2 to 5 s."""
+        """Fill one broker's disk for 2 to 5 s."""
         if not self._has_small_disk:
             raise NoTarget("no broker has a small disk")
         self._filled.add(self._small)

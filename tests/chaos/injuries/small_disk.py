@@ -36,12 +36,12 @@ def mount(folder: Path) -> str:
 
 
 def unmount(folder: Path) -> None:
-    """Take the disk away, so that the folder can be removed."""
+    """Remove the disk, so that the folder can be deleted."""
     subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False, timeout=20)
 
 
 def fill(folder: Path) -> int:
-    """Leave no room; returns the bytes it took."""
+    """Fill the disk; returns the number of bytes used for that."""
     taken = 0
     with (folder / FILLER).open("ab", buffering=0) as file:
         for size in (_BLOCK, 4096, 1):
@@ -54,5 +54,5 @@ def fill(folder: Path) -> int:
 
 
 def free(folder: Path) -> None:
-    """Give the room back."""
+    """Free the space."""
     (folder / FILLER).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs commands as a reader of the documents would, in a Ray of their own that no other Ray on the machine touches.
+"""Runs commands as a reader of the documents would, in a Ray of their own, isolated from others on the machine.
 
 Used by the tests of the README and of the examples.
 """
@@ -18,12 +18,12 @@ from raylog.cli.cluster.ray_node import STATE_FILE, recorded, stop_node
 from tests.unit.style.sources import ROOT
 
 LEFT_OUT = ("RAY_ADDRESS", "RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_DATA_DIR", "PYTHONWARNINGS")
-"""Variables that would lead a command to another cluster, or make it stricter than a reader's."""
+"""Variables that would direct a command to another cluster, or make it stricter than a reader's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """An empty folder to work in, and an environment whose Ray is found by nobody else."""
+    """An empty folder to work in, and an environment whose Ray is invisible to other processes."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -62,13 +62,13 @@ class Reader:
 
 @contextmanager
 def reader() -> Iterator[Reader]:
-    """A reader whose Ray, if one is left at the end, is ended by its recorded process id."""
+    """A reader; a Ray left at the end is ended by its recorded process id."""
     # Short, because the path of a Unix socket may have 107 bytes and Ray puts long names below it.
     place = Path(tempfile.mkdtemp(prefix="rldoc"))
     folder = place / "work"
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    # As `pip install` and `source .venv/bin/activate` leave it: `raylog` and `python` are those of this environment.
+    # As after `pip install` and `source .venv/bin/activate`: `raylog` and `python` are those of this environment.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     environment["RAY_TMPDIR"] = str(place)
     one = Reader(folder, environment)
@@ -82,13 +82,13 @@ def reader() -> Iterator[Reader]:
 
 
 def _end_ray(user: Reader) -> None:
-    """End what a `raylog start` has left running below the reader's folder; its record says which process that is."""
+    """End what `raylog start` has left running below the reader's folder; its record has the process id."""
     for record in user.folder.rglob(STATE_FILE):
         if recorded(record.parent) is None:
             continue
         try:
             user.run("raylog", "stop", "--data-dir", str(record.parent))
-        except AssertionError:  # no cluster to stop, or it is broken: then at least its Ray
+        except AssertionError:  # no cluster to stop, or it is broken: end at least its Ray
             own = recorded(record.parent)
             if own is not None:
                 stop_node(own, record.parent)

@@ -1,4 +1,4 @@
-"""The loads of the benchmarks run against a cluster: each counts what is there, whatever its speed."""
+"""The loads of the benchmarks run against a cluster: each counts correctly at any speed."""
 
 import threading
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def job(staged: Stage, request: pytest.FixtureRequest) -> Job:
 
 
 def ready() -> None:
-    """What a load calls when it begins; nobody waits for it here."""
+    """Stands in for the callback at the start of a load; returns at once."""
 
 
 @pytest.mark.parametrize("acks", ["all", "1"])

@@ -1,6 +1,6 @@
 """The command line from `raylog start` to `raylog stop`, in processes of its own, with a Ray that it starts and ends.
 
-`--address local` keeps it apart from any other Ray on the machine.
+`--address local` isolates it from any other Ray on the machine.
 """
 
 import json
@@ -52,7 +52,7 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A folder to work in; whatever a test leaves running is stopped."""
+    """A folder to work in; everything a test leaves running is stopped."""
     shell = Shell(tmp_path)
     yield shell
     if (tmp_path / "raylog-data" / "ray.json").exists():
@@ -60,7 +60,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def processes_of(session: int) -> list[int]:
-    """The processes that live in one session, which is how a Ray node of ours is told from others."""
+    """The processes of one session, which distinguishes this test's Ray node from others."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -92,7 +92,7 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     )
     assert found.stdout == "['flights']\n", "a Python process on this machine finds the cluster by itself"
 
-    # Everything below goes by address and secret: no Ray in these processes.
+    # The rest uses address and secret: no Ray in these processes.
     bootstrap = next(line for line in told.splitlines() if "RAYLOG_BOOTSTRAP=" in line).partition("=")[2]
     away = {"RAYLOG_BOOTSTRAP": bootstrap, "RAYLOG_SECRET": secret}
     wanted = ["--topic", "flights", "--from-beginning", "--max-messages", "1000"]
@@ -133,7 +133,7 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
 def test_a_cluster_that_a_python_process_started_is_found(shell: Shell) -> None:
     """As in a notebook: `ray.init()` leaves no address for other processes, the data directory does."""
     program = "import raylog\nwith raylog.start('here', address='local'): print('ready', flush=True); input()"
-    with tempfile.TemporaryDirectory(prefix="rl", dir="/tmp") as home:  # no other Ray is noted there
+    with tempfile.TemporaryDirectory(prefix="rl", dir="/tmp") as home:  # no other Ray is recorded there
         apart = {"RAY_TMPDIR": home}
         notebook = subprocess.Popen(
             [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""Every small example runs as its first line says. ``examples/flights`` has a test of its own."""
+"""Every small example runs as its first line shows. ``examples/flights`` has a test of its own."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ RUN_HERE = {"quickstart.py", "tasks.py", "without_ray.py"}
 
 @pytest.fixture
 def user() -> Iterator[Reader]:
-    """Somebody who tries the examples in an empty folder."""
+    """A reader of the examples in an empty folder."""
     with reader() as one:
         yield one
 

@@ -1,4 +1,4 @@
-"""The README's commands and programs do what it says: each block is run, in order, by somebody in an empty folder.
+"""The README's commands and programs work as documented: each block is run, in order, in an empty folder.
 
 `make` and `pip` are not run here, because they are what runs this test; their targets and extras are looked up.
 """
@@ -54,7 +54,7 @@ def test_every_block_is_in_a_language_that_is_run_here() -> None:
 
 @pytest.fixture
 def user() -> Iterator[Reader]:
-    """Somebody who follows the README."""
+    """A reader of the README in an empty folder."""
     with reader() as one:
         yield one
 

@@ -1,7 +1,7 @@
-"""A peer of a later release: every request, reply and record that leaves it has fields that this release does not know.
+"""A peer of a later release: each of its requests, replies and records has fields that this release does not know.
 
-Patches the seams through which all of them go, for everything in this process. Fields are added where a release may add
-them: behind the arguments of a request, behind the values of an answer, and behind the fields of each row in either.
+Patches the seams that all of them pass, for everything in this process. Fields are added where a release may add
+them: after the arguments of a request, after the values of an answer, and after the fields of each row in either.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.unit.protocol.samples import NEW, grown
 
 
 class Seen:
-    """The methods whose requests and answers were grown."""
+    """The methods with extended requests and answers."""
 
     def __init__(self) -> None:
         self.requests: set[str] = set()
@@ -33,7 +33,7 @@ class Seen:
 
 @contextmanager
 def everybody_is_of_a_later_release() -> Iterator[Seen]:
-    """Have everything in this process send what a later release sends, and read it as this one does."""
+    """Have everything in this process send like a later release, and read like this one."""
     seen = Seen()
 
     def header(kind: int, number: int, third: Any, args: Any, payload_bytes: int) -> bytes:
@@ -71,7 +71,7 @@ def _grown_value(to_wire: Any) -> Any:
 
 
 def _grown(name: str, part: str, args: Any) -> Any:
-    """Return arguments with a field behind those of each message in them, by the page that states the method."""
+    """Return arguments with a field added to each message in them, by the page that defines the method."""
     wire = msgspec.msgpack.decode(msgspec.msgpack.encode(() if args is None else args))
     for _, method in methods():
         if method.name == name:

@@ -18,9 +18,9 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 LIMIT_S = 10.0
-"""For machines that are slow or have other things to do; usual are a third of it and less."""
+"""For slow or busy machines; usual are a third of it and less."""
 SERVES_AGAIN_S = 15.0
-"""From the moment in which Ray knows of the loss: a process is started, reads the log, and gives up who is gone."""
+"""From the moment Ray knows of the loss: a process starts, reads the log, and gives up lost members."""
 
 
 def when_known_as_dead(node_id: str) -> Callable[[], float]:
@@ -47,7 +47,7 @@ def when_known_as_dead(node_id: str) -> Callable[[], float]:
 
 
 def lose(nodes: RayNodes, lost: Any, running: list[int]) -> float:
-    """Take a node away with all that runs there, which would live on for a while without it; returns when."""
+    """Kill a node and its processes, which would otherwise outlive it for a while; returns when."""
     begun = time.monotonic()
     lost.kill_raylet(check_alive=False)
     for pid in running:
@@ -58,7 +58,7 @@ def lose(nodes: RayNodes, lost: Any, running: list[int]) -> float:
 
 
 def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> float:
-    """Lose the controller's node; returns seconds from Ray's knowing of it until its partitions take records."""
+    """Lose the controller's node; returns seconds from Ray's detection until its partitions accept records."""
     home = ask("controller", "node_id")
     dead = next(broker["broker"] for broker in cluster.status()["brokers"] if broker["node_id"] == home)
     with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
@@ -106,7 +106,7 @@ def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: P
 
 
 def kill_and_wait(cluster: Any) -> tuple[list[float], list[float], list[float]]:
-    """Return seconds until the next controller knows everybody, until a killed leader is replaced, until a write."""
+    """Return seconds until the next controller has all registrations, a killed leader is replaced, a write succeeds."""
     alone: list[float] = []
     with_leader: list[float] = []
     served: list[float] = []

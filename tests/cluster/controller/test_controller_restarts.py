@@ -1,4 +1,4 @@
-"""The controller goes away and comes back; then everything does."""
+"""The controller stops and restarts; then the whole cluster does."""
 
 import asyncio
 from pathlib import Path
@@ -119,7 +119,7 @@ async def test_sessions_shorter_than_the_default_heartbeat_stand(cluster: LocalC
     assert controller is not None
     await cluster.pass_grace()
     before = controller.image.version
-    for _ in range(10):  # about a second in which everybody is silent but for heartbeats
+    for _ in range(10):  # about a second without traffic except heartbeats
         assert (await talk.fetch("t", max_wait_ms=100)).records == []
     assert controller.image.version == before, "nobody was taken for gone"
 

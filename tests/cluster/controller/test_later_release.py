@@ -1,4 +1,4 @@
-"""What a later release may add, in every request, answer and record, this release reads over."""
+"""This release ignores the fields that a later release may add to every request, answer and record."""
 
 import asyncio
 from unittest import mock
@@ -22,7 +22,7 @@ COUNT = 50
 
 
 async def use(cluster: LocalCluster, topic: str) -> None:
-    """Create a topic, write to it, read it in a group, commit, and look at what there is."""
+    """Create a topic, write to it, read it in a group, commit, and inspect the result."""
     async with AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic(topic, partitions=2, replication_factor=3)
         async with AsyncProducer(**cluster.clients()) as producer:
@@ -57,7 +57,7 @@ async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalClus
         await use(cluster, "u")
     assert {"produce", "fetch", "replica_fetch", "join_group", "offset_commit", "voter_append"} <= seen.answers
     assert {"metadata_update", "partition_state", "register_broker", "heartbeat"} <= seen.requests
-    # What it left behind is read by this release alone, too: metadata, snapshot, groups.
+    # Its files are readable by this release alone, too: metadata, snapshot, groups.
     await cluster.stop()
     await cluster.start()
     await cluster.all_home()

@@ -26,7 +26,7 @@ def log_file(cluster: LocalCluster, broker: int) -> Path:
 
 
 def logs_agree(cluster: LocalCluster) -> bool:
-    """Every voter's log is byte for byte the same, and nothing is on its way."""
+    """Every voter's log is byte for byte the same, and no append is in flight."""
     store = cluster.running()._metadata
     if store is None or store.runner.committed_offset < store.runner.log_end_offset:
         return False
@@ -46,7 +46,7 @@ def identity(cluster: LocalCluster, broker: int) -> str:
 
 
 def counts_again(cluster: LocalCluster, broker: int, old: str) -> bool:
-    """A copy was made anew, and is a voter's."""
+    """A copy was recreated, and belongs to a voter."""
     return identity(cluster, broker) not in ("", old) and entered(cluster).get(str(broker)) == identity(cluster, broker)
 
 

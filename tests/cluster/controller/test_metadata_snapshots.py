@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: the log stays short, nothing is forgotten, and damage in them is damage like any other."""
+"""Snapshots of the metadata: the log stays short, nothing is lost, and damage in them is handled like any other."""
 
 import shutil
 from pathlib import Path
@@ -36,7 +36,7 @@ def snapshot(cluster: LocalCluster, broker: int) -> MetadataSnapshot:
 
 
 def tail(cluster: LocalCluster, broker: int) -> bytes:
-    """The batches of a voter's log that lie behind its snapshot."""
+    """The batches of a voter's log after its snapshot."""
     end, parts = snapshot(cluster, broker).end, []
     for path in sorted(metadata_folder(cluster, broker).glob("__cluster_metadata-0/*.log")):
         data = path.read_bytes()
@@ -51,7 +51,7 @@ def store(cluster: LocalCluster) -> QuorumRunner:
 
 
 def alike(cluster: LocalCluster) -> bool:
-    """Every voter has the controller's snapshot and the same log behind it, and nothing is on its way."""
+    """Every voter has the controller's snapshot and the same log after it, and no append is in flight."""
     if cluster.controller is None or cluster.running()._metadata is None:
         return False
     held, log = store(cluster).snapshot, store(cluster)
@@ -107,7 +107,7 @@ async def test_a_voter_that_was_away_gets_the_snapshot_and_the_tail(cluster: Loc
     await cluster.start_broker(3)
     await eventually(lambda: alike(cluster), what="the voter has caught up")
     assert identity(cluster, 3) == old
-    await cluster.stop_broker(1)  # the one that was away is needed now
+    await cluster.stop_broker(1)  # broker 3, which was away, is needed now
     await cluster.stop_controller()
     await cluster.start_controller()
     assert set(cluster.running().image.topics) == {"before", *numbered(0, 20)}

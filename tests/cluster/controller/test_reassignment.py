@@ -186,7 +186,7 @@ async def test_the_deposed_leader_refuses_writes_at_once(cluster: LocalCluster, 
     await create_on(talk, [[1, 2]])
     await talk.until("t", lambda row: row.leader == 1)
     head, endpoint = await talk.leader("t")
-    await cluster.stop_broker(1)  # nobody ends the replica that is removed
+    await cluster.stop_broker(1)  # the stopped broker cannot end its removed replica
     await move(talk, "t", [2, 3])
     await talk.until("t", moved_to(2, 3))
     await refused(talk.produce_at(endpoint, head, b"late"), FencedLeaderEpoch, NotLeaderOrFollower)

@@ -1,4 +1,4 @@
-"""Topics come, go, and come again as others of the same name; what they leave on the disks."""
+"""Topics are created, deleted and recreated under the same name; what they leave on the disks."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 def folders(root: Path, topic: str) -> list[str]:
-    """Everything in the brokers' directories that belongs to a topic, locks and leftovers too."""
+    """Everything in the brokers' directories that belongs to a topic, including locks and leftovers."""
     return sorted(str(path.relative_to(root)) for path in root.glob(f"broker-*/*{topic}-*"))
 
 

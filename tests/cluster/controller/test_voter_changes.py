@@ -1,4 +1,4 @@
-"""Who keeps the metadata log changes while the cluster runs: growth, replacement, and the loss of the first disk."""
+"""The voters of the metadata log change while the cluster runs: growth, replacement, and the loss of the first disk."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ def settled(cluster: LocalCluster, *expected: int) -> bool:
 
 
 class Decisions:
-    """Creates topics all the time, and notes how long each had to wait."""
+    """Creates topics continuously, and notes how long each had to wait."""
 
     def __init__(self, talk: Talk) -> None:
         self.made: list[str] = []
@@ -130,7 +130,7 @@ async def test_the_first_broker_loses_its_disk_and_everything_is_still_there(clu
     topic_id = cluster.running().image.topics["kept"].topic_id
     await cluster.stop()
     shutil.rmtree(cluster.root / "broker-1")
-    # The controller is started as it was the first time: with the one voter that founded the cluster.
+    # The controller starts with its original arguments: with the one voter that founded the cluster.
     await cluster.start_broker(1)
     error = await refused(cluster.new_controller(quorum_timeout_s=1.5).start(), NotController)
     assert "No broker that answered holds the metadata log" in str(error), "no second cluster is created"

@@ -39,7 +39,7 @@ class Member:
         return (await self.talk.call(self.endpoint, method, list(args))).args
 
     async def join(self) -> list[Any]:
-        """Join, taking the id that the first attempt is given; returns the members the leader is told."""
+        """Join with the id issued to the first attempt; returns the members that the leader receives."""
         asked: list[object] = ["g", self.id, None, "test", self.session_ms, 10_000, "consumer", [["range", b"topics"]]]
         try:
             answer = await self.call("join_group", *asked)
@@ -213,7 +213,7 @@ async def test_a_zombie_coordinator_is_fenced_and_ends(cluster: LocalCluster, ta
         except CoordinatorLoadInProgress:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
-    # The zombie knows nothing of it and takes a commit; the offsets topic refuses its producer epoch.
+    # The superseded coordinator accepts a commit, unaware; the offsets topic refuses its producer epoch.
     outcome = await asyncio.gather(member.commit(99, topic_id), return_exceptions=True)
     assert isinstance(outcome[0], Exception), outcome
     await eventually(lambda: bool(cluster.fatal), what="the zombie ends itself")

@@ -32,7 +32,7 @@ class Tools:
 
 
 def find_tools() -> Tools | None:
-    """The programs of the PATH, of the cache, or of Debian's package; None where it cannot be had."""
+    """The programs from the PATH, the cache, or Debian's package; None where they are not available."""
     installed = shutil.which("prometheus"), shutil.which("promtool")
     if installed[0] and installed[1]:
         return Tools(Path(installed[0]), Path(installed[1]))
@@ -64,7 +64,7 @@ def _unpack(package: str, folder: Path) -> bool:
 
 
 def free_port() -> int:
-    """A port on loopback that nothing listens on, and that the system gives to nothing that asks for any port."""
+    """A port on loopback without a listener, which the system does not assign as an ephemeral port."""
     while True:
         port = random.randrange(20_000, 32_000)  # Linux's ephemeral ports begin at 32768
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -79,7 +79,7 @@ def fetch(url: str) -> str:
 
 
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     def __init__(self, port: int) -> None:
         self.address = f"http://127.0.0.1:{port}"
@@ -96,14 +96,14 @@ class Prometheus:
         return {rule["name"]: rule["state"] for group in groups for rule in group["rules"]}
 
     def targets(self) -> list[dict[str, Any]]:
-        """What it scrapes."""
+        """Its scrape targets."""
         found: list[dict[str, Any]] = json.loads(fetch(f"{self.address}/api/v1/targets"))["data"]["activeTargets"]
         return found
 
 
 @contextmanager
 def prometheus(tools: Tools, folder: Path, *, page: str, rules: str) -> Iterator[Prometheus]:
-    """Run Prometheus on the nodes that a page names under /sd, with these alert rules, a scrape a second."""
+    """Run Prometheus with these alert rules on the nodes that a page lists under /sd, with one scrape a second."""
     folder.mkdir(parents=True)
     (folder / "rules.yml").write_text(rules, encoding="utf-8")
     (folder / "prometheus.yml").write_text(

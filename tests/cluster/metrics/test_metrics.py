@@ -67,7 +67,7 @@ async def all_brokers_of_a_node(tmp_path: Path) -> None:
             status, body = await get(port, "/sd")
             target = {"cluster_id": cluster.cluster_id, "brokers": "1,2,3"}
             assert json.loads(body) == [{"targets": [f"127.0.0.1:{port}"], "labels": target}]
-            # Another broker takes over when the one that serves ends.
+            # Another broker takes over when the serving one ends.
             serving = next(page for page in pages if page.endpoint is not None)
             await serving.stop()
             await eventually(lambda: any(page.endpoint is not None for page in pages), what="another serves")
@@ -132,7 +132,7 @@ async def a_missing_replica(tmp_path: Path) -> None:
                 await admin.create_topic("t", partitions=1, replication_factor=2)
             await cluster.stop_broker(2)
             for name in [name for name in cluster.replicas if ":broker-1:" in name and ":t-0:" in name]:
-                await cluster.replicas[name].stop()  # the factory has it in its books, and makes no other
+                await cluster.replicas[name].stop()  # the factory has it registered, and makes no other
             await eventually(
                 lambda: not cluster.running().image.brokers[BrokerId(2)].online, what="broker 2 is offline"
             )
@@ -148,7 +148,7 @@ async def a_missing_replica(tmp_path: Path) -> None:
 
 
 async def reasons_within(timeout_s: float, port: int, wanted: set[str]) -> set[str]:
-    """Why the node is not ready, as soon as that is what is wanted, or after the time."""
+    """The reason why the node is not ready, once it is the expected one, or after the time."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         status, body = await get(port, "/readyz")

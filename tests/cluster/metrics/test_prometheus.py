@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real cluster, and finds nothing to complain about in names, page and rules."""
+"""A real Prometheus scrapes a real cluster, and accepts names, page and rules."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 KNOWN_COMPLAINTS = ("kafka_consumergroup_lag_sum",)
-"""A name of kafka_exporter's that dashboards ask for; promtool would rather keep "_sum" for summaries."""
+"""A name from kafka_exporter that dashboards query; promtool would reserve "_sum" for summaries."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def tools() -> Tools:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the page of a cluster in which something has happened."""
+    """The address of the page of a cluster after some activity."""
     port = free_port()
     config = {"metrics.port": port, "offsets.topic.replication.factor": 1}
     with ray_folder(), raylog.start(tmp_path_factory.mktemp("data"), brokers=2, config=config, address="local"):

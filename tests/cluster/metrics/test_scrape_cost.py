@@ -1,4 +1,4 @@
-"""What reading the page of a node with 200 replicas costs: CPU time, so that a busy machine changes it little."""
+"""Cost of reading the page of a node with 200 replicas, in CPU time, so that a busy machine changes it little."""
 
 import pytest
 

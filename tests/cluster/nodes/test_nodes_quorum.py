@@ -1,4 +1,4 @@
-"""Three nodes (raylets on one machine) with a voter each: losing one of them stops neither changes nor a new start."""
+"""Three nodes (raylets on one machine) with a voter each: losing one of them blocks neither changes nor a new start."""
 
 import os
 import shutil

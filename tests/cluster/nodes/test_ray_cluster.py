@@ -1,6 +1,6 @@
 """Raylog in a real Ray: processes that are killed, restarts in place, start and stop.
 
-One cluster of three brokers serves most tests of this module, in the order in which they stand; each leaves it whole.
+One cluster of three brokers serves most tests of this module, in file order; each leaves it whole.
 """
 
 import json
@@ -85,7 +85,7 @@ def test_nine_replicas_run_each_in_a_process_of_its_own(wire: Wire) -> None:
 
 
 def test_ray_keeps_no_secret(wire: Wire, root: Path) -> None:
-    """Neither in its control store, where actors' specifications are kept, nor in logs, nor on any command line."""
+    """The secret is not in Ray's control store, which has the actors' specifications, nor in logs or command lines."""
     import ray
 
     found = SecretFiles(root)()
@@ -159,7 +159,7 @@ def test_starting_twice_gives_the_running_cluster_and_another_directory_is_refus
 
 
 def test_a_directory_in_use_names_the_process_that_uses_it(wire: Wire, root: Path) -> None:
-    """A second Ray, in a process of its own, is told who holds the directory."""
+    """A second Ray, in a process of its own, is refused with the directory's owner."""
     program = (
         "import os, sys, json, tempfile\n"
         "os.environ['RAY_TMPDIR'] = sys.argv[2]\n"
@@ -220,7 +220,7 @@ def test_a_killed_controller_stops_nobody_and_comes_back(wire: Wire) -> None:
 
 
 def create_and_delete(wire: Wire, topic: str) -> None:
-    """Show that controller and brokers work together again."""
+    """Check that controller and brokers work together again."""
 
     def created() -> bool:
         try:
@@ -242,7 +242,7 @@ def test_deleted_topics_leave_no_folder(wire: Wire, root: Path) -> None:
 
 
 def move(wire: Wire, root: Path, *target: int) -> None:
-    """Move partition 0 of ``moving`` and wait until what it leaves behind is gone."""
+    """Move partition 0 of ``moving`` and wait until the old replica's files are gone."""
     change = [[["moving", 0, list(target)]], 100_000_000]
     wire.run(wire.call(wire.broker_endpoint(), "alter_partition_reassignments", change))
     wait_for(lambda: wire.look("moving", 0)[5] == list(target), "the partition has moved", RECOVERY_S)
@@ -282,7 +282,7 @@ def test_a_killed_broker_disturbs_no_replica_and_comes_back(wire: Wire) -> None:
 
 
 def commit(wire: Wire, offset: int | None) -> int:
-    """Commit an offset of a group without members (None: only ask); returns what is committed then."""
+    """Commit an offset of a group without members (None: only fetch); returns the committed offset then."""
     topic_id = wire.run(wire.call(wire.broker_endpoint(), "metadata", [[TOPIC]])).args[3][0][1]
 
     async def attempt() -> int:
@@ -316,7 +316,7 @@ def test_a_killed_group_coordinator_comes_back_with_all_offsets(wire: Wire) -> N
 
 
 def wait_for_new_lives(pids: list[int]) -> None:
-    """Wait until every actor runs in another process, and the controller has heard of all nine replicas."""
+    """Wait until every actor runs in another process, and all nine replicas are registered at the controller."""
 
     def ready() -> bool:
         found = replicas()

@@ -1,4 +1,4 @@
-"""One broker of a real cluster is stopped and started by the command line, while a producer and a consumer go on."""
+"""One broker of a real cluster is stopped and started by the command line, while a producer and a consumer run."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def status(shell: Shell, expect: int = 0) -> dict[str, Any]:
 
 
 def actors(shell: Shell) -> list[str]:
-    """The names of the cluster's actors, asked for from outside."""
+    """The names of the cluster's actors, queried from outside."""
     import sys
 
     program = (
@@ -44,7 +44,7 @@ def actors(shell: Shell) -> list[str]:
 
 
 class Load:
-    """Produces and consumes in threads until it is told to end; notes the slowest acknowledgement."""
+    """Produces and consumes in threads until the end is requested; notes the slowest acknowledgement."""
 
     def __init__(self, **reach: Any) -> None:
         self.reach = reach
@@ -69,7 +69,7 @@ class Load:
     def _guard(self, work: object) -> None:
         try:
             work()  # type: ignore[operator]
-        except BaseException as error:  # whatever it is, the test has to see it
+        except BaseException as error:  # the test has to see any failure
             self.failures.append(error)
 
     def _produce(self) -> None:
@@ -84,7 +84,7 @@ class Load:
 
     def _consume(self) -> None:
         with raylog.Consumer("flights", group_id="g", auto_offset_reset="earliest", **self.reach) as consumer:
-            # Not `_done`: then the last record may be on its way still, and is in neither list yet.
+            # Not `_done`: then the last record may still be in flight, and is in neither list yet.
             while not (self._all_sent.is_set() or self.failures) or len(self.read) < len(self.sent):
                 for records in consumer.poll(timeout_ms=200).values():
                     self.read.extend(record.value for record in records)

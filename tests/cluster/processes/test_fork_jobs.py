@@ -25,7 +25,7 @@ print(ray.get(ask.remote(), timeout=60))
 
 
 def test_the_second_job_on_a_node_is_served_too() -> None:
-    """Ray reads the id of a worker's job once a process: read by the fork server, it would hold for all workers."""
+    """Ray reads the id of a worker's job once a process: if the fork server read it, all workers would share it."""
     from ray.cluster_utils import Cluster as RayCluster
 
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}

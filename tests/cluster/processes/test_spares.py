@@ -1,6 +1,6 @@
-"""Spare replicas in a real Ray: topics made of processes that wait, which are killed, stopped and started again.
+"""Spare replicas in a real Ray: topics made of waiting processes, which are killed, stopped and restarted.
 
-One cluster of three brokers with two spares each serves all tests, in the order in which they stand.
+One cluster of three brokers with two spares each serves all tests, in file order.
 """
 
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def test_a_killed_spare_is_a_spare_again(wire: Wire) -> None:
 
 
 def test_a_broker_that_ends_before_it_tells_a_spare_its_role_leaves_nothing(wire: Wire, root: Path) -> None:
-    """The note is there and the spare does not know of it; the topic was deleted meanwhile."""
+    """The note exists and the spare does not know of it; the topic was deleted meanwhile."""
     wait_for_spares()
     served = pids(replicas())
     name = spares(2)[0]

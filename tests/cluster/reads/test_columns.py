@@ -1,4 +1,4 @@
-"""Whole columns through real replicas: what `send_batch` puts in, `consume_batch` gives out, in its order."""
+"""Whole columns through real replicas: `consume_batch` returns what `send_batch` wrote, in order."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""What a batch costs in calls, frames, system calls, syncs and copies stays within benchmarks/budgets.toml.
+"""The cost of a batch in calls, frames, system calls, syncs and copies stays within benchmarks/budgets.toml.
 
-Nothing here looks at a clock, so it says the same on every machine: a change that makes the hot path longer fails here.
+No clock is involved, so every machine gives the same result: a change that lengthens the hot path fails here.
 """
 
 import pytest

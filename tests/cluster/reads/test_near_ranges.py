@@ -1,4 +1,4 @@
-"""A reader of a range, as a task of Spark is, reads the leader's files on its machine; what it gets is what is sent."""
+"""A reader of a range, such as a Spark task, reads the leader's files on its machine; a fetch has the same result."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(machine_number() is None, reason="this kernel ha
 
 
 async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: Any) -> list[tuple[int, bytes | None]]:
-    """The records of a range; what lies outside of it in the first and the last batch is cut off here."""
+    """The records of a range; records outside of it in the first and the last batch are dropped here."""
     info = await talk.partition("t")
     wanted = PartitionRange(
         topic="t",
@@ -83,7 +83,7 @@ async def test_a_range_in_a_file_that_is_not_seen_from_here_is_fetched(cluster: 
 
 @in_cluster()
 async def test_damage_behind_good_batches_is_asked_of_the_leader(cluster: LocalCluster, talk: Talk) -> None:
-    """What was read before the damage is given, and the rest is what the leader says it is."""
+    """Records read before the damage are returned, and the rest comes from the leader."""
     await filled(cluster, talk, "t")
     real, calls = SegmentFile.read, 0
 

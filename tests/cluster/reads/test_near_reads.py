@@ -1,4 +1,4 @@
-"""Consumers on the leader's machine read its files; what they get is what others are sent."""
+"""Consumers on the leader's machine read its files, with the same result as consumers elsewhere."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A disk that goes on refusing appends: another replica leads, nobody waits, and room brings it back."""
+"""A disk that keeps refusing appends: another replica leads, no request waits for it, and free space restores it."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ from tests.waiting import eventually
 
 
 def break_disk(cluster: LocalCluster, topic: str, broker: int, error: RaylogError) -> Callable[[], None]:
-    """Let every append of a replica fail until the returned function is called."""
+    """Make every append of a replica fail until the returned function is called."""
     log = cluster.replica(topic, 0, broker)._running().log
 
     def refuse(*_: object) -> NoReturn:
@@ -35,12 +35,12 @@ def full() -> DiskFull:
 
 
 async def produce_until_stored(talk: Talk) -> int:
-    """Produce one record as a client does, again and again; returns its offset."""
+    """Produce one record as a client does, with retries; returns its offset."""
     while True:
         try:
             return await talk.produce("t", b"after")
         except (KafkaStorageError, StaleMetadataError):
-            continue  # each attempt is a call to the leader of that moment
+            continue  # each attempt is a call to the current leader
 
 
 @in_cluster()

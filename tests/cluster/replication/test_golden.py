@@ -1,4 +1,4 @@
-"""What earlier releases wrote is read by this one: their data directories, and frames of every method.
+"""This release reads the files of earlier releases: their data directories, and frames of every method.
 
 ``python -m tools.golden`` made the files, once for each release; see ADR 0030.
 """
@@ -37,7 +37,7 @@ def frames(release: str) -> dict[str, dict[str, bytes]]:
 
 
 def reads(name: str, part: str, wire: Any) -> None:
-    """Read a request or reply as an endpoint of this release does; raises AssertionError when none can."""
+    """Read a request or reply like an endpoint of this release; raises AssertionError when no endpoint can."""
     refusals = []
     for _, method in methods():
         if method.name == name:
@@ -106,7 +106,7 @@ def test_a_data_directory_of_a_release_gives_the_same_records_groups_and_offsets
 
 
 async def use(cluster: LocalCluster) -> None:
-    """Go on where that release stopped."""
+    """Continue from the state of that release."""
     async with AsyncProducer(**cluster.clients()) as producer, AsyncAdmin(**cluster.clients()) as admin:
         for topic in TOPICS:
             await (await producer.send(topic, value=b"more", partition=0))

@@ -1,4 +1,4 @@
-"""Reading with one replica left of three: all that was acknowledged, and the end, as fast as ever (ADR 0025)."""
+"""Reading with one replica left of three: all acknowledged records, and the end, at the usual speed (ADR 0025)."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from tests.cluster.talk import Talk, in_cluster, refused
 T0 = TopicPartition("t", 0)
 RECORDS = 100
 FIVE_VOTERS = {"metadata.voters.max": "5"}
-"""Two brokers may go without taking the majority of the metadata along."""
+"""Two brokers may stop without losing the majority of the metadata voters."""
 
 
 async def read_all(cluster: LocalCluster) -> tuple[list[bytes | None], int, float]:
-    """Return what a consumer reads, the end that it learns, and the seconds that both took."""
+    """Return the records that a consumer reads, the end that it learns, and the seconds that both took."""
     begun = time.monotonic()
     found: list[bytes | None] = []
     async with raylog.AsyncConsumer(auto_offset_reset="earliest", **cluster.clients()) as consumer, asyncio.timeout(20):
@@ -31,7 +31,7 @@ async def read_all(cluster: LocalCluster) -> tuple[list[bytes | None], int, floa
 
 
 async def leave_one(cluster: LocalCluster, talk: Talk, last: int) -> None:
-    """Two brokers go, with their replicas, and stay away."""
+    """Two brokers stop, with their replicas, and stay down."""
     for broker in (await talk.partition("t")).replicas:
         if broker != last:
             await cluster.stop_broker(broker)

@@ -1,4 +1,4 @@
-"""Mistakes an operator can make: each has one clear message, and docs/operations.md says what to do about it."""
+"""Operator errors: each has one clear message, and docs/operations.md has the remedy."""
 
 from pathlib import Path
 

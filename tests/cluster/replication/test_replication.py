@@ -66,7 +66,7 @@ async def test_a_replica_whose_start_is_given_up_leaves_nothing_open(cluster: Lo
     for turns in range(20):
         starting = asyncio.create_task(cluster.ensure(spec))
         while not any(replica.spec.broker == away and replica._opened for replica in cluster.replicas.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0)  # turns of the loop are what counts here
+            await asyncio.sleep(0)  # the test counts turns of the loop
         for _ in range(turns):
             await asyncio.sleep(0)
         if starting.done():
@@ -78,7 +78,7 @@ async def test_a_replica_whose_start_is_given_up_leaves_nothing_open(cluster: Lo
     await cluster.ensure(spec)
     await talk.whole("t")
     assert await talk.values("t", 1) == [b"a"]
-    gc.collect()  # a socket or a file that was left open is warned of now
+    gc.collect()  # leaked sockets and files warn now
 
 
 @in_cluster()
@@ -109,7 +109,7 @@ async def test_an_old_leader_truncates_what_only_it_had(cluster: LocalCluster, t
     await talk.produce("t", b"only", b"here", acks=1)
     await cluster.stop_replica("t", 0, old)
     await talk.until("t", lambda row: row.leader == -1)
-    # Only an unclean election can make the two lone records disappear, and only because the topic allows it here.
+    # Only an unclean election can remove the two lone records, and only because the topic allows it here.
     await talk.broker("alter_topic_config", ["t", {"unclean.leader.election.enable": "true"}, []])
     await cluster.ensure(spec)
     await talk.until("t", lambda row: row.leader == others[1])

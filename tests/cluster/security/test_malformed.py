@@ -1,4 +1,4 @@
-"""Requests that make no sense, on every endpoint: each is refused, and the server goes on."""
+"""Malformed requests on every endpoint: each is refused, and the server keeps serving."""
 
 import asyncio
 import random
@@ -21,9 +21,9 @@ from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually
 
 SERVED = (BROKER, REPLICA, GROUP_COORDINATOR, CONTROLLER)
-"""The endpoints that listen. Each single message is the business of ``tests/unit/protocol``."""
+"""The endpoints that listen. Single messages are covered by ``tests/unit/protocol``."""
 WELL_FORMED_HARM = {method.name for method in VOTER_METHODS}
-"""Their odd requests may be well-formed: a promise of a high epoch ends the controller, as it has to."""
+"""Their odd requests may be well-formed: a promise of a high epoch ends the controller, as required."""
 ODD: list[Any] = [None, True, -1, 0, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 1.5, float("nan"), "", "x", "é" * 300, b"",
                   b"\xff", [], [[]], [None], {}, {"a": 1}, [1, [2, [3]]], "0" * 32]  # fmt: skip
 
@@ -75,13 +75,13 @@ async def test_a_leader_takes_any_numbers_behind_the_right_partition(cluster: Lo
         if fields:
             for _ in range(40):
                 args = [topic_id, partition, *(chance.choice(numbers) for _ in fields[2:])]
-                if method is not PRODUCE or args[3] != 0:  # to acks=0 there is no answer
+                if method is not PRODUCE or args[3] != 0:  # acks=0 has no answer
                     await quietly(talk, places[REPLICA.name], method, method.name, args)
     await all_is_well(cluster, talk)
 
 
 async def quietly(talk: Talk, endpoint: tuple[str, int], stated: AnyMethod | None, method: str, args: Any) -> None:
-    """Send a request whose answer does not matter, as long as there is one that is no defect of the server."""
+    """Send a request; any answer will do, unless it reports a defect of the server."""
     connection = await talk.connection(endpoint)
     try:
         await asyncio.wait_for(talk.call(endpoint, method, args), 0.2 if stated is not None and stated.waits else 9)
@@ -101,9 +101,9 @@ async def test_produce_refuses_bytes_that_are_no_batches(cluster: LocalCluster, 
     bad = [b"", b"\0", good[:-1], good[:61], good[:60], good[1:], good + b"\0", good + good[:30], bytes(200)]
     bad += [chance.randbytes(chance.randrange(1, 300)) for _ in range(50)]
     for _ in range(200):
-        position = chance.randrange(8, len(good))  # the first eight bytes are the leader's to write
+        position = chance.randrange(8, len(good))  # the leader rewrites the first eight bytes
         if 12 <= position < 16:
-            continue  # as are those of the leader epoch
+            continue  # and those of the leader epoch
         flipped = bytearray(good)
         flipped[position] ^= 1 << chance.randrange(8)
         bad.append(bytes(flipped))

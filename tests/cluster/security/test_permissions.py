@@ -1,4 +1,4 @@
-"""Every method of every endpoint, called with each kind of credential: only what the table allows gets to a handler."""
+"""Every method of every endpoint, called with each kind of credential: only allowed calls reach a handler."""
 
 import time
 from typing import Any
@@ -40,7 +40,7 @@ async def places(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[str, int]
 
 
 async def gets_in(connection: Connection, method: str, args: object = None) -> bool:
-    """Whether the handler has seen the request: it refuses no arguments at all, or answers."""
+    """Whether the handler got the request: it refuses the odd arguments, or answers."""
     try:
         await connection.call(method, ["no arguments of any method"] if args is None else args, timeout_s=0.3)
     except RaylogError as refusal:
@@ -59,7 +59,7 @@ async def test_each_role_gets_to_the_methods_that_the_table_gives_it_and_to_no_o
             connection = await connect(*endpoint, secret=secret)
             assert connection.role == role
             for method, lowest in TABLES[kind].items():
-                # A token for nothing gets to no handler at all: what it names is looked at first.
+                # A token without permissions reaches no handler at all: the named object is checked first.
                 allowed = role >= lowest and role != Role.READER
                 assert await gets_in(connection, method) == allowed, (kind, method, role)
             assert await gets_in(connection, "no such method") == (role == Role.CLUSTER), kind

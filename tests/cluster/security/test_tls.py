@@ -1,4 +1,4 @@
-"""With Ray's TLS variables set, actors and clients talk by TLS alone."""
+"""With Ray's TLS variables set, actors and clients communicate over TLS alone."""
 
 import asyncio
 from collections.abc import Iterator

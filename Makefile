@@ -1,16 +1,16 @@
-# One way to do each thing; every target installs what it needs into .venv first, and only once.
+# Every target first installs what it needs into .venv, once.
 #
 #   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
-#   make lint        the checks alone, without the tests
-#   make simulate    the simulator alone: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
-#   make chaos       injure clusters under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
-#   make chaos-figures     measure how long it takes until partitions are led again
-#   make simulate-planted  plant bugs on purpose and print which profile of the simulator catches each
+#   make lint        only the checks, without the tests
+#   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
+#   make chaos       inject faults under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
+#   make chaos-figures     measure the time until partitions have a leader again
+#   make simulate-planted  plant bugs and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
 #                    make bench BENCH_ARGS="--only produce,latency" a part of them
-#   make native      compile the hot modules with mypyc, where there is a C compiler; make bench does it first, and
-#                    rm -r raylog/_native (or RAYLOG_COMPILED=0) goes back; nothing needs it
+#   make native      compile the hot modules with mypyc, where there is a C compiler; optional; make bench does it
+#                    first, and rm -r raylog/_native (or RAYLOG_COMPILED=0) reverts it
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
 #   make clean       remove caches and builds; make distclean removes .venv as well
@@ -35,7 +35,7 @@ QUICK ?=
 BENCH_ARGS ?=
 export QUICK
 
-# Folders that come and go with their first file are looked up.
+# Folders that may not exist are looked up.
 CHECKED := raylog actors client core protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
 PACKAGES := raylog actors client core protocol rpc spark storage
@@ -50,12 +50,12 @@ test: lint compiled
 
 lint: ruff types imports
 
-# As pip does when it installs a wheel. Each replica is a process, and where the environment keeps Python from writing
-# what it compiled (PYTHONDONTWRITEBYTECODE), each would compile the same modules again: an eighth of a second of CPU.
+# As pip does when it installs a wheel. Each replica is a process, and where the environment prevents Python from
+# writing bytecode (PYTHONDONTWRITEBYTECODE), each would compile the same modules again: an eighth of a second of CPU.
 compiled: $(VENV)/bin/python
 	@$(PY) -m compileall -q $(PACKAGES)
 
-# Looks by itself whether a source has changed, and says what is missing when it cannot compile.
+# Detects changed sources, and reports what is missing when it cannot compile.
 native: $(VENV)/.installed-test
 	@RAYLOG_COMPILED=0 $(PY) -m tools.native
 
@@ -66,7 +66,7 @@ ruff: $(VENV)/.installed-test
 types: $(VENV)/.installed-test import-tree
 	$(PY) -m mypy $(addprefix -p ,raylog pyspark_raylog tools tests $(wildcard examples benchmarks))
 
-# import-linter puts the current folder first on its search path, so it runs where the packages lie as installed.
+# import-linter puts the current folder first on its search path, so it runs in a tree laid out as installed.
 imports: $(VENV)/.installed-test import-tree
 	cd build/import-tree && $(abspath $(VENV))/bin/lint-imports --config $(CURDIR)/pyproject.toml
 
@@ -98,7 +98,7 @@ wheel: $(VENV)/.installed-test
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	cp constraints.txt dist/
 
-# PYTHON=/path/to/python chooses an interpreter; otherwise the one that constraints.txt was made with comes first.
+# PYTHON=/path/to/python chooses an interpreter; otherwise the version that constraints.txt was made with comes first.
 $(VENV)/bin/python:
 	@for name in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
 	    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then found="$$name"; break; fi; \
@@ -109,7 +109,7 @@ $(VENV)/bin/python:
 	fi; \
 	"$$found" -m venv $(VENV) || { echo "Python cannot make an environment: install its venv module (Debian: python3-venv)." >&2; exit 1; }
 
-# The stamp is older than pyproject.toml or constraints.txt exactly when something has to be installed again.
+# The stamp is older than pyproject.toml or constraints.txt exactly when a new installation is needed.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "The environment $(VENV) has a Python older than 3.11: remove it with make distclean and try again." >&2; exit 1; }

@@ -1,5 +1,6 @@
 """The shells: Ray actors around the pure core, one asyncio endpoint each.
 
-``*_server.py`` hold plain asyncio objects that run without Ray (tests do so); ``ray_actors.py`` turns them into Ray
-actors. No decision lives here: events go into a machine of ``raylog.core``, effects come out and are carried out.
+The ``server.py`` modules hold plain asyncio objects that run without Ray (tests do so);
+``processes/ray_actors.py`` turns them into Ray actors. Shells decide nothing: they feed events to a state machine of
+``raylog.core`` and carry out its effects.
 """

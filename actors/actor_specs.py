@@ -33,7 +33,7 @@ class ControllerSpec:
     Empty = the cluster exists, and any broker may hold the log.
     """
     quorum_timeout_s: float = 60.0
-    """How long the controller waits for a majority of voters before it gives up and is started again."""
+    """How long the controller waits for a majority of voters before it gives up and is restarted."""
     node_folder: Path | None = None
     """Data directory of the broker that every node with the resource ``raylog`` gets; None = only embedded brokers."""
 
@@ -73,7 +73,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareSpec:
-    """A process that waits for a replica to serve: where it is noted which one it has become, and what all share."""
+    """A spare process without a replica yet: the file that will name its replica, and the settings that all share."""
 
     role_file: Path
     data_directory: Path

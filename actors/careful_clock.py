@@ -23,7 +23,7 @@ class CarefulClock:
         self._wall = wall
         self._guard = ClockGuard(since_boot_ms=since_boot(), wall_ms=wall())
         self.jump_ms = 0
-        """How far the wall clock was off at the last look; 0 = it is believed."""
+        """How far the wall clock was off at the last check; 0 = it is trusted."""
 
     def deleting_ms(self) -> int:
         """Return the time of day to delete by, in milliseconds since 1970."""

@@ -1,7 +1,7 @@
 """The connection that a replica, broker or coordinator keeps to the controller.
 
-It finds the controller, connects, registers, sends heartbeats, and does all of it again when the connection breaks.
-Everything else of the actor goes on meanwhile: losing the controller stops no reads and no writes.
+It finds the controller, connects, registers, sends heartbeats, and starts over when the connection breaks. The rest of
+the actor keeps running: losing the controller stops no reads and no writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FindController = Callable[[], Awaitable[tuple[str, int]]]
 RETRY_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 2.0
 SILENT_BEATS: Final = 3
-"""After so many heartbeats' time without an answer, the controller is looked for anew."""
+"""After so many heartbeat intervals without a reply, the controller is looked up again."""
 ANSWER_TIMEOUT_S: Final = 10.0
 
 
@@ -185,9 +185,9 @@ class ControllerLink:
                 await asyncio.gather(search, return_exceptions=True)
 
     async def _serves_anew(self) -> bool:
-        """Return whether a controller can be found that answers; one that is paused, or still cut off, does not.
+        """Return whether the controller that is found replies; one that is paused, or still cut off, does not.
 
-        A connection to a paused controller is kept: on waking it goes on with those that it still has.
+        A connection to a paused controller is kept: on resuming, the controller continues with its open connections.
         """
         try:
             host, port = await self._find()

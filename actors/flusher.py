@@ -1,7 +1,7 @@
 """Group commit: one ``fdatasync`` for all appends that wait, off the event loop. Owned by each shell that has a log.
 
-A sync is on the way of every record that is acknowledged, so the way to its thread and back is as short as it can be:
-one queue there, one callback on the loop back.
+Every acknowledged record waits for a sync, so the path to its thread and back is as short as possible: one queue there,
+one callback on the loop back.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from raylog.storage.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 POSTPONED_S: Final = 0.2
-"""Pause before a sync is tried again for which the process had no descriptor left."""
+"""Pause before the retry of a sync that failed because the process had no descriptor left."""
 
 
 class Flusher:
-    """Syncs a log in one worker thread, again and again while there is something unsynced."""
+    """Syncs a log in one worker thread, repeatedly while there are unsynced records."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Flusher:
 
     @property
     def busy_since_ms(self) -> int | None:
-        """When the sync began that is under way, in monotonic milliseconds; None when there is none."""
+        """Start of the running sync, in monotonic milliseconds; None = no sync runs."""
         return self._began_ms if self._is_busy else None
 
     def kick(self) -> None:
@@ -93,7 +93,7 @@ class Flusher:
         if self._loop is not None:
             self._is_busy = self._is_postponed = False
             self._order()
-            with WriteCoalescer.on(self._loop):  # what waited for the disk leaves at once
+            with WriteCoalescer.on(self._loop):  # replies that waited for the disk leave at once
                 self._on_synced(end)
 
     def _postponed(self, error: DescriptorsExhausted) -> None:

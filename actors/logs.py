@@ -32,15 +32,15 @@ class Speaker:
     topic: str | None = None
     partition: int | None = None
     epoch: Callable[[], int | None] | None = None
-    """Returns the leader epoch at the moment."""
+    """Returns the current leader epoch."""
 
 
 SPEAKER: Final = Speaker()
-"""Of this process: one process is one actor. A spare learns later what it has become."""
+"""Of this process: one process is one actor. A spare gets its role later."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line. ``extra={"topic": ..., "partition": ..., "epoch": ...}`` goes before the speaker's."""
+    """One JSON object a line. ``extra={"topic": ..., "partition": ..., "epoch": ...}`` overrides the actor's own."""
 
     def __init__(self, speaker: Speaker) -> None:
         super().__init__()

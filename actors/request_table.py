@@ -1,6 +1,6 @@
 """The requests that a machine has not answered yet, by the numbers under which it knows them.
 
-Every shell that answers later than at once has one. Pure.
+Every shell with deferred replies has one. Pure.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from raylog.rpc.framing import NO_PAYLOAD, Buffers
 
 
 class Answerable(Protocol):
-    """What a request has to offer: :class:`raylog.rpc.Request` under Ray, a twin in the simulator."""
+    """Interface of a request: :class:`raylog.rpc.Request` under Ray, a twin in the simulator."""
 
     @property
     def is_deserted(self) -> bool:
-        """Whether its sender has gone, so that no answer can arrive."""
+        """Whether its connection is closed, so that no reply can arrive."""
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer."""
@@ -50,7 +50,7 @@ class RequestTable(Generic[RequestT]):
         return number
 
     def take(self, number: int) -> RequestT | None:
-        """Return a request that is to be answered now, and forget it; None: it is not waited for any more."""
+        """Return a request that is to be answered now, and forget it; None = its sender does not wait any more."""
         return self._open.pop(number, None)
 
     def take_deserted(self) -> list[int]:

@@ -1,8 +1,8 @@
 """Runs one state machine: events in, one after the other; effects out, at once or behind the disk.
 
-Every shell has one, and so has every process of the simulator: the order of events and effects is decided here and
-nowhere else. A runner knows no event loop, socket, disk or clock: it is given a machine's ``step``, a handler for each
-kind of effect, and how far the disk is. Pure.
+Every shell has one, and so has every process of the simulator: the order of events and effects is decided only here. A
+runner has no event loop, socket, disk or clock: it gets a machine's ``step``, a handler for each kind of effect, and
+the durable position. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Durability(Protocol):
         """Return the position after everything written so far."""
 
     def durable_end(self) -> int:
-        """Return the position below which nothing can be lost: ``durable_end <= end``."""
+        """Return the durable position: ``durable_end <= end``."""
 
     def kick(self) -> None:
         """Have what was written made durable; :meth:`Runner.release` is to follow."""
@@ -42,7 +42,7 @@ class Runner(Generic[EventT, EffectT]):
     - ``now`` effects of a step come before every effect of a later step.
     - An ``after_sync`` effect is carried out once, behind those of earlier steps, and only when everything that was
       written up to and including its step is durable.
-    - After a defect, or after :meth:`end`, nothing is carried out any more.
+    - After a defect, or after :meth:`end`, no more effects are carried out.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Runner(Generic[EventT, EffectT]):
         self._take_all()
 
     def release(self) -> None:
-        """Carry out what has waited for the disk as far as that is by now; from inside an effect it is queued."""
+        """Carry out the effects that are durable now; from inside an effect this is queued."""
         if not self._waiting:
             return
         self._inbox.append(None)
@@ -121,7 +121,7 @@ class Runner(Generic[EventT, EffectT]):
                     self._release()
                     continue
                 outbox = step(event)
-                # As in _perform, without a call more: this is on the way of every record.
+                # As in _perform, without another call: every record passes here.
                 for effect in outbox.now:
                     carry_out[type(effect)](effect)
                     if self._is_over:
@@ -169,7 +169,7 @@ class Runner(Generic[EventT, EffectT]):
     def _release(self) -> None:
         waiting, carry_out = self._waiting, self._carry_out
         durable = self._durability.durable_end()
-        # After a truncation positions that were waited for may lie beyond the end: nothing is left to wait for.
+        # After a truncation, awaited positions may lie beyond the end: no effect has to wait any more.
         is_everything = durable >= self._durability.end()
         while waiting and (is_everything or waiting[0][0] <= durable):
             for effect in waiting.popleft()[1]:

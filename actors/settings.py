@@ -30,7 +30,7 @@ class FlushPolicy:
 
     @property
     def before_acknowledging(self) -> bool:
-        """Whether nothing may be acknowledged before it is on disk."""
+        """Whether records are acknowledged only when they are on disk."""
         return self.messages == 1
 
 

@@ -1,4 +1,4 @@
-"""When a replica looks at the clock: as rarely as its deadlines allow, because idle replicas are many.
+"""Wakes a replica as rarely as its deadlines allow, because idle replicas are many.
 
 Owned by the replica's shell. Each wake-up costs an idle process more than what it does then. May touch: the clock.
 """

@@ -1,4 +1,4 @@
-"""What ``ps``, ``top`` and Ray show of a process: which actor it is. Ray alone would show its class.
+"""Process titles for ``ps``, ``top`` and Ray, with the name of the actor. Ray alone would show its class.
 
 ``ps`` shows ``ray::Replica flights-0 broker 2``, ``top`` the short name ``flights-0@2``; it has 15 characters, so a
 long topic's name is cut in front of the partition.

@@ -1,4 +1,4 @@
-"""What a broker serves: metadata, producer ids, coordinators and metrics; its voter's methods; what it forwards."""
+"""Methods of a broker: metadata, producer ids, coordinators and metrics; its voter's methods; those it forwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MetadataRequest(Message, frozen=True):
 
 
 class MetadataBroker(Message, frozen=True):
-    """A broker that runs, and where its endpoint is."""
+    """A running broker and its endpoint."""
 
     broker: Int64
     host: str
@@ -31,7 +31,7 @@ class MetadataBroker(Message, frozen=True):
 
 
 class MetadataReplica(Message, frozen=True):
-    """Where a replica is reached; port 0 = it does not run."""
+    """Endpoint of a replica; port 0 = it does not run."""
 
     broker: Int64
     host: str
@@ -39,7 +39,7 @@ class MetadataReplica(Message, frozen=True):
 
 
 class MetadataPartition(Message, frozen=True):
-    """One partition: its leader in an epoch, its replicas and where they are reached."""
+    """One partition: its leader in an epoch, its replicas and their endpoints."""
 
     partition: Int64
     leader: Int64

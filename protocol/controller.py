@@ -14,7 +14,7 @@ from raylog.protocol.method import CLUSTER, Endpoint, Method
 class RegisterBrokerRequest(Message, frozen=True):
     """Register a broker on this connection, which is its session from then on.
 
-    ``broker``: -1 = a new directory, which is given an id. ``incarnation``: -1 = a new life, which is given one.
+    ``broker``: -1 = a new directory, which gets an id. ``incarnation``: -1 = a new process, which gets one.
     ``cluster_id``: empty = the directory has none yet. The levels are the feature levels that its release knows.
     """
 
@@ -44,7 +44,7 @@ class RegisterBrokerReply(Message, frozen=True):
 class RegisterReplicaRequest(Message, frozen=True):
     """Register a replica on this connection, which is its session from then on.
 
-    ``incarnation``: -1 = a new life, which is given one. ``log_lost``: it begins with an empty log in place of one
+    ``incarnation``: -1 = a new process, which gets one. ``log_lost``: it begins with an empty log in place of one
     that was lost. ``log_id``: identifies the log. ``unsynced_lost``: the log may lack records that were acknowledged
     before they were on disk.
     """
@@ -71,7 +71,7 @@ class RegisterReplicaReply(Message, frozen=True):
 class RegisterCoordinatorRequest(Message, frozen=True):
     """Register a coordinator on this connection, which is its session from then on.
 
-    ``kind``: ``group``. ``index``: the partition of its topic. ``epoch``: -1 = a new life, which is given one.
+    ``kind``: ``group``. ``index``: the partition of its topic. ``epoch``: -1 = a new process, which gets one.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class RegisterCoordinatorRequest(Message, frozen=True):
 
 
 class RegisterCoordinatorReply(Message, frozen=True):
-    """The producer id and epoch are what the coordinator writes its partition with; they fence earlier lives."""
+    """The coordinator writes its partition with this producer id and epoch; they fence earlier incarnations."""
 
     epoch: Int64
     producer_id: Int64
@@ -92,14 +92,14 @@ class RegisterCoordinatorReply(Message, frozen=True):
 class SessionHeartbeatRequest(Message, frozen=True):
     """Keep the session of this connection alive.
 
-    ``disk_hanging_ms``: for how long the sender's disk has not finished a sync; 0 = it does not hang.
+    ``disk_hanging_ms``: how long a sync of the sender has hung; 0 = none hangs.
     """
 
     disk_hanging_ms: Int64 = 0
 
 
 class IsrMember(Message, frozen=True):
-    """A member of the ISR, in the life that the leader has seen catch up."""
+    """A member of the ISR, in the incarnation that caught up with the leader."""
 
     broker: Int64
     incarnation: Int64

@@ -1,4 +1,4 @@
-"""What a group coordinator serves: joining, assigning, committing, as in Kafka's classic group protocol."""
+"""Methods of a group coordinator: joining, assigning, committing, as in Kafka's classic group protocol."""
 
 from __future__ import annotations
 

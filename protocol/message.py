@@ -1,4 +1,4 @@
-"""What messages are made of, and how one is read from what msgpack carried. Pure.
+"""Field types of messages, and the decoding of a message from msgpack values. Pure.
 
 A message is a list of fields in a fixed order. A release may add fields at the end, with a default: a reader ignores
 the fields behind those it knows, and fields that an earlier sender leaves out have their defaults. Rows inside a

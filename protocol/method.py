@@ -48,7 +48,7 @@ class Method(Generic[RequestT, ReplyT]):
     forwarded: bool = False
     """Whether a broker passes it on to the controller, which answers."""
     notification: bool = False
-    """Whether nothing is answered."""
+    """Whether there is no reply."""
     waits: bool = False
     """Whether the answer may wait for an event, such as records to read or the other members of a group."""
     since: int = FIRST_LEVEL
@@ -76,7 +76,7 @@ AnyMethod = Method[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What one kind of endpoint serves."""
+    """The methods of one kind of endpoint."""
 
     name: str
     methods: Mapping[str, AnyMethod]
@@ -101,7 +101,7 @@ class Endpoint:
             raise InvalidRequest(f"A {self.name} knows no method {method!r}.")
         if not kind.has_bytes and args is not None:
             try:
-                return msgspec.convert(args, kind)  # what `read` does, without its call: on the way of every record
+                return msgspec.convert(args, kind)  # as `read`, without its call: every record passes here
             except msgspec.ValidationError:
                 pass  # `read` explains it
         return read(kind, args, method)

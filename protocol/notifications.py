@@ -1,6 +1,6 @@
-"""What the controller sends, unasked, on the connections of brokers and replicas that have registered.
+"""Notifications of the controller on the connections of registered brokers and replicas.
 
-They are notifications: nothing is answered. A session that misses one is closed, and its member registers again.
+They have no reply. A session that misses one is closed, and its member registers again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class MetadataUpdate(Message, frozen=True):
 
 
 class PartitionStateUpdate(Message, frozen=True):
-    """Go by a partition's committed state: leader, ISR, epochs, endpoints.
+    """Apply a partition's committed state: leader, ISR, epochs, endpoints.
 
-    ``incarnation``: the life of the replica that it is for. ``state``: as ``core/partition.py`` writes it.
+    ``incarnation``: that of the receiving replica. ``state``: as ``core/partition.py`` writes it.
     """
 
     incarnation: Int64

@@ -1,6 +1,6 @@
 """The table of methods in docs/protocol.md, made from the pages: ``python -m raylog.protocol.page docs/protocol.md``.
 
-What stands above the table in the document is written by hand and kept.
+The text above the table is written by hand and kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a partition's replica serves: producers and consumers, if it leads; followers; administrators."""
+"""Methods of a partition's replica, for producers and consumers, if it leads; for followers; for administrators."""
 
 from __future__ import annotations
 

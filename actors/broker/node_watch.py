@@ -84,7 +84,7 @@ class NodeWatch:
             await asyncio.sleep(self._check_s)
 
     def _look(self, found: list[Node]) -> None:
-        """Begin what is to be done, for each node by itself: one that was just lost holds up no other."""
+        """Start the work for each node in its own task: a node that was just lost delays no other."""
         here = {node.node_id for node in found}
         self._seen &= here
         for node_id, task in list(self._giving.items()):

@@ -1,7 +1,7 @@
 """The shell of a broker: the lock of a data directory, a copy of the metadata, and answers for clients.
 
 Runs in a ``Broker`` actor. It also keeps the replica actors of its directory in line with the metadata
-(``supervisor.py``). Its death disturbs no replica: Ray restarts it, it takes the lock again and goes on.
+(``supervisor.py``). Its death disturbs no replica: Ray restarts it, and it takes the lock again.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class BrokerServer:
         self._link.start()
 
     async def stop(self) -> None:
-        """Stop answering and let the directory go; the replicas stay."""
+        """Stop serving and release the directory; the replicas stay."""
         await self._link.stop()
         if self._supervisor is not None:
             await self._supervisor.stop()
@@ -145,7 +145,7 @@ class BrokerServer:
 
     @property
     def broker(self) -> int:
-        """The broker's id; -1 before a new directory has been given one."""
+        """The broker's id; -1 before a new directory gets one."""
         known = None if self._directory is None else self._directory.broker_id
         return int(NO_LEADER) if known is None else known
 
@@ -185,7 +185,7 @@ class BrokerServer:
             raise UnsupportedVersion(self._refusal)
 
     def connection_info(self) -> dict[str, object]:
-        """Return what a client in this Ray cluster needs; serves when the controller is being restarted."""
+        """Return what a client in this Ray cluster needs; works during a restart of the controller."""
         brokers = [[broker.broker, broker.host, broker.port] for broker in self.image.online_brokers()]
         host, port = self.endpoint
         return {

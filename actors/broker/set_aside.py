@@ -1,4 +1,4 @@
-"""Partition folders that were set aside: deleted, replaced by a namesake, or damaged. Where they go and which may go.
+"""Partition folders that were set aside (deleted, replaced by a namesake, or damaged): their place and their removal.
 
 A broker's data directory holds ``<topic>-<partition>`` folders, and a topic name may hold dots, hyphens and digits. So
 a folder set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, under the topic id.
@@ -31,7 +31,7 @@ DELETED: Final = ".deleted"
 REPLACED: Final = ".replaced"
 """Folder of partitions that had to make way for another topic of the same name; removed once their topic is deleted."""
 DAMAGED: Final = ".damaged"
-"""Folder of partitions that were damaged below what was synced. Kept until an operator removes them."""
+"""Folder of partitions that were damaged below their synced end. Kept until an operator removes them."""
 
 _ASIDE: Final = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,9})\.[1-9][0-9]*")
 _ASIDE_BEFORE: Final = re.compile(
@@ -153,7 +153,7 @@ def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
             own = partition_folder(directory, match["topic"], int(match["partition"])).name
         except RaylogError:
             continue  # no topic has such a name
-        # The removal may have taken partition.metadata already; one that names another partition is not ours.
+        # The removal may have taken partition.metadata already; a file that names another partition is foreign.
         if about == Identity() or f"{about.topic}-{about.partition}" == own:
             found.append(folder)
     return found

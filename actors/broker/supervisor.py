@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0
 MISSING_AFTER_MS: Final = 5_000
-"""A replica that is not registered for so long is looked for, and made again when its actor is gone."""
+"""After so long without a registration a replica is looked up, and made again when its actor is gone."""
 
 
 Instructions = tuple[Mapping[str, str], int, int]
@@ -53,7 +53,7 @@ class ReplicaSupervisor:
     """Compares wanted with running replicas whenever the metadata changes, and once a second.
 
     Each replica has at most one piece of work under way, in a task of its own: one that is slow to start or to end
-    holds up no other. What fails is tried again at the next look.
+    delays no other. Failures are retried at the next check.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ReplicaSupervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def reconcile(self, image: MetadataImage) -> None:
-        """Take note of new metadata; the work is done by the supervisor's own tasks."""
+        """Store new metadata; the supervisor's own tasks act on it."""
         self._image = image
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""The metadata image as answers on the wire. Pure; used by the broker, and by the controller for coordinators."""
+"""The metadata image as replies on the wire. Pure; used by the broker, and by the controller for coordinators."""
 
 from __future__ import annotations
 

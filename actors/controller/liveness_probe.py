@@ -19,7 +19,7 @@ PROBE_S: Final = 0.25
 CONNECT_TIMEOUT_S: Final = 0.5
 AT_ONCE: Final = 64
 GIVEN_UP_AFTER_S: Final = 1.0
-"""How long an address has to refuse: a process that was killed is mostly there again soon, and may as well go on."""
+"""How long an address has to refuse: a killed process is mostly back soon, and may then continue."""
 
 Endpoint = tuple[str, int]
 NodesAlive = Callable[[], Awaitable[Collection[str]]]

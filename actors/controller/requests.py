@@ -13,7 +13,7 @@ from raylog.protocol.message import Message
 
 
 class Arrival(NamedTuple):
-    """When and where a request came, and the number that the machine answers to."""
+    """Time and session of a request, and the number under which the machine replies."""
 
     session: int
     request: int
@@ -21,12 +21,12 @@ class Arrival(NamedTuple):
 
 
 def event_for(args: Message, session: int, number: int, now_ms: int) -> ev.Event:
-    """Return the event for a request on ``session``; ``number`` is what the machine answers to."""
+    """Return the event for a request on ``session``; the machine replies to ``number``."""
     return BUILDERS[type(args)](args, Arrival(session, number, now_ms))
 
 
 def heartbeat_event(args: controller.SessionHeartbeatRequest, session: int, now_ms: int) -> ev.SessionHeard:
-    """Return the event for a sign of life, which the shell answers; it may report a disk that hangs."""
+    """Return the event for a heartbeat; the shell replies to it. It may report a hanging disk."""
     return ev.SessionHeard(cause="heartbeat", now_ms=now_ms, session=session, disk_hanging_ms=args.disk_hanging_ms)
 
 

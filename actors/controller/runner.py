@@ -32,24 +32,24 @@ class ControllerLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """Where the next record goes."""
+        """The log end offset."""
 
     @property
     def committed_offset(self) -> int:
-        """The end of what can no longer be lost."""
+        """The end of the committed records."""
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append records as one batch; :meth:`ControllerRunner.release` is to follow."""
 
     def offer(self, image: MetadataImage) -> None:
-        """Take a snapshot of the image if one is due; it is what everything appended adds up to."""
+        """Take a snapshot if one is due; the image is the result of all appended records."""
 
     def want_voters(self, voters: Sequence[int]) -> None:
         """Have these brokers keep the log from now on."""
 
 
 class ControllerPorts(Protocol):
-    """What the runner needs of its surroundings. None of these may call back before it returns."""
+    """Ports of the runner. None of these may call back before it returns."""
 
     def now_ms(self) -> int:
         """Return a monotonic time."""
@@ -68,7 +68,7 @@ class ControllerPorts(Protocol):
 
 
 class ControllerRunner(Generic[RequestT]):
-    """One life of a controller, from its first record on."""
+    """One controller epoch, from its first record on."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ControllerRunner(Generic[RequestT]):
         on_records: Callable[[Sequence[MetadataRecord]], None],
         on_defect: Callable[[str], None],
     ) -> None:
-        """``on_records`` is called with what is about to be appended; ``on_defect`` has to end the process."""
+        """``on_records`` gets the records before they are appended; ``on_defect`` has to end the process."""
         self.machine = machine
         self._log = log
         self._ports = ports
@@ -107,7 +107,7 @@ class ControllerRunner(Generic[RequestT]):
 
     @property
     def is_over(self) -> bool:
-        """Whether this life has ended."""
+        """Whether this epoch has ended."""
         return self._runner.is_over
 
     def start(self, epoch: ControllerEpoch | None, founding: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ class ControllerRunner(Generic[RequestT]):
         self._runner.feed(event)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._runner.feed(ctl.Tick(cause="tick", now_ms=self._ports.now_ms()))
 
     def session_lost(self, session: int, cause: str) -> None:
@@ -140,15 +140,15 @@ class ControllerRunner(Generic[RequestT]):
         self._runner.feed(ctl.SessionLost(cause=cause, now_ms=self._ports.now_ms(), session=session))
 
     def voters_shown(self, voters: Mapping[str, str]) -> None:
-        """Have the log name the copies of it that count from now on."""
+        """Append the new voter configuration to the log."""
         self._runner.feed(ctl.VotersShown(cause="voters shown", now_ms=self._ports.now_ms(), voters=voters))
 
     def release(self) -> None:
-        """Carry out what rests on records that are committed by now."""
+        """Carry out the effects of records that are committed now."""
         self._runner.release()
 
     def end(self) -> None:
-        """Take and carry out nothing more."""
+        """Take no more events and carry out no more effects."""
         self._runner.end()
 
     # ------------------------------------------------------------ effects
@@ -181,7 +181,7 @@ class ControllerRunner(Generic[RequestT]):
 
 
 class _Committed:
-    """The log as the runner's durability: durable is what is committed."""
+    """The log as the runner's durability: durable = committed."""
 
     def __init__(self, log: ControllerLog) -> None:
         self._log = log

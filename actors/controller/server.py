@@ -1,8 +1,8 @@
 """The shell of the controller: opens its log, listens, and keeps the connections of all other actors as sessions.
 
 Runs in the ``Controller`` actor (``ray_actors.py``). Decisions and their order are in
-:mod:`raylog.actors.controller.runner`. A session is a connection: when it breaks, the machine takes that as an event at
-once, which is how a killed leader is replaced within milliseconds.
+:mod:`raylog.actors.controller.runner`. A session is a connection: when it breaks, the machine gets an event at once,
+so a killed leader is replaced within milliseconds.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ControllerServer:
             machine, metadata.runner, self, on_records=self._changes.note, on_defect=self._on_defect
         )
         self._runner.start(epoch, metadata.founding)
-        # Only now is it certain that what earlier controllers wrote stands, and that no newer one runs.
+        # Only now is it certain that the records of earlier controllers are committed, and that no newer one runs.
         async with asyncio.timeout(self.spec.quorum_timeout_s):
             await self._committed.wait()
         self.endpoint = await self._server.start()
@@ -237,7 +237,7 @@ class ControllerServer:
     # ------------------------------------------------------------ called by the log
 
     def on_committed(self, end: int) -> None:
-        """Carry out what rests on records below ``end``."""
+        """Carry out the effects of records below ``end``."""
         self._committed.set()
         if self._runner is not None:
             self._runner.release()
@@ -247,7 +247,7 @@ class ControllerServer:
         self._on_fatal(reason)
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
-        """Have the log name the copies of it that count from now on."""
+        """Append the new voter configuration to the log."""
         if self._runner is not None:
             self._runner.voters_shown(voters)
 

@@ -1,7 +1,7 @@
 """A coordinator's view of its partition of the offsets topic: read it from the start, append to it, be fenced.
 
-Appends carry the coordinator's producer id and epoch. The first append of a life has a higher epoch than any former
-life's, so that the partition's leader refuses a zombie from then on (as Kafka fences producers, KIP-98).
+Appends carry the coordinator's producer id and epoch. The first append of an incarnation has a higher epoch than those
+before, so that the partition's leader refuses a zombie from then on (as Kafka fences producers, KIP-98).
 Owned by the group coordinator's shell.
 """
 
@@ -54,7 +54,7 @@ def encoded_row(key: list[object], value: list[object] | None) -> tuple[EncodedR
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The producer that the coordinator is in this life."""
+    """The coordinator's producer id and epoch in this incarnation."""
 
     producer_id: int
     producer_epoch: int
@@ -68,7 +68,7 @@ class _Leader:
 
 
 class OffsetsLog:
-    """One partition of the offsets topic, spoken to over the wire like any client does."""
+    """One partition of the offsets topic, accessed over the wire as by any client."""
 
     def __init__(self, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
         """Nothing is connected before the first call."""
@@ -131,9 +131,9 @@ class OffsetsLog:
                         yield _decoder.decode(key), None if value is None else _decoder.decode(value)
 
     async def trim(self, before_offset: int) -> None:
-        """Have the records below an offset deleted; raises RaylogError or OSError when it is not known to be.
+        """Have the records below an offset deleted; raises RaylogError or OSError when the outcome is unknown.
 
-        Tried once, and without disturbing an append: it may be repeated at any time.
+        Tried once, without disturbing an append. Idempotent.
         """
         leader = await self._find_leader()
         head: list[object] = [leader.topic_id, self._partition, leader.leader_epoch]
@@ -145,7 +145,7 @@ class OffsetsLog:
         except RequestTimedOut as late:
             if not late.is_remote:
                 raise
-            # The leader's log starts there already. Replicas that are away take that over when they come back.
+            # The leader's log starts there already. Offline replicas adopt the start when they come back.
 
     def close(self) -> None:
         """Close the connection to the leader."""

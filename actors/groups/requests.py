@@ -19,7 +19,7 @@ class GroupRequest(Answerable, Protocol):
 
 
 def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
-    """Return the event for a request; ``number`` is what the machine will answer to.
+    """Return the event for a request; the machine will reply to ``number``.
 
     Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
     """

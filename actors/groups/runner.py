@@ -1,8 +1,8 @@
 """Runs a group coordinator's machine: requests and time in, rows and answers out, through ports.
 
 One runner lives from the loading of its log until an append fails or its process ends. The actor's shell
-(``group_coordinator_server.py``) and the simulator are adapters around it: what is decided about the order of rows,
-answers and events is decided here. No event loop, socket or clock. Pure.
+(``server.py``) and the simulator are adapters around it: the order of rows, replies and events is decided here. No
+event loop, socket or clock. Pure.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FENCE: Final = "fence"
 
 
 def fence_row(epoch: int) -> list[object]:
-    """Return the key of the first row of a coordinator's life: by storing it, the life fences the ones before."""
+    """Return the key of an incarnation's first row: storing it fences the earlier incarnations."""
     return [_FENCE, epoch]
 
 
 class GroupPorts(Protocol[_RowT_co]):
-    """What a coordinator needs of the world around it."""
+    """Ports of a coordinator."""
 
     def now_ms(self) -> int:
         """Return the time of a clock that does not go back."""
@@ -47,7 +47,7 @@ class GroupPorts(Protocol[_RowT_co]):
         """Return a row as it is stored, and the bytes that it takes in a batch at most."""
 
     def wake_writer(self) -> None:
-        """Have batches taken and appended until there are none; called again while that goes on."""
+        """Have batches taken and appended until there are none; may be called again meanwhile."""
 
     def trim(self, before_offset: int) -> None:
         """Delete the rows below an offset; ``trimmed`` follows if that succeeds."""
@@ -88,7 +88,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         self._runner.perform(self._machine.loaded(self._ports.now_ms(), wall_ms=self._ports.wall_ms()))
 
     def end(self) -> None:
-        """Take and carry out nothing more; senders of open requests are sent to the coordinator that comes next."""
+        """Take and carry out no more; senders of open requests are redirected to the next coordinator."""
         self._runner.end()
         self._requests.fail_all(_ended())
 
@@ -99,7 +99,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
     # ------------------------------------------------------------ events in
 
     def receive(self, request: RequestT) -> None:
-        """Take a request; it is answered by now, or when its rows are stored, or when its round ends."""
+        """Take a request; the reply is sent at once, or when its rows are stored, or when its round ends."""
         if self._runner.is_over:
             request.fail(_ended())
             return
@@ -125,7 +125,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         return self._rows.take(bytes_max)
 
     def stored(self) -> None:
-        """Note that the batch taken last is in the log: what waited for its rows is carried out."""
+        """Note that the batch taken last is in the log, and carry out the effects that waited for its rows."""
         self._rows.stored()
         self._runner.release()
 

@@ -1,8 +1,8 @@
 """The shell of a group coordinator: the groups that hash to one partition of the offsets topic.
 
-Runs in a ``GroupCoordinator`` actor. Each life registers with the controller under a higher epoch, fences its
-predecessor with its first append, replays the partition, and only then answers. An append that fails begins the next
-life in the same process. Events and effects are the business of ``group_coordinator_runner.py``, one for each load.
+Runs in a ``GroupCoordinator`` actor. Each incarnation registers with the controller under a higher epoch, fences its
+predecessor with its first append, replays the partition, and only then serves. A failed append begins the next
+incarnation in the same process. ``runner.py`` handles events and effects, with one runner for each load.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupCoordinatorServer:
     def __init__(
         self, spec: CoordinatorSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]
     ) -> None:
-        """``on_fatal`` ends the process: a newer life of this coordinator is registered."""
+        """``on_fatal`` ends the process: a newer incarnation of this coordinator is registered."""
         self.spec = spec
         self._on_fatal = on_fatal
         self._name = f"{spec.kind} coordinator {spec.index}"
@@ -65,7 +65,7 @@ class GroupCoordinatorServer:
         self._runner: _Runner | None = None
         """None = loading."""
         self._clock = CarefulClock(self._name)
-        """What offsets expire by."""
+        """The clock by which offsets expire."""
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._trimming: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class GroupCoordinatorServer:
 
     @property
     def epoch(self) -> int:
-        """The number of this life as the controller counts them; -1 before it is registered."""
+        """The epoch of this incarnation, from the controller; -1 before the registration."""
         return self._epoch
 
     async def start(self) -> None:
@@ -97,7 +97,7 @@ class GroupCoordinatorServer:
         ]
 
     async def stop(self) -> None:
-        """Stop answering; what was acknowledged is in the log."""
+        """Stop serving; everything acknowledged is in the log."""
         tasks = self._tasks if self._trimming is None else [*self._tasks, self._trimming]
         for task in tasks:
             task.cancel()

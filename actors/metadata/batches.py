@@ -1,4 +1,4 @@
-"""The metadata log in memory: its batches, each with what the quorum has to know of it. Pure."""
+"""The metadata log in memory: its batches, each with the fields that the quorum needs. Pure."""
 
 from __future__ import annotations
 

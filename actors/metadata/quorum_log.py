@@ -37,17 +37,17 @@ FindBrokers = Callable[[], Awaitable[Collection[int]]]
 
 TICK_S: Final = 0.05
 LOOK_S: Final = 0.5
-"""How often a candidate looks for more brokers."""
+"""Interval at which a candidate looks for more brokers."""
 CALL_TIMEOUT_S: Final = 2.0
 SNAPSHOT_BYTES_PER_S: Final = 4 << 20
-"""The slowest that a snapshot may travel before it is given up and sent again."""
+"""The lowest transfer rate of a snapshot before it is given up and sent again."""
 
 
 class LogListener(Protocol):
     """The owner of an open log, called on the event loop."""
 
     def on_committed(self, end: int) -> None:
-        """Everything below ``end`` can no longer be lost."""
+        """Everything below ``end`` is committed."""
 
     def on_failed(self, reason: str) -> None:
         """No further record can be committed: the controller has to end."""
@@ -57,7 +57,7 @@ class LogListener(Protocol):
 
 
 class QuorumLog:
-    """One controller's hold on the metadata log."""
+    """The metadata log, open for one controller."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class QuorumLog:
         """The voters to enter with the first batch, where the log names none."""
 
     async def open(self, listener: LogListener) -> tuple[MetadataImage, ControllerEpoch]:
-        """Take promises from a majority, adopt the best log, and return what it adds up to, with the epoch to begin.
+        """Get promises of a majority, adopt the best log, and return the metadata in it, with the epoch to begin.
 
         Raises :class:`DataDirectoryError` when too many voters have lost their logs, :class:`NotController` when a
         majority does not answer in time or a newer controller is there.
@@ -118,7 +118,7 @@ class QuorumLog:
         )
 
     async def close(self) -> None:
-        """Stop writing and hang up. What was not committed may or may not survive."""
+        """Stop writing and disconnect. Uncommitted records may or may not survive."""
         self.runner.end()
         for task in self._tasks:
             task.cancel()
@@ -195,7 +195,7 @@ class _Voters:
         self._spawn(self._encode(records, end, epoch, taken))
 
     async def close(self) -> None:
-        """End every call and hang up; no callback is called afterwards."""
+        """End every call and disconnect; no callback is called afterwards."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -225,7 +225,7 @@ class _Voters:
         answered(await self._call(voter, method, args, payload, timeout_s))
 
     async def _call(self, voter: int, method: str, args: Message, payload: bytes, timeout_s: float) -> Reply | None:
-        """Return a voter's answer; None when none came."""
+        """Return a voter's reply; None = no reply."""
         try:
             async with asyncio.timeout(timeout_s):
                 connection = self._connections.get(voter)

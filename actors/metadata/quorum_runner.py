@@ -2,8 +2,8 @@
 
 Called by :class:`raylog.actors.metadata.quorum_log.QuorumLog` with connections, and by the simulator with a virtual
 network. It reads the adopted log, seals what the controller appends, reports what is committed, and keeps the last
-snapshot with all batches behind it, to bring voters up to date that lag, start anew or are about to become voters. It
-knows no event loop and no socket.
+snapshot with all batches behind it, to bring lagging, empty and future voters up to date. It has no event loop and no
+socket.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class VoterReply(Protocol):
 
     @property
     def args(self) -> Any:
-        """Its values."""
+        """The fields of the reply."""
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The batches or the snapshot that came with it."""
+        """The batches or the snapshot in the payload."""
 
 
 Answered = Callable[[VoterReply | None], None]
-"""Takes a voter's answer; None: none came in time."""
+"""Takes a voter's reply; None = no reply in time."""
 
 
 class QuorumPorts(Protocol):
-    """What the runner needs of its surroundings. Callbacks come later, never from inside the call."""
+    """Ports of the runner. Callbacks come later, never from inside the call."""
 
     def now_ms(self) -> int:
         """Return a monotonic time."""
@@ -70,20 +70,20 @@ class QuorumPorts(Protocol):
     def encode_snapshot(
         self, records: Sequence[MetadataRecord], end: int, epoch: int, taken: Callable[[MetadataSnapshot], None]
     ) -> None:
-        """Encode a snapshot, which may take long."""
+        """Encode a snapshot. May take long."""
 
 
 class QuorumListener(Protocol):
     """The owner of the log."""
 
     def on_won(self, image: MetadataImage, epoch: int, founding: Mapping[str, str]) -> None:
-        """This candidate leads ``epoch`` with a log that adds up to ``image``.
+        """This candidate leads ``epoch``; its log results in ``image``.
 
         The first batch has to begin the epoch, and to enter the voters ``founding`` unless there are none.
         """
 
     def on_committed(self, end: int) -> None:
-        """Everything below ``end`` can no longer be lost."""
+        """Everything below ``end`` is committed."""
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
         """The log needs a record with this configuration."""
@@ -116,7 +116,7 @@ class _NoDisk:
 
 
 class QuorumRunner:
-    """One life of a proposer, and its copy of the log.
+    """One incarnation of a proposer, and its copy of the log.
 
     Invariants: batches follow one another from the snapshot's end on; the machine's history lags behind them only while
     a step's effects are carried out; a snapshot replaces batches only when all of them are committed.
@@ -139,7 +139,7 @@ class QuorumRunner:
         self.snapshot_bytes = snapshot_bytes
         self._send_bytes = send_bytes
         self.snapshot: MetadataSnapshot | None = None
-        """Replaces everything before the first of the batches; None = nothing is before it."""
+        """Replaces everything before the first of the batches; None = the log starts with them."""
         self.batches: list[Batch] = []
         self.heard: set[int] = set()
         """Voters that have answered."""
@@ -176,7 +176,7 @@ class QuorumRunner:
 
     @property
     def log_end_offset(self) -> int:
-        """Where the next record goes."""
+        """The log end offset."""
         return self.batches[-1][0].end if self.batches else self._snapshot_end
 
     @property
@@ -207,9 +207,9 @@ class QuorumRunner:
         self._feed(ev.Appended(now_ms=self._ports.now_ms(), span=span, members=members))
 
     def offer(self, image: MetadataImage) -> None:
-        """Take a snapshot when enough was appended since the last one. It is used when all in it is committed.
+        """Take a snapshot when enough was appended since the last one. It is used once all its records are committed.
 
-        Enough is at least as much as a snapshot has: else a large image would be written again and again.
+        Enough is at least the size of a snapshot: else a large image would be written too often.
         """
         history = self.proposer.history
         least = self.snapshot_bytes if self.snapshot is None else max(self.snapshot_bytes, self.snapshot.size)
@@ -228,7 +228,7 @@ class QuorumRunner:
     # ------------------------------------------------------------ events
 
     def tick(self) -> None:
-        """Let time pass; the first tick begins the election."""
+        """Advance the time; the first tick begins the election."""
         self._feed(ev.Tick(now_ms=self._ports.now_ms()))
 
     def brokers_found(self, brokers: frozenset[int]) -> None:
@@ -236,7 +236,7 @@ class QuorumRunner:
         self._feed(ev.BrokersFound(now_ms=self._ports.now_ms(), brokers=brokers))
 
     def end(self) -> None:
-        """Take nothing more in. What was not committed may or may not survive."""
+        """Take no more events. Uncommitted records may or may not survive."""
         self._reading = None
         self._runner.end()
 
@@ -349,7 +349,7 @@ class QuorumRunner:
         self._use_snapshot()
 
     def _use_snapshot(self) -> None:
-        """Replace the log's beginning once that is committed; behind the step that is under way, which may send it."""
+        """Replace the log's beginning once it is committed; after the running step, which may send it."""
         taken = self._taken
         if taken is not None and self._may_use(taken):
             self._taken, self._next = None, taken

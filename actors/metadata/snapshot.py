@@ -1,7 +1,7 @@
-"""A snapshot of the metadata: what all records below an offset add up to, as bytes that prove themselves.
+"""A snapshot of the metadata: the result of all records below an offset, as bytes with a checksum.
 
 Made by the controller, kept by voters in one file, sent as it is. The image's records follow as record batches; a CRC
-covers everything, because a snapshot is the only thing that is left of the records it stands for.
+covers everything, because the snapshot replaces its records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD: Final = struct.Struct(">8sqiqI")
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """What the records below ``end`` add up to; ``epoch`` is the controller epoch of the last of them."""
+    """The result of the records below ``end``; ``epoch`` is the controller epoch of the last of them."""
 
     end: int
     epoch: int
@@ -81,7 +81,7 @@ class MetadataSnapshot:
 
 
 def write_snapshot(folder: Path, data: bytes) -> None:
-    """Put a snapshot in place of the older one, durably and at once: a crash leaves the one or the other."""
+    """Replace the snapshot, durably and atomically: a crash leaves the old or the new one."""
     write_atomically(folder / SNAPSHOT, data)
 
 

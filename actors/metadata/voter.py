@@ -2,10 +2,10 @@
 
 Owned by :class:`~raylog.actors.metadata.voter_host.VoterHost`; only its thread calls it: everything here may block
 on the disk. All lies in the folder ``metadata`` of the broker's data directory, under that directory's lock: the log
-``__cluster_metadata-0`` (a partition log whose leader epochs are controller epochs), ``snapshot`` (what stands for its
-beginning), ``voter`` (identity and promise, durable), ``voter-end`` (how far the log was on disk), and ``founder`` as
+``__cluster_metadata-0`` (a partition log with controller epochs as leader epochs), ``snapshot`` (replaces the log's
+beginning), ``voter`` (identity and promise, durable), ``voter-end`` (the durable log end offset), and ``founder`` as
 long as nothing is written. A copy that is damaged, shorter than it was, or without its promise is set aside. The voter
-then begins again under another identity, which counts when a controller has entered it as a new voter.
+then restarts under another identity, which counts once a controller has entered it as a new voter.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Files:
         write_snapshot(self._folder, bytes(payload))
 
     def drop_prefix(self, to: int) -> None:
-        """Let whole segments below ``to`` go."""
+        """Drop whole segments below ``to``."""
         drop_prefix(self._log, to)
 
     def restart_at(self, at: int) -> None:
@@ -120,7 +120,7 @@ class Files:
 
 
 class Voter:
-    """One life of a voter on real files."""
+    """One incarnation of a voter on real files."""
 
     def __init__(self, folder: Path, files: VoterFiles, holds_data: bool) -> None:
         """Use :meth:`open`."""
@@ -156,7 +156,7 @@ class Voter:
         self._files.close(is_whole=is_whole)
 
     def perform(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out requests in order, with one sync for all that can share it, and return their answers.
+        """Carry out requests in order, with one sync for all that can share it, and return their replies.
 
         Raises storage errors and InvariantBroken: then this life is over, and none of these requests may be answered.
         """
@@ -195,7 +195,7 @@ def order_of(args: Message, payload: memoryview, number: int) -> Order:
 
 
 def _offered(payload: memoryview, number: int, epoch: int, candidate: str) -> ev.SnapshotOffered:
-    """Return the event of a snapshot that came whole; raises :class:`InvalidRequest` for another."""
+    """Return the event of a complete snapshot; raises :class:`InvalidRequest` for any other."""
     try:
         snapshot = MetadataSnapshot.from_bytes(bytes(payload))
     except ValueError as wrong:

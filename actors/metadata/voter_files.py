@@ -1,7 +1,7 @@
 """The files of a metadata voter: its promise, its snapshot, its copy of the log, and how far that was on disk.
 
 Used by the voter's shell. All of it lies in the folder ``metadata`` of a broker's data directory. A copy that is
-damaged, or that lacks something it had, is set aside as a whole: half a memory is worse than none.
+damaged, or that lacks something it had, is set aside as a whole: a partial copy is worse than none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATE: Final = "voter"
 FOUNDER: Final = "founder"
 END: Final = "voter-end"
 LOG_CONFIG: Final = LogConfig(segment_bytes=1 << 20, retention_ms=-1, retention_bytes=-1, file_delete_delay_ms=0)
-"""Small segments, because only whole ones can go when a snapshot stands for them."""
+"""Small segments, because only whole ones can be dropped after a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class VoterState:
 
 @dataclass(frozen=True, slots=True)
 class VoterFiles:
-    """What was found: the log, what it and the snapshot add up to, and the promise."""
+    """The files found: the log, the result of it and the snapshot, and the promise."""
 
     log: PartitionLog
     history: LogHistory
@@ -157,7 +157,7 @@ def _finish(folder: Path, log: PartitionLog, found: Found) -> None:
 
 
 def _begin_again(folder: Path, why: str) -> VoterFiles:
-    """Keep what is left for people, where nothing reads it again, and begin with nothing."""
+    """Keep the remains for operators, where Raylog does not read them again, and begin empty."""
     logger.error("the copy of the metadata log in %s is not whole and set aside: %s", folder, why)
     number = 1
     while exists(aside := folder.with_name(f"{folder.name}.damaged.{number}")):

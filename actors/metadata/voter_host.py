@@ -1,8 +1,8 @@
-"""Gives a broker its metadata voter, in a thread of its own: a disk that hangs must not silence the broker.
+"""Gives a broker its metadata voter, in a thread of its own: a hanging disk must not block the broker.
 
 The thread opens the voter at the first request and opens it again after an error. Every broker can be a voter or become
-one; which ones are is the controller's to know. Works before the broker is registered, because the controller can only
-begin when its voters answer.
+one; the controller knows which brokers are. Works before the broker is registered, because the controller can only
+start when its voters reply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Nothing of what these requests wanted may be believed to be done."""
+    """None of these requests may count as carried out."""
 
     requests: list[int]
     error: KafkaStorageError

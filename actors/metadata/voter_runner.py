@@ -1,4 +1,4 @@
-"""Runs a metadata voter: requests in, effects on its disk in order, answers out once what they state is durable.
+"""Runs a metadata voter: requests in, effects on its disk in order, replies out once their content is durable.
 
 Called by :mod:`raylog.actors.metadata.voter` with real files, and by the simulator with a virtual disk. It opens no
 file and knows no thread.
@@ -59,7 +59,7 @@ class VoterDisk(Durability, Protocol):
         """Replace the snapshot durably."""
 
     def drop_prefix(self, to: int) -> None:
-        """Let records below ``to`` go: the snapshot has them."""
+        """Drop records below ``to``: the snapshot has them."""
 
     def restart_at(self, at: int) -> None:
         """Empty the log durably, to continue at ``at``."""
@@ -75,7 +75,7 @@ class VoterDisk(Durability, Protocol):
 
 
 class VoterRunner:
-    """One life of a voter. Any error ends it: memory and disk may differ afterwards."""
+    """One incarnation of a voter. Any error ends it: memory and disk may differ afterwards."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class VoterRunner:
         answer: Callable[[Answer], None],
         on_defect: Callable[[str], None],
     ) -> None:
-        """``answer`` sends a reply; ``on_defect`` is called before an error is raised, and ends this life."""
+        """``answer`` sends a reply; ``on_defect`` is called before an error is raised, and ends this incarnation."""
         self.machine = machine
         self._disk = disk
         self._answer = answer
@@ -110,11 +110,11 @@ class VoterRunner:
 
     @property
     def is_over(self) -> bool:
-        """Whether this life has ended."""
+        """Whether this incarnation has ended."""
         return self._runner.is_over
 
     def take(self, order: Order) -> None:
-        """Carry out one request; its answer follows now or at a later :meth:`release`. Not from inside an answer."""
+        """Carry out one request; its reply follows now or at a later :meth:`release`. Not from inside ``answer``."""
         self._payload = order.payload
         self._runner.feed(order.event)
 
@@ -123,13 +123,13 @@ class VoterRunner:
         self._runner.release()
 
     def end(self) -> None:
-        """Carry out and answer nothing more."""
+        """Carry out no more requests and send no more replies."""
         self._runner.end()
 
     # ------------------------------------------------------------ effects
 
     def _settle(self) -> None:
-        """Before anything is cut: answers that wait state what the log holds now, and a read has to find it."""
+        """Before a truncation: waiting replies describe the present log, and a read has to find it."""
         if self._runner.waits_for_disk:
             self._disk.sync()
             self._runner.settle()

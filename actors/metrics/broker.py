@@ -47,7 +47,7 @@ class BrokerReport:
 
 
 class BrokerMetrics:
-    """Figures of one broker and its replicas; a look holds for a second."""
+    """Metrics of one broker and its replicas, cached for a second."""
 
     def __init__(self, looks: BrokerLooks) -> None:
         """Queries no process before the first :meth:`report`."""

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Endpoint = tuple[str, int]
 ANSWER_S: Final = 3.0
-"""How long a look waits for all answers together; connecting takes as long again, the first time."""
+"""Timeout for all replies together; the first connection may take as long again."""
 HOLDS_MS: Final = 900
 """Less than a second, so that a scrape a second never meets the one before."""
 DIALS_AT_ONCE: Final = 16
@@ -96,7 +96,7 @@ class Inquiries:
 
 
 class Held(Generic[Answer]):
-    """The result of a look, which holds for a second; concurrent askers share one look."""
+    """A result cached for a second; concurrent callers share one collection."""
 
     def __init__(self, look: Callable[[], Awaitable[Answer]]) -> None:
         """``look`` must end by itself; what it raises reaches those that share it."""
@@ -105,7 +105,7 @@ class Held(Generic[Answer]):
         self._found: tuple[int, Answer] | None = None
 
     async def get(self) -> Answer:
-        """Return what the last look found, or look."""
+        """Return the cached result, or collect a new one."""
         async with self._lock:
             found = self._found
             if found is None or monotonic_ms() - found[0] >= HOLDS_MS:

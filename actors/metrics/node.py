@@ -49,7 +49,7 @@ Address = tuple[str, int]
 
 
 class NodePage:
-    """Serves the page of this node for as long as the port is this broker's."""
+    """Serves the page of this node while this broker has the port."""
 
     def __init__(self, server: BrokerServer) -> None:
         """``server`` is the broker of this process."""
@@ -70,7 +70,7 @@ class NodePage:
         self._task = asyncio.create_task(self._run(), name="page of the node")
 
     async def stop(self) -> None:
-        """Let the port go."""
+        """Release the port."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

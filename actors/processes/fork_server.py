@@ -261,11 +261,11 @@ class ForkServer:
 
 
 def import_shared(launcher: Launcher) -> None:
-    """Import what all workers need, once and for all; ends this process when that has started a thread."""
+    """Import what all workers need, once; ends this process when that has started a thread."""
     if not sys.flags.safe_path:
         sys.path.insert(0, str(Path(launcher.arguments[0]).parent))  # as for any script; importing Ray adds more
     for name in SHARED:
-        with suppress(ImportError):  # a worker will say it better, should it need it
+        with suppress(ImportError):  # a worker that needs it reports the error better
             importlib.import_module(name)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
@@ -308,7 +308,7 @@ def run_worker(launcher: Launcher) -> None:
 def main() -> None:
     """Serve in the folder that is the argument."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s fork server: %(message)s")
-    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):  # no zombies; and terminals are none of our business
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):  # no zombies, and no signals of a terminal
         signal.signal(number, signal.SIG_IGN)
     worker = ForkServer(Path(sys.argv[1])).run()
     if worker is not None:

@@ -34,7 +34,7 @@ class Replica:
     async def __init__(  # type: ignore[misc]  # Ray awaits constructors
         self, spec: ReplicaSpec | None, spare: SpareSpec | None = None
     ) -> None:
-        """Recover the log and begin to serve; a spare does so when it is noted what it has become."""
+        """Recover the log and begin to serve; a spare does so once its role is noted."""
         set_up_logging(SPARE if spec is None else name_of(spec))
         if spec is None:
             wear("ray::Replica spare", SPARE)
@@ -88,7 +88,7 @@ class Replica:
         return self._server.status()
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Go by what has changed in the specification from now on."""
+        """Apply the changes in the specification from now on."""
         self._serving().reconfigure(spec)
 
     async def stop(self) -> None:

@@ -1,6 +1,6 @@
 """What the Ray actors share: their options, how they begin and end, and how they find the controller.
 
-Imported by every actor's process, so it imports next to nothing of ours.
+Imported by every actor's process, so it imports next to nothing of Raylog.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def actor_options(name: str, *, node_id: str | None = None) -> dict[str, Any]:
 
 
 def find_actor(name: str) -> Any:
-    """Return the handle of a Raylog actor, also of one that is being restarted; None when there is none."""
+    """Return the handle of a Raylog actor, including one that is being restarted; None when there is none."""
     try:
         return ray.get_actor(name, namespace=NAMESPACE)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a process notes that it ended because of a failure, for its next life. See `core/restart_pause.py`.
+"""Notes that a process ended because of a failure, for its next incarnation. See `core/restart_pause.py`.
 
 The note is in memory (`/dev/shm`) where there is such a folder: the disk of the data may be what failed. A note that
 cannot be written or read costs a pause, and nothing else.
@@ -53,6 +53,6 @@ class RestartNotes:
         return RestartHistory()
 
     def _is_ours(self) -> bool:
-        """Others may write to the parent: what they left there under our name is not believed."""
+        """Other users may write to the parent: a folder of theirs under this name is not trusted."""
         found = self._folder.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -1,4 +1,4 @@
-"""Which processes are spares, and when one is made or ended. Pure; used by ``ray_spares.py``.
+"""Which processes are spares, and when one is made or ended. Pure; used by ``spares.py``.
 
 A spare is an actor of a replica's class that has no replica yet. Once it has taken a role it keeps it to its end, so
 what is known of a role never becomes wrong.
@@ -16,7 +16,7 @@ QUIET_MS: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a broker sees when it looks after its spares."""
+    """The state of a broker's spares."""
 
     idle: Collection[str]
     """Actors that answered and have no replica, in the order in which they were made."""

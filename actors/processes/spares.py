@@ -55,7 +55,7 @@ class SpareReplicas:
         self._task = asyncio.create_task(self._run(broker, wanted), name="spares")
 
     async def stop(self) -> None:
-        """Make no more; what there is stays."""
+        """Make no more spares; the existing ones stay."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -156,7 +156,7 @@ class SpareReplicas:
             self._changed.clear()
 
     async def _look(self, broker: int, wanted: Callable[[], int]) -> float:
-        """Do the next thing that is to be done; returns how long to wait for the one after it, in seconds."""
+        """Do the next step; returns the wait before the one after it, in seconds."""
         quiet_ms = monotonic_ms() - self._last_start_ms
         if self._starting or quiet_ms < QUIET_MS:
             return max(QUIET_MS - quiet_ms, 100) / 1000

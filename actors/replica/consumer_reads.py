@@ -25,7 +25,7 @@ from raylog.protocol.replica import FetchNearReply, FetchReply, ListOffsetsReply
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one reply, for any request; with one batch more it stays far below a frame's limit."""
 NEAR_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Most bytes of the places in files that one answer names: nothing is read for it, but a leader may change."""
+"""Most bytes of the file positions in one reply: they are not read for it, but a leader may change."""
 NEAR_PLACES_MAX: Final = 16
 """Most places of one answer: the consumer opens a file for each."""
 NEAR_BYTES_MIN: Final = 64 * 1024
@@ -65,7 +65,7 @@ class ConsumerReads:
         fetch, upper = effect.fetch, effect.upper
         request = self._requests[fetch.request]
         if request.is_behind:
-            # Many fetches of one connection can wake at once: what its peer does not take is not read for it.
+            # Many fetches of one connection can wake at once: bytes that its peer does not take are not read for it.
             if not effect.is_last:
                 self._waits_on(effect, is_blocked=True)
                 return
@@ -75,7 +75,7 @@ class ConsumerReads:
         places: list[NearSlice] = []
         try:
             if fetch.fetch_offset < upper:
-                # A reader at the end takes one append after the other: nothing is looked up in the log for those.
+                # A reader at the end takes one append after the other: those need no look-up in the log.
                 if fetch.is_near and not self._tail.is_small(fetch.fetch_offset, NEAR_BYTES_MIN):
                     places, found_bytes = self._places(fetch.fetch_offset, upper)
                 if not places:

@@ -1,7 +1,7 @@
 """Carries out the effects of a replica's machine: appends, cuts, answers to producers, followers and administrators.
 
 Owned by the replica's runner; the effects for consumers are carried out in ``consumer_reads.py``. An append or a cut
-comes back to the machine as an event. May touch: what ``replica_ports.py`` names.
+comes back to the machine as an event. May touch: the ports in ``ports.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReplicaEffects:
         self.feed: Callable[[ev.Event], None]
         """Takes an event; set when the machine is made."""
         self.release: Callable[[], None]
-        """Carries out what has waited for the disk; set when the machine is made."""
+        """Carries out the effects that waited for the disk; set when the machine is made."""
         self.fetched: dict[int, Records] = {}
         """Records of the leader's answer that is being taken, by the number of the fetch."""
         self.now_ms = 0
@@ -96,7 +96,7 @@ class ReplicaEffects:
         return self._log.log_end_offset
 
     def durable_end(self) -> int:
-        """Return the end of what is on disk; under a relaxed flush policy all that is written counts as that."""
+        """Return the durable log end offset; under a relaxed flush policy all written records count as durable."""
         return self._log.synced_end_offset if self._syncs_first else self._log.log_end_offset
 
     def kick(self) -> None:
@@ -110,7 +110,7 @@ class ReplicaEffects:
         self._sync.kick()
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Have the log synced if something has waited for that as long as a relaxed policy allows."""
+        """Have the log synced if records have waited for it as long as a relaxed policy allows."""
         if self._unflushed and now_ms >= self._flush_due_ms:
             self._unflushed = 0
             self._sync.kick()
@@ -170,7 +170,7 @@ class ReplicaEffects:
             fetched = self.fetched.pop(effect.request)
             done = self._log.append_as_follower(fetched)
         except RaylogError as error:
-            if not self._append_failing:  # it is tried again many times a second, and logged once
+            if not self._append_failing:  # retried many times a second, logged once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self._partition, error)
             self._append_failing = True
             self._append_failed(effect.request, error)

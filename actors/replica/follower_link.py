@@ -61,7 +61,7 @@ class FollowerLink:
         task.add_done_callback(self._tasks.discard)
 
     def disconnect(self) -> None:
-        """Close the connection to the leader that was; its outstanding fetch fails."""
+        """Close the connection to the former leader; its fetch in flight fails."""
         if self._connection is not None:
             self._connection.close("the leader changed")
             self._connection = None
@@ -88,7 +88,7 @@ class FollowerLink:
             self._ask(connection, fetch)
 
     def _ask(self, connection: Connection, fetch: SendFetch) -> None:
-        """Send the fetch on a standing connection. No task: this is on the way of every replicated record."""
+        """Send the fetch on an open connection. No task: every replicated record passes here."""
         connection.call_then(
             REPLICA_FETCH.name,
             ReplicaFetchRequest(

@@ -1,6 +1,6 @@
 """Opening a replica's folder: one process per folder, damaged logs and those of a namesake set aside.
 
-Called by a replica's shell at the start of each life.
+Called by a replica's shell at the start of each incarnation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OpenedLog:
     lock: FolderLock
     log_lost: bool
     unsynced_lost: bool = False
-    """The machine went down under an earlier life that acknowledged before syncing: the log's end may be missing."""
+    """The host failed under an earlier incarnation that acknowledged before syncing: the log's end may be missing."""
 
 
 def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:

@@ -118,7 +118,7 @@ class Clock(Protocol):
 
     @property
     def since_boot_ms(self) -> Callable[[], int]:
-        """Milliseconds that are not set and go on in suspension."""
+        """Milliseconds of a clock that cannot be set and goes on in suspension."""
 
     @property
     def wall_ms(self) -> Callable[[], int]:
@@ -130,7 +130,7 @@ class Sync(Protocol):
 
     @property
     def busy_since_ms(self) -> int | None:
-        """When the sync began that is under way, by the monotonic clock; None: there is none."""
+        """Start of the running sync, by the monotonic clock; None = no sync runs."""
 
     @property
     def exclusive(self) -> AbstractContextManager[object]:
@@ -145,10 +145,10 @@ class Keeper(Protocol):
 
     @property
     def offset(self) -> int:
-        """What an earlier life left: everything below is committed."""
+        """The watermark of an earlier incarnation: everything below is committed."""
 
     def tick(self, now_ms: int, watermark: int, state: object) -> None:
-        """Write the watermark if it is time to; ``state`` is the partition's."""
+        """Write the watermark if it is due; ``state`` is the partition's."""
 
     def lower(self, to: int) -> None:
         """Promise nothing at and above ``to``, durably. Raises KafkaStorageError."""

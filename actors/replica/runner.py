@@ -1,8 +1,7 @@
 """Runs a replica's machine on its log: requests and answers become events, and effects are carried out.
 
-Owned by the replica's shell: ``replica_server.py`` under Ray, and a process of the simulator. Requests come in with
-their arguments taken apart; what an effect needs beyond the log is done through ports (``replica_ports.py``). Knows no
-event loop.
+Owned by the replica's shell: ``server.py`` under Ray, and a process of the simulator. Requests come in with their
+arguments taken apart; effects reach everything beyond the log through ports (``ports.py``). Has no event loop.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class ReplicaRunner:
         self.machine: ReplicaMachine | None = None
         self.counters = counters
         self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
-        """What retention goes by."""
+        """The clock for retention."""
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
         """Requests that the machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
@@ -92,7 +91,7 @@ class ReplicaRunner:
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
-        """Make the machine, once the controller has granted this life its incarnation."""
+        """Make the machine, once the controller has granted this process its incarnation."""
         log = self.log
         self.machine = machine = self._machine_class(
             partition=self.partition,
@@ -113,17 +112,17 @@ class ReplicaRunner:
         self._reads.feed = runner.feed
 
     def end(self) -> None:
-        """Take no event and carry out no effect any more."""
+        """Take no more events and carry out no more effects."""
         if self._runner is not None:
             self._runner.end()
 
     @property
     def disk_hanging_ms(self) -> int:
-        """For how long the disk has not finished a sync, if that is too long; else 0."""
+        """How long the running sync has hung, if that is too long; else 0."""
         return 0 if self.machine is None else self.machine.disk_hanging_ms
 
     def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings) -> None:
-        """Go by a changed configuration from the next event on."""
+        """Apply a changed configuration from the next event on."""
         self.log.config = log
         self._flush = flush
         if self.machine is not None:
@@ -250,7 +249,7 @@ class ReplicaRunner:
     # ------------------------------------------------------------ the controller and the leader
 
     def state_received(self, incarnation: int, state: PartitionState) -> None:
-        """Take the partition's state, sent to a life of this replica."""
+        """Take the partition's state, sent to an incarnation of this replica."""
         now_ms, life = self._now_ms(), Incarnation(incarnation)
         self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=life, state=state))
 
@@ -272,7 +271,7 @@ class ReplicaRunner:
         records: Records,
         end_offset: int,
     ) -> None:
-        """Take the leader's answer to our fetch; ``end_offset`` is where its ``records`` end."""
+        """Take the leader's reply to a fetch of this replica; ``end_offset`` is where its ``records`` end."""
         self._effects.fetched[request] = records
         self.feed(
             ev.FetchAnswered(
@@ -290,7 +289,7 @@ class ReplicaRunner:
         self._effects.fetched.pop(request, None)
 
     def fetch_failed(self, request: int, error_code: int, log_start_offset: int) -> None:
-        """Take the refusal of our fetch; 1001 = no answer came. The leader's log start comes with code 1."""
+        """Take the refusal of this replica's fetch; 1001 = no reply. The leader's log start comes with code 1."""
         now_ms, start = self._now_ms(), Offset(log_start_offset)
         self.feed(
             ev.FetchFailed(
@@ -301,7 +300,7 @@ class ReplicaRunner:
     # ------------------------------------------------------------ disk and time
 
     def synced(self) -> None:
-        """A sync has ended. The log may have been cut since: only what the log has durable now is true now."""
+        """A sync has ended. The log may have been truncated since: its present durable end is the valid one."""
         end = Offset(self.log.synced_end_offset)
         self.feed(ev.Synced(cause="sync", now_ms=self._now_ms(), end_offset=end))
         if self._runner is not None:

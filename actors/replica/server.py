@@ -1,7 +1,7 @@
 """The shell of one partition replica: its endpoint, its links to controller and leader, its clock.
 
 Runs in a ``Replica`` actor (``ray_replica.py``). Requests, replies and time become events here, in arrival order; the
-runner (``replica_runner.py``) feeds them to the machine and carries out what follows.
+runner (``runner.py``) feeds them to the machine and carries out its effects.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReplicaServer:
     """One partition replica, from recovery to shutdown."""
 
     def __init__(self, spec: ReplicaSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]) -> None:
-        """``on_fatal`` must end the process: the disk failed, or a newer life of this replica is registered."""
+        """``on_fatal`` must end the process: the disk failed, or a newer incarnation of this replica is registered."""
         self.spec = spec
         self.partition = TopicPartition(spec.topic, spec.partition)
         self._on_fatal = on_fatal
@@ -163,7 +163,7 @@ class ReplicaServer:
         self._spawn(self._ticks.run(), "ticks")
 
     async def stop(self) -> None:
-        """Stop serving, write what is left, release the folder. Twice is harmless."""
+        """Stop serving, write what is left, release the folder. Idempotent."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
         await asyncio.shield(self._stopping)
@@ -200,7 +200,7 @@ class ReplicaServer:
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
 
     def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Go by another configuration of the topic, number of replicas and pace of catching up from now on."""
+        """Apply another topic configuration, replication factor and catch-up rate from now on."""
         self.spec = replace(
             self.spec,
             topic_config=dict(spec.topic_config),
@@ -219,7 +219,7 @@ class ReplicaServer:
         return None if machine is None or machine.state is None else machine.leader_epoch
 
     def status(self) -> dict[str, object]:
-        """Return what an operator wants to know of this replica."""
+        """Return the status of this replica for operators."""
         found = replica_status(self.spec, self._running(), self._settings)
         return {**found, "incarnation": self._incarnation, "controller_connected": self._link.is_connected}
 
@@ -367,7 +367,7 @@ class ReplicaServer:
             self._fall_silent(refusal.message)
             raise
         except UnknownTopicOrPartition:
-            # A reassignment took this replica away. Its broker ends it; or it is added again, as another life.
+            # A reassignment took this replica away. Its broker ends it; or it is added again, as another incarnation.
             await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         registered = REGISTER_REPLICA.read_reply(reply.args)

@@ -1,4 +1,4 @@
-"""What an operator wants to know of one replica, as plain values. Pure; used by the replica's shell."""
+"""Status of one replica for operators, as plain values. Pure; used by the replica's shell."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Final
 from raylog.actors.replica.ports import Log, Records
 
 KEPT_BYTES: Final = 1 << 20
-"""The most that is kept of either kind."""
+"""Size limit of either kind."""
 
 
 class TailCache:

@@ -21,10 +21,10 @@ KEEP_MS: Final = 5_000
 
 
 class WatermarkKeeper:
-    """The kept watermark of one life of a replica."""
+    """The kept watermark of one incarnation of a replica."""
 
     def __init__(self, partition: TopicPartition, folder: Path, log_end_offset: int) -> None:
-        """Read what an earlier life kept. Raises RaylogError when it promises too much and cannot be corrected."""
+        """Read an earlier incarnation's watermark. Raises RaylogError when it is too high and cannot be corrected."""
         self._partition = partition
         self._file = KeptWatermark(folder, log_end_offset)
         self._due_ms = 0
@@ -51,7 +51,7 @@ class WatermarkKeeper:
         self._file.lower(to)
 
     async def stop(self, watermark: int | None) -> None:
-        """Write the last watermark, if there was one, and let go of the file."""
+        """Write the last watermark, if there was one, and close the file."""
         if watermark is not None:
             self._file.want(watermark)
         await asyncio.get_running_loop().run_in_executor(None, self._keep, True)

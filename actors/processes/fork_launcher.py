@@ -1,6 +1,6 @@
 """Stands in for Python in the command of Ray's workers: has the fork server make the worker, or becomes Python itself.
 
-Not imported: ``raylog/launch/fork_workers.py`` writes a copy of this file, with ``#!PYTHON -IS`` before it, beside the
+Not imported: ``raylog/fork_workers.py`` writes a copy of this file, with ``#!PYTHON -IS`` before it, beside the
 socket of the fork server, and Ray starts that copy. It runs for each process that Ray starts, so it imports only what
 is built into Python, and takes 15 ms. On any failure it continues as the Python that it stands for.
 """

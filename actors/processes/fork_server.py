@@ -1,6 +1,6 @@
 """A process per Ray node that has imported Ray and what replicas need, and forks itself into Ray's workers.
 
-Started by ``raylog/launch/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A
+Started by ``raylog/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A
 forked worker shares the imported modules with all others, and costs milliseconds where importing Ray anew costs half a
 second.
 

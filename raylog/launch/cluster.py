@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import NoClusterFound, StartFailed
+from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
 from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
-from raylog.launch.fork_workers import forked_workers, wait_for_ended
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.launch.placement import (

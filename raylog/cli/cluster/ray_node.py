@@ -66,7 +66,7 @@ def start_node(data_dir: Path) -> OwnRay:
     """Start a Ray head that outlives this process, and record it. Raises StartFailed, and leaves nothing behind."""
     log_path = data_dir / LOG_FILE
     _ensure_token()
-    command = [sys.executable, "-m", "raylog.launch.fork_workers", "start", "--head", "--block", "--port=0"]
+    command = [sys.executable, "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
     command += ["--include-dashboard=false", "--disable-usage-stats"]
     with log_path.open("wb") as log:
         process = subprocess.Popen(

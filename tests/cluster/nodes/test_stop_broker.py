@@ -26,7 +26,7 @@ def actors(shell: Shell) -> list[str]:
     import sys
 
     program = (
-        "import json; from raylog.cli import ray_node; from pathlib import Path\n"
+        "import json; from raylog.cli.cluster import ray_node; from pathlib import Path\n"
         "ray_node.join(None, Path('raylog-data').absolute())\n"
         "from raylog.launch.stopping import actor_names; print(json.dumps(actor_names()))"
     )

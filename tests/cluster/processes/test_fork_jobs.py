@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raylog.launch import fork_workers
+from raylog import fork_workers
 from tests.cluster.ray_support import STORE_BYTES, ray_folder
 
 pytestmark = [

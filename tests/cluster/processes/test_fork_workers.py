@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import raylog
-from raylog.launch import fork_workers
+from raylog import fork_workers
 from raylog.launch.cluster import Cluster
 from tests.cluster.ray_support import Wire, alive, kill, ray_folder
 from tests.waiting import wait_for

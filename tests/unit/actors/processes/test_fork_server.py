@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from raylog import fork_workers
 from raylog.actors.processes.fork_server import chosen, find_raylet
-from raylog.launch import fork_workers
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux only")

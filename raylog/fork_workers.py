@@ -1,6 +1,6 @@
 """Have the workers of a Ray that Raylog starts made by fork: about ten times cheaper than importing Ray in each.
 
-Used by ``raylog.start``; ``python -m raylog.launch.fork_workers start ...`` is ``ray start ...`` with it. Linux only;
+Used by ``raylog.start``; ``python -m raylog.fork_workers start ...`` is ``ray start ...`` with it. Linux only;
 it is left out where ``RAYLOG_FORK_WORKERS=0``, and wherever something that it needs is missing.
 
 Ray starts each worker as ``sys.executable default_worker.py ...``. While Ray is being started here, ``sys.executable``

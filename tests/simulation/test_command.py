@@ -69,6 +69,7 @@ def test_a_planted_bug_that_nobody_notices_fails_the_command(
     as_it_is = getattr(PLANTED[0].target, PLANTED[0].attribute)
     harmless = replace(PLANTED[0], profile="quiet", seeds=1, substitute=as_it_is)
     monkeypatch.setattr(command, "EVERY_BUG", (harmless,))
+    monkeypatch.setattr(command, "BUGS", {})
     assert main(["--planted"]) == 1
     assert "NOTHING" in capsys.readouterr().out
 

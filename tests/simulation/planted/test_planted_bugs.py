@@ -26,4 +26,4 @@ def test_the_planted_bugs_are_gone_when_their_block_ends() -> None:
         before = getattr(planted.target, planted.attribute)
         with planted.applied():
             pass
-        assert getattr(planted.target, planted.attribute) is before
+        assert getattr(planted.target, planted.attribute) == before

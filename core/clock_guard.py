@@ -1,4 +1,4 @@
-"""Which time of day may delete: a clock that jumped is trusted again only after a day without another jump.
+"""The time of day that deletion may use: a clock that jumped is trusted again only after a day without another jump.
 
 Retention, the expiry of producer ids and the expiry of group offsets compare the time of day with a timestamp. A wall
 clock that is set eight days ahead for a moment makes everything old at once, and what is deleted stays deleted. A
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 JUMP_MS: Final = 60_000
-"""Difference between the two clocks from one look to the next that counts as a jump. Deleting this much early is
+"""Change in the clocks' difference between two readings that counts as a jump. Deleting this much early is
 harmless, and an NTP step at boot or a paused virtual machine stays below it."""
 DRIFT_PER_MILLE: Final = 1
 """How far apart the clocks may go by themselves, per elapsed time. NTP slews by at most half of it."""
@@ -36,8 +36,8 @@ class ClockReading:
 class ClockGuard:
     """Compares the wall clock with the time since boot. All times are milliseconds.
 
-    Invariants: ``deleting_ms <= wall_ms`` at each look; while ``jump_ms != 0``, ``deleting_ms`` advances no faster than
-    the time since boot.
+    Invariants: ``deleting_ms <= wall_ms`` at each reading; while ``jump_ms != 0``, ``deleting_ms`` advances no faster
+    than the time since boot.
     """
 
     __slots__ = ("_ahead", "_looked_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms")

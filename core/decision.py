@@ -20,7 +20,7 @@ from raylog.core.outbox import EffectT, Outbox
 RecordT = TypeVar("RecordT")
 
 RequestId = int
-"""Number that a shell gives to a request, unique within one life of its process."""
+"""Number that a shell gives to a request, unique within one incarnation of its process."""
 Result = list[object] | dict[str, object]
 """Values of an answer as they go over the wire."""
 

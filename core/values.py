@@ -1,8 +1,8 @@
-"""Values that nobody may change, as type checkers see to it, made at the price of plain objects.
+"""Values that type checkers keep immutable, at the cost of plain objects.
 
-For what is made by the dozen on the way of every record: at run time ``frozen`` costs a call for each field of each
-object, about a sixth of all that a replica's machine does. mypy refuses assignments all the same, because to it this is
-the standard library's decorator: import it as ``dataclass`` where ``TYPE_CHECKING`` is false.
+For objects made by the dozen on the path of every record: at run time ``frozen`` costs a call for each field of each
+object, about a sixth of all that a replica's machine does. mypy refuses assignments anyway, because it sees the
+standard library's decorator: import it as ``dataclass`` where ``TYPE_CHECKING`` is false.
 """
 
 from __future__ import annotations

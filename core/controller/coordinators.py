@@ -1,6 +1,7 @@
 """Coordinators and producer ids. Called by the controller's step.
 
-A coordinator is started on first use, and fenced by the producer epoch it writes with: each life gets the next one.
+A coordinator is started on first use, and fenced by the producer epoch it writes with: each incarnation gets the next
+one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ INTERNAL_TOPIC_CONFIG: Mapping[str, object] = {
 PRODUCER_IDS_MAX = 100_000
 """Producer ids that one request may take."""
 PRODUCER_EPOCHS = 32_768
-"""Producer epochs are 16-bit; after the last one a coordinator goes on with another producer id."""
+"""Producer epochs are 16-bit; after the last one a coordinator continues with another producer id."""
 START_RETRY_MS = 5_000
 """A coordinator that was started but has not registered is started again after this time."""
 
@@ -131,7 +132,7 @@ class Coordinators:
             )
 
     def grace_ended(self) -> None:
-        """Give up the coordinators that did not come back after the controller's start."""
+        """Remove the coordinators that did not re-register after the controller's start."""
         for kind, index in sorted(self._ledger.image.coordinators):
             member = CoordinatorMember(kind, index)
             if self._ledger.sessions.of(member) is None:

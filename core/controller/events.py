@@ -16,7 +16,7 @@ from raylog.core.metadata.records import MetadataRecord
 from raylog.core.partition import PartitionState
 
 SessionId = int
-"""One connection, numbered by the shell; never used twice within one life of the controller."""
+"""One connection, numbered by the shell; never reused within one incarnation of the controller."""
 
 RequestId = int
 """One request that waits for an answer, numbered by the shell."""

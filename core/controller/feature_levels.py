@@ -21,7 +21,7 @@ class Features:
         self._ledger = ledger
 
     def check(self, event: BrokerRegistrationReceived) -> None:
-        """Refuse a broker whose release does not know the cluster's level: it could not read what is written."""
+        """Refuse a broker whose release does not know the cluster's level: it could not read the metadata."""
         level = self._ledger.image.feature_level
         if not event.levels.knows(level):
             whose = f"Broker {event.broker}" if event.broker != NO_LEADER else "The new broker"

@@ -44,7 +44,7 @@ def settle(
     prefer: BrokerId | None = None,
     min_isr: int = 1,
 ) -> PartitionState:
-    """Return the state the partition should be in; the same object when nothing has to change.
+    """Return the state the partition should be in; the same object when no change is needed.
 
     ``lost`` are ISR members without their log; ``prefer`` comes before the order of ``replicas`` in an election.
     """

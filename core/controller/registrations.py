@@ -1,7 +1,7 @@
 """Registration of brokers and replicas: incarnations, lost logs, restored ones. Called by the controller's step.
 
 Every prefix of the records that one step writes is a safe state, wherever a crash cuts the log: a lost log is noted
-before the life without it is placed.
+before the incarnation without it is placed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from raylog.core.metadata.records import BrokerResumed, BrokerStopped
 from raylog.core.partition import PartitionState
 
 NAMED_MAX = 10
-"""Partitions that a message names before it goes on with "and n more"."""
+"""Partitions that a message names before it ends with "and n more"."""
 
 
 class Shutdown:
@@ -58,7 +58,7 @@ class Shutdown:
         )
 
     def resume(self, event: ResumeBrokerReceived) -> None:
-        """Let a broker take part again; does nothing for one that was not stopped."""
+        """Resume a broker; no effect on one that was not stopped."""
         broker = self._known(event.broker)
         ledger = self._ledger
         if ledger.image.is_stopped(broker):

@@ -54,7 +54,7 @@ class InvalidConfig(RaylogError):
 
 
 class NotController(StaleMetadataError):
-    """The controller is not reachable, or has not started yet."""
+    """The controller is not reachable, or not yet the controller."""
 
     code = 41
 
@@ -96,7 +96,7 @@ class ElectionNotNeeded(RaylogError):
 
 
 class NoReassignmentInProgress(RaylogError):
-    """The partition is not being moved, so there is no move to cancel."""
+    """The partition is not being moved, so that there is nothing to cancel."""
 
     code = 85
 

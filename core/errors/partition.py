@@ -6,7 +6,7 @@ from raylog.core.errors.base import RaylogError, RetriableError, StaleMetadataEr
 
 
 class OffsetOutOfRange(RaylogError):
-    """The requested offset is outside the partition's log."""
+    """The asked offset is outside the partition's log."""
 
     code = 1
 
@@ -58,7 +58,7 @@ class RecordTooLarge(RaylogError):
 
 
 class NotEnoughReplicas(RetriableError):
-    """Fewer in-sync replicas than ``min.insync.replicas``; no record was written."""
+    """Fewer in-sync replicas than ``min.insync.replicas``; nothing was written."""
 
     code = 19
 
@@ -82,7 +82,7 @@ class OutOfOrderSequence(RaylogError):
 
 
 class DuplicateSequence(RaylogError):
-    """This batch was stored before, too long ago to return its offset."""
+    """This batch was stored before, too long ago to tell its offset."""
 
     code = 46
 

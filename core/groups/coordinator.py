@@ -73,7 +73,7 @@ class CoordinatorMachine:
     """All groups whose names hash to one partition of ``__consumer_offsets``."""
 
     def __init__(self, *, settings: GroupSettings, new_member_id: Callable[[str], str]) -> None:
-        """Start with nothing replayed. ``new_member_id`` makes a fresh unique member id from a client id."""
+        """Start before replay. ``new_member_id`` makes a fresh unique member id from a client id."""
         self._settings = settings
         self._new_member_id = new_member_id
         self._groups: dict[str, Group] = {}

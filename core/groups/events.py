@@ -1,7 +1,7 @@
 """Events and effects of a group coordinator.
 
 The shell (an actor, or the simulator) turns requests into events in arrival order and carries effects out. ``request``
-is the shell's number for a request, unique within one life; every request event is answered by exactly one
+is the shell's number for a request, unique per incarnation; every request event is answered by exactly one
 :class:`Reply` or :class:`Refuse` with that number, at once or in a later step, unless the shell reported a closed
 connection (:class:`RequestDropped`).
 """

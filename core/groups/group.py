@@ -214,7 +214,7 @@ class Group:
         )
 
     def adopt(self, image: GroupChanged) -> None:
-        """Apply a record that this life wrote: the group moves to the state that it names."""
+        """Apply a record written by this incarnation: the group moves to the state that it names."""
         require(image.generation >= self.generation, f"generations of group {self.name!r} do not fall")
         self.image = image
         self.leader = image.leader

@@ -30,7 +30,7 @@ class OffsetStore:
     """Committed offsets by group, then by (group, topic id, topic, partition)."""
 
     def __init__(self) -> None:
-        """Start without any offset."""
+        """Start without offsets."""
         self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
         self.size_bytes = 0
         """Approximate size in bytes of the records of all offsets in the log."""
@@ -172,7 +172,7 @@ def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSetti
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
     group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
-    nothing expires: the coordinator does not open subscriptions, so it does not know which topics are still read.
+    no offset expires: the coordinator does not open subscriptions, so it does not know which topics are still read.
     Offsets without a known time stay.
     """
     if group.state is not GroupState.EMPTY or wall_ms < 0:

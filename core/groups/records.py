@@ -107,9 +107,9 @@ class GroupChanged:
     """One generation of a group, whole.
 
     ``state`` is Empty (no members), CompletingRebalance (members and leader are fixed, no partition is assigned) or
-    Stable (assignments are given). Kafka writes nothing at CompletingRebalance and lets the generation fall back after
-    a restart; here it is written before any member receives the generation, so generations never fall. ``changed_ms``
-    is the time of day (since 1970) of this record, -1 = unknown.
+    Stable (assignments are given). Kafka writes no record at CompletingRebalance and lets the generation fall back
+    after a restart; here it is written before any member receives the generation, so generations never fall.
+    ``changed_ms`` is the time of day (since 1970) of this record, -1 = unknown.
     """
 
     group: str

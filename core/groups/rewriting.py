@@ -32,7 +32,7 @@ class Rewriting:
     """
 
     def __init__(self, settings: GroupSettings) -> None:
-        """Begin without a round: the first tick looks at the log that was loaded."""
+        """Start without a round: the first tick checks the size of the loaded log."""
         self._settings = settings
         self._kept_from = 0
         """Bytes (as :class:`LogExtent` counts them) below the start of the log."""

@@ -27,7 +27,7 @@ def wire_bytes(value: object) -> int:
 
 
 def image_bytes(image: GroupChanged | None) -> int:
-    """Return about how many bytes the record of a generation takes, without a look at each of its fields."""
+    """Return approximately how many bytes the record of a generation takes, without visiting each of its fields."""
     if image is None:
         return 0
     return 128 + sum(

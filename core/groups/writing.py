@@ -18,8 +18,8 @@ RowT = TypeVar("RowT")
 class RowQueue(Generic[RowT]):
     """Rows in the order in which they were decided.
 
-    Invariants: ``durable_end <= end``; a batch holds the oldest rows and is no longer than asked for, unless it is a
-    single row; one batch is under way at a time.
+    Invariants: ``durable_end <= end``; a batch holds the oldest rows and stays within the requested size, unless it is
+    a single row; one batch is in flight at a time.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:

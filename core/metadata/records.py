@@ -263,7 +263,7 @@ class ProducerIdsAllocated(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorPlaced(MetadataRecord):
-    """The coordinator ``index`` of that kind runs here, in its ``epoch``-th life; port 0 = it does not run."""
+    """The coordinator ``index`` of that kind runs here, in this ``epoch``; port 0 = it does not run."""
 
     kind: str
     index: int

@@ -5,7 +5,7 @@ that acks=all does not wait for it. A disk that is only full may have room again
 idle until then: so the suspicion ends after a while without failures, and returns with the next failure.
 
 A disk that hangs reports no failure: appends go to the page cache, and the sync behind them does not end. Ticks report
-since when the oldest sync is under way. A follower with such a disk acknowledges nothing, and leaves the ISR as it
+since when the oldest sync is under way. A follower with such a disk acknowledges no records, and leaves the ISR as it
 lags.
 """
 

@@ -88,7 +88,7 @@ class InSyncSet:
     __slots__ = ("_doubtful", "_maximal", "_pause_until_ms", "pending", "state")
 
     def __init__(self, state: PartitionState) -> None:
-        """Start from the committed state with nothing proposed."""
+        """Start from the committed state, without a proposal."""
         self.state = state
         self.pending: PendingChange | None = None
         self._doubtful: frozenset[BrokerId] = frozenset()

@@ -105,7 +105,7 @@ class Leader:
         """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
         return self.visibility.exposed
 
-    # ------------------------------------------------------------ the controller's word
+    # ------------------------------------------------------------ state from the controller
 
     def adopt(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Adopt a newer state, or newer places, of the same leader epoch."""

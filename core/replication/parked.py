@@ -44,7 +44,7 @@ class ParkedProduces:
     __slots__ = ("_asked", "_by_disk", "_by_watermark", "_waiting")
 
     def __init__(self) -> None:
-        """Start with nothing parked."""
+        """Start empty."""
         self._asked: dict[RequestId, ParkedProduce] = {}
         self._waiting: dict[RequestId, ParkedProduce] = {}
         self._by_watermark: list[tuple[Offset, RequestId]] = []
@@ -116,7 +116,7 @@ class ParkedFetches:
     __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        """Start with nothing parked."""
+        """Start empty."""
         self.waiting: dict[tuple[BrokerId, Incarnation], FetchReceived] = {}
 
     def park(self, fetch: FetchReceived) -> FetchReceived | None:
@@ -154,7 +154,7 @@ class ParkedDeletions:
     __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        """Start with nothing parked."""
+        """Start empty."""
         self.waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
 
     def park(self, event: DeleteRecordsReceived, before: Offset) -> None:

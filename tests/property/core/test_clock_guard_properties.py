@@ -1,4 +1,4 @@
-"""A log under clocks that are set at random: no record goes before its time has come by the true clock as well."""
+"""A log under clocks set at random: no record is deleted before its time by the true clock."""
 
 import tempfile
 from collections.abc import Callable
@@ -16,7 +16,7 @@ HOUR = 3_600_000
 RETENTION = 6 * HOUR
 steps = st.lists(
     st.tuples(
-        st.integers(1, 2 * HOUR),  # how much later the next look is
+        st.integers(1, 2 * HOUR),  # time until the next reading
         st.sampled_from([0, 0, 0, 8 * 24 * HOUR, -8 * 24 * HOUR, 2 * HOUR, -2 * HOUR]),  # how far the clock is set
         st.booleans(),  # whether it is set right again at once
     ),
@@ -25,7 +25,7 @@ steps = st.lists(
 ).filter(lambda drawn: sum(step for step, _, _ in drawn) < BELIEVED_AFTER_MS)
 
 Clock = Callable[[int, int], int]
-"""Time since boot and wall clock to the time that deletes."""
+"""Time since boot and wall clock to the time that deletion uses."""
 
 
 def guarded(boot: int, wall: int) -> Clock:
@@ -38,7 +38,7 @@ def unguarded(_: int, __: int) -> Clock:
 
 
 def run(drawn: list[tuple[int, int, bool]], make: Callable[[int, int], Clock]) -> None:
-    """Append a record at each step, look for what retention removes, and compare with the true age."""
+    """Append a record at each step, run retention, and compare with the true age."""
     boot, off = 1_000, 0
     clock = make(boot, START + boot)
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""Laws of deleting records: whatever followers say and when, an answer is true and the log start never falls."""
+"""Laws of deleting records: for all reports of followers, an answer is true and the log start never falls."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ STEPS = st.lists(
 
 
 class Partition:
-    """A leader of twenty committed records, what its followers say, and who waits for an answer."""
+    """A leader of twenty committed records, the log starts of its followers, and the requests that wait."""
 
     def __init__(self) -> None:
         self.context = Context()
@@ -42,7 +42,7 @@ class Partition:
             self.follow(broker, fully=False)
 
     def see(self, out: Outbox[Effect]) -> None:
-        """Judge what came out of a step, and do what the shell would do."""
+        """Check the effects of a step, and carry them out as the shell does."""
         start = self.context.machine.log_start_offset
         assert start >= self.lowest, "the log start never falls"
         self.lowest = start
@@ -59,7 +59,7 @@ class Partition:
         self.see(self.context.step(moved))
 
     def follow(self, broker: BrokerId, *, fully: bool) -> None:
-        """A follower fetches, having taken our log start over or not."""
+        """A follower fetches, with or without the leader's log start taken over."""
         if fully:
             self.followers[broker] = self.context.machine.log_start_offset
         self.context.last_request += 1
@@ -79,7 +79,7 @@ class Partition:
         self.see(self.context.step(fetch))
 
     def delete(self, before: int) -> None:
-        """A client asks."""
+        """A client sends DeleteRecords."""
         self.context.last_request += 1
         self.asked[self.context.last_request] = RECORDS if before == -1 else before
         request = DeleteRecordsReceived(

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the two rules that all hangs on: the commit rule and the search for the parting point."""
+"""Slow, obvious twins of two central rules: the commit rule and the search for the point of divergence."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +91,7 @@ def test_cutting_either_end_is_the_same_as_never_having_had_it(epochs: list[int]
 def test_a_follower_ends_up_on_a_prefix_of_its_leader_and_keeps_what_they_share(
     shared: list[int], leaders: list[int], followers: list[int]
 ) -> None:
-    """The whole conversation of KIP-101 and KIP-279, between two logs whose own tails have epochs of their own."""
+    """The whole exchange of KIP-101 and KIP-279, between two logs that each have a tail with epochs of its own."""
     base = shared[-1] if shared else 0
     leader = shared + sorted(base + 2 * epoch for epoch in leaders)
     follower = shared + sorted(base + 2 * epoch - 1 for epoch in followers)

@@ -1,4 +1,4 @@
-"""Which time of day may delete."""
+"""The time of day that deletion may use."""
 
 from raylog.core.clock_guard import BELIEVED_AFTER_MS, JUMP_MS, REPORT_MS, ClockGuard, ClockReading
 

@@ -1,4 +1,4 @@
-"""The decision of a step: what is written holds at once, is stored first, and is told in a broken invariant's story."""
+"""The decision of a step: a record applies at once, is stored first, and appears in a broken invariant's story."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Epoch history: the answers that decide how far a follower cuts, and what truncation forgets."""
+"""Epoch history: the answers that decide where a follower truncates, and the epochs that truncation removes."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def history() -> EpochHistory:
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        (1, (1, 10)),  # older than all we know: its records are gone, nothing of it is beyond our first epoch
+        (1, (1, 10)),  # older than all known: its records are gone, none lies beyond the first known epoch
         (2, (2, 15)),
         (3, (2, 15)),  # unknown: the largest below it
         (4, (4, 25)),

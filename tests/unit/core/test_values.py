@@ -1,4 +1,4 @@
-"""Events are values to type checkers and to those who compare them, and cost what plain objects cost."""
+"""Events are immutable to type checkers and compare by value, at the cost of plain objects."""
 
 from dataclasses import replace
 

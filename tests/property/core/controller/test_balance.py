@@ -1,4 +1,4 @@
-"""What every plan of the balancer keeps to, whatever the cluster looks like."""
+"""Invariants of every plan of the balancer, for every cluster."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ Nodes = dict[BrokerId, str]
 
 @st.composite
 def clusters(draw: st.DrawFn, *, one_broker_a_node: bool = False, same_factor: bool = False) -> tuple[Layout, Nodes]:
-    """Brokers on nodes, and partitions on some of them, however badly spread."""
+    """Brokers on nodes, and partitions on some of them, in any imbalance."""
     count = draw(st.integers(1, 8))
     brokers = [BrokerId(number) for number in range(1, count + 1)]
     if one_broker_a_node:

@@ -1,4 +1,4 @@
-"""Random lives of a cluster: whatever happens in whatever order, the controller's claims hold.
+"""Random histories of a cluster: the controller's claims hold for every order of events.
 
 The bench checks after every step: the machine's own claims, one leader (broker and incarnation) for each leader epoch,
 the log replayed and the snapshot equal to the image, each prefix of the step's records legal.
@@ -27,7 +27,7 @@ partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(
 
 
 class ClusterLife(RuleBasedStateMachine):
-    """Brokers, replicas and coordinators come and go; clients ask for things; the controller dies now and then."""
+    """Brokers, replicas and coordinators start and end; clients send requests; the controller dies now and then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ClusterLife(RuleBasedStateMachine):
         try:
             self.bench.broker(broker, incarnation=life, directory=directory)
         except RaylogError:
-            pass  # an earlier life, or a second directory: refused, and nothing changed
+            pass  # an earlier incarnation, or a second directory: refused without a change
 
     @rule(broker=brokers, partition=partitions, fresh=st.booleans(), log_lost=st.sampled_from([False] * 5 + [True]))
     def a_replica_comes(self, broker: int, partition: TopicPartition, fresh: bool, log_lost: bool) -> None:
@@ -58,7 +58,7 @@ class ClusterLife(RuleBasedStateMachine):
             try:
                 self.bench.replica(broker, partition, incarnation=life, log_lost=log_lost)
             except RaylogError:
-                pass  # an earlier life, or a broker without a replica
+                pass  # an earlier incarnation, or a broker without a replica
 
     @precondition(lambda self: self.bench.sessions)
     @rule(data=st.data())
@@ -165,7 +165,7 @@ class ClusterLife(RuleBasedStateMachine):
                 )
             )
         except RaylogError:
-            return  # unknown, or others cannot do without it
+            return  # unknown, or partitions would be unavailable without it
         for state in bench.image.partitions():
             assert state.leader != broker
 
@@ -240,7 +240,7 @@ TestClusterLife.settings = settings(max_examples=60, stateful_step_count=40, dea
 
 
 class CutLogLife(ClusterLife):
-    """The same, but a restart of the controller loses what it wrote last: nobody was told of it before the sync."""
+    """The same, but a restart of the controller loses its last records: no effect of them left before the sync."""
 
     @rule(lost=st.integers(1, 3))
     def the_controller_dies_before_the_sync(self, lost: int) -> None:

@@ -1,8 +1,8 @@
 """No clean election chooses a replica that lacks a committed record: a small model around the real rules.
 
-Three replicas with logs of plain tuples. Leaders act on what they were last told, which may be old; their idea of
-``min.insync.replicas`` is any number at any time, because configuration reaches them when it likes. Elections, the ISR,
-the eligible replicas and the commit rule are the real functions.
+Three replicas with logs of plain tuples. Leaders act on the last state received, which may be old; their
+``min.insync.replicas`` is any number at any time, because configuration may arrive late. Elections, the ISR, the
+eligible replicas and the commit rule are the real functions.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The laws of replica placement, and of elections, over anything that hypothesis can think of."""
+"""The laws of replica placement, and of elections, over generated clusters."""
 
 from collections import Counter
 

@@ -1,8 +1,9 @@
 """The laws of the coordinator under any order of requests, drops, silence and restarts.
 
-The members are honest clients that act at any time, also late: they join, sync with what they were told, beat, commit
-and leave. After every step: each request is answered at most once, generations do not fall, nobody but the current
-generation's members holds a partition, each partition has one holder, and a machine that replays the log is equal.
+The members are honest clients that act at any time, also late: they join, sync with the answer they received, send
+heartbeats, commit and leave. After every step: each request is answered at most once, generations do not fall, only the
+current generation's members hold partitions, each partition has one holder, and a machine that replays the log is
+equal.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ SETTINGS = GroupSettings(initial_rebalance_delay_ms=50, offsets_retention_ms=60_
 
 @dataclass
 class Client:
-    """What one process knows; ``instance_id`` makes it a static member."""
+    """The state of one client process; ``instance_id`` makes it a static member."""
 
     instance_id: str | None
     member_id: str = ""
@@ -35,7 +36,7 @@ class Client:
     waiting: int | None = None
     purpose: str = ""
     holds: dict[int, bytes] = field(default_factory=dict)
-    """Assignment by generation, as it was handed out."""
+    """Assignment by generation, as sent to members."""
 
     def reset(self) -> None:
         self.member_id, self.generation, self.is_leader, self.peers = "", -1, False, []
@@ -49,7 +50,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         self.handed_out: dict[int, dict[str, bytes]] = {}
         self.checked = 0
         self.last_generation = 0
-        """Of the log as far as it was checked."""
+        """Last generation in the checked part of the log."""
 
     # ------------------------------------------------------------ clients
 
@@ -85,7 +86,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         return 0 if written is None else int(str(written[1]))
 
     def written_assignment(self, client: Client) -> bytes | None:
-        """Return what the log says that this member has in the generation it knows; None when it says nothing."""
+        """Return this member's assignment in the log for its generation; None when the log has none."""
         found: bytes | None = None
         for key, value in self.groups.log:
             record = record_from_wire(key, value)
@@ -135,7 +136,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
 
     @rule(place=PLACES)
     def sleep_through_a_round(self, place: int) -> None:
-        """One client hangs while the others begin and end a round, and then goes on as if nothing had happened."""
+        """One client hangs while the others begin and end a round, and then resumes with its old state."""
         everybody = set(range(len(self.clients)))
         self.take_part(everybody)
         self.take_part(everybody)
@@ -146,7 +147,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
 
     @rule(place=PLACES)
     def restart_process(self, place: int) -> None:
-        """The process dies and comes back knowing nothing but its instance id."""
+        """The process dies and restarts with only its instance id."""
         client = self.clients[place]
         if client.waiting is not None:
             self.groups.drop(client.waiting)
@@ -202,7 +203,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         for key, value in self.groups.log[self.checked :]:
             record = record_from_wire(key, value)
             if isinstance(record, GroupDeleted):
-                # Generations of a deleted group begin anew, and so do these books.
+                # Generations of a deleted group start over, and so does this record of them.
                 self.last_generation = 0
                 self.handed_out.clear()
                 for client in self.clients:
@@ -231,7 +232,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         assert again.machine.hard_state() == self.groups.machine.hard_state()
 
     def teardown(self) -> None:
-        """Whoever waits is answered when everybody else stays silent for long enough; in the end the group is empty."""
+        """Parked requests are answered once all other members stay silent long enough; finally the group is empty."""
         for _ in range(3):
             self.groups.tick(70_000)
         assert self.groups.machine.parked_requests() == []

@@ -1,4 +1,4 @@
-"""The queue between machine and log: order, limits, and how far it is stored, whatever the steps are like."""
+"""The queue between machine and log: order, limits, and durable end, for any sequence of steps."""
 
 import msgspec
 import pytest

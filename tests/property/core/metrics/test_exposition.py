@@ -1,4 +1,4 @@
-"""The text format, read back by a reader of its own: whatever the values and labels are, the page says just that."""
+"""The text format, read back by a separate parser: for all values and labels, the page carries exactly these."""
 
 import math
 import re
@@ -34,7 +34,7 @@ def read_value(text: str) -> float:
 
 
 def read(page: str) -> list[tuple[str, str, str, list[tuple[dict[str, str], float]]]]:
-    """Name, kind, help and samples of each family; a line break ends a line, and nothing else does."""
+    """Name, kind, help and samples of each family; only a line break ends a line."""
     families: list[tuple[str, str, str, list[tuple[dict[str, str], float]]]] = []
     assert page.endswith("\n")
     lines = page[:-1].split("\n")
@@ -95,7 +95,7 @@ def test_each_name_has_its_help_and_type_once() -> None:
     pages = [Family("x", "gauge", "X.", [("", {"broker": number}, 1)]) for number in "123"]
     assert render(pages).count("# TYPE x gauge") == 1
     assert len(merge(pages)[0].samples) == 3
-    assert len(pages[0].samples) == 1  # what is merged stays as it was
+    assert len(pages[0].samples) == 1  # merging leaves its inputs unchanged
 
 
 @pytest.mark.parametrize(

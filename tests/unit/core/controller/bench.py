@@ -1,7 +1,7 @@
 """A bare controller on a bench: sessions, clock and log are plain values. Shared by the unit and the property tests.
 
-After every step the bench checks what must always hold: the machine's own claims; only ``WriteRecords`` leaves before
-the sync; the log replayed into a fresh image equals the machine's image, and so does its snapshot; each prefix of the
+After every step the bench checks the invariants: the machine's own claims; only ``WriteRecords`` leaves before the
+sync; the log replayed into a fresh image equals the machine's image, and so does its snapshot; each prefix of the
 step's records is a legal image.
 """
 
@@ -55,7 +55,7 @@ CHECK_MS = 30_000
 
 @dataclass(slots=True)
 class Bench:
-    """One controller, or a row of its lives, and everything it ever said."""
+    """One controller, or a series of its incarnations, with all effects."""
 
     log: list[MetadataRecord] = field(default_factory=list)
     now: int = 1_000
@@ -68,13 +68,13 @@ class Bench:
     lives: dict[object, int] = field(default_factory=dict)
     """Incarnation or epoch granted last."""
     leaders: dict[tuple[str, TopicPartition, int], tuple[int, int]] = field(default_factory=dict)
-    """Who led which epoch: (topic id, partition, leader epoch) -> (broker, incarnation)."""
+    """Leader of each epoch: (topic id, partition, leader epoch) -> (broker, incarnation)."""
     closed: set[int] = field(default_factory=set)
     last_written: int = 0
-    """How many records the last step wrote."""
+    """Number of records that the last step wrote."""
     lives_before: dict[object, int] = field(default_factory=dict)
     leaders_before: dict[tuple[str, TopicPartition, int], tuple[int, int]] = field(default_factory=dict)
-    """What was granted before the last step."""
+    """Grants and leaders before the last step."""
     _last: int = 0
     _ids: int = 0
     _machine: ControllerMachine | None = None
@@ -91,9 +91,10 @@ class Bench:
         return self.machine.image
 
     def start(self, config: dict[str, str] | None = None, *, lose: int = 0) -> Bench:
-        """Begin the first or the next life of the controller.
+        """Start the first or the next incarnation of the controller.
 
-        ``lose``: the last life died before its last step was synced, and that many of the step's records are gone.
+        ``lose``: the last incarnation died before its last step was synced, and that many of the step's records are
+        gone.
         """
         if lose:
             assert lose <= self.last_written, "what came before the last step was synced, and others were told of it"
@@ -165,7 +166,7 @@ class Bench:
         self._last += 1
         return self._last
 
-    # ------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------ events
 
     def broker(
         self,
@@ -233,7 +234,7 @@ class Bench:
         return result
 
     def back(self, broker: int, partition: TopicPartition = T0) -> list[object]:
-        """The same life of a replica registers again."""
+        """The same incarnation of a replica registers again."""
         return self.replica(broker, partition, incarnation=self.lives[partition, broker])
 
     def coordinator(self, index: int = 0, *, epoch: int = -1, kind: str = "group") -> list[object]:
@@ -287,7 +288,7 @@ class Bench:
         incarnation: int | None = None,
         drops_eligible: bool = False,
     ) -> list[object]:
-        """The leader proposes an ISR, with what it should know unless the test says otherwise."""
+        """The leader proposes an ISR, with the current epochs and incarnations by default."""
         state = self.state(partition)
         lives = {place.broker: place.incarnation for place in state.places} | (incarnations or {})
         return self.ask(
@@ -310,7 +311,7 @@ class Bench:
     def reassign(
         self, target: Sequence[int] | None, partition: TopicPartition = T0, *, throttle: int | None = None
     ) -> list[object]:
-        """A client wants a partition on these brokers; None = its move cancelled."""
+        """Reassign a partition to these brokers; None = cancel its move."""
         brokers = None if target is None else tuple(BrokerId(broker) for broker in target)
         return self.reassign_all([(partition.topic, partition.partition, brokers)], throttle=throttle)
 
@@ -367,7 +368,7 @@ class Bench:
         self.sessions = {member: number for member, number in self.sessions.items() if number not in self.closed}
         return effects
 
-    # ------------------------------------------------------------ what came out
+    # ------------------------------------------------------------ results
 
     def state(self, partition: TopicPartition = T0) -> PartitionState:
         state = self.image.partition(partition)
@@ -399,7 +400,7 @@ def three_brokers() -> Bench:
 
 
 def new_topic(min_insync: int = 2) -> Bench:
-    """Return a bench with one partition on brokers 1, 2, 3, of whose replicas none has ever run."""
+    """Return a bench with one partition on brokers 1, 2, 3, none of whose replicas has ever run."""
     bench = three_brokers()
     bench.create(assignment=[[1, 2, 3]], config={"min.insync.replicas": min_insync})
     return bench
@@ -408,11 +409,11 @@ def new_topic(min_insync: int = 2) -> Bench:
 def running_topic(*, config: dict[str, object] | None = None) -> Bench:
     """Return a bench with one partition on brokers 1, 2, 3; broker 1 leads, all are in sync.
 
-    One replica is enough for a write unless ``config`` says otherwise: then nobody outside the ISR is eligible.
+    One replica is enough for a write unless ``config`` sets more: then no replica outside the ISR is eligible.
     """
     bench = three_brokers()
     bench.create(assignment=[[1, 2, 3]], config={"min.insync.replicas": 1, **(config or {})})
-    for broker in (2, 3, 1):  # whoever is to lead comes last: then all are there when the ISR is settled
+    for broker in (2, 3, 1):  # the leader comes last: then all are online when the ISR is settled
         bench.replica(broker)
     assert bench.summary() == (1, 1, (1, 2, 3))
     return bench

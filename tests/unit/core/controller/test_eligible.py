@@ -1,4 +1,4 @@
-"""Eligible leader replicas and unclean elections: who may lead when the ISR is too small, or not there at all."""
+"""Eligible leader replicas and unclean elections: which replicas may lead when the ISR is too small or offline."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_nobody_is_eligible_any_more_once_the_isr_is_large_enough_again() -> Non
 
 
 def test_a_leader_may_be_the_only_one_to_lead_and_stays_so_until_the_isr_is_large_enough() -> None:
-    """ADR 0025: it is about to show records that an eligible replica may lack."""
+    """ADR 0025: the leader is about to expose records that an eligible replica may lack."""
     bench = running_topic(config=TWO)
     bench.isr(1, [1])
     epoch = bench.state().partition_epoch
@@ -166,7 +166,7 @@ def test_who_is_eligible_survives_the_snapshot() -> None:
 
 
 def unclean() -> Bench:
-    """Broker 3 leads without what broker 1 had committed alone."""
+    """Broker 3 leads without the records that broker 1 had committed alone."""
     bench = running_topic(config={"unclean.leader.election.enable": True})
     bench.isr(1, [1])
     bench.lose_replica(2)

@@ -1,4 +1,4 @@
-"""The cluster's feature level: who may take part, when it rises, and what it allows."""
+"""The cluster's feature level: which brokers may register, when it rises, and what it allows."""
 
 from collections.abc import Iterator
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What the controller checks before it commits a leader's ISR proposal (Kafka's AlterPartition)."""
+"""The controller's checks of a leader's ISR proposal (Kafka's AlterPartition)."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.unit.core.controller.bench import T0, Bench, running_topic
 
 
 def refused(bench: Bench, error: type[RaylogError], leader: int, members: list[int], **given: object) -> None:
-    """Propose, and check that the proposal is refused and nothing changed."""
+    """Propose, and check that the proposal is refused without any change."""
     before = bench.state()
     with pytest.raises(error):
         bench.isr(leader, members, **given)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Elections by command and by the clock: preferred leaders, and leaders at any price."""
+"""Requested and periodic elections: preferred leaders and unclean elections."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def elect(bench: Bench, *partitions: TopicPartition, unclean: bool = False) -> l
 
 
 def strayed() -> Bench:
-    """Broker 2 leads what broker 1 should lead; both are in sync."""
+    """Broker 2 leads, broker 1 is preferred; both are in sync."""
     bench = running_topic()
     bench.lose_replica(1)
     bench.replica(1)
@@ -101,7 +101,7 @@ def test_an_unclean_election_waits_for_isr_members_after_the_controllers_start()
     assert code == 84, "its leader is believed to run"
 
 
-# ---------------------------------------------------------------- by the clock
+# ---------------------------------------------------------------- periodic
 
 
 def test_leadership_goes_back_to_the_preferred_replica_at_the_next_look() -> None:

@@ -1,4 +1,4 @@
-"""Brokers, coordinators, producer ids, and the life of the controller itself."""
+"""Brokers, coordinators, producer ids, and the incarnations of the controller itself."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""New partitions: who is waited for before somebody leads, and before writes are taken."""
+"""New partitions: the replicas awaited before an election, and before writes are accepted."""
 
 from tests.unit.core.controller.bench import WAIT_MS, new_topic
 

@@ -1,4 +1,4 @@
-"""Who cannot come back after the controller's restart is given up early, where others can go on without it."""
+"""Replicas that cannot return after the controller's restart are fenced early, if others can serve without them."""
 
 from raylog.core.controller import PlacesGone
 from raylog.core.ids import BrokerId

@@ -1,4 +1,4 @@
-"""A leader that cannot write any more gives way to another member of the ISR, if there is one that runs."""
+"""A leader that cannot write any more resigns in favour of another member of the ISR, if one runs."""
 
 import pytest
 

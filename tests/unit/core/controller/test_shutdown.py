@@ -1,4 +1,4 @@
-"""Stopping a broker on purpose: everything is given away first, and the broker stays out until somebody asks for it."""
+"""Stopping a broker: its leaderships move first, and the broker stays out until it is resumed."""
 
 import pytest
 

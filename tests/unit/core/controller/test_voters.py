@@ -1,4 +1,4 @@
-"""Which brokers shall keep the metadata log."""
+"""Choice of the brokers that keep the metadata log."""
 
 from itertools import product
 

@@ -51,7 +51,7 @@ class Groups:
         self.ids = 0
         self.log: list[Row] = list(log)
         self.trims: list[int] = []
-        """Offsets below which the machine wanted the log deleted."""
+        """Offsets of the machine's trim effects."""
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
@@ -262,7 +262,7 @@ class Groups:
         return request
 
     def drop(self, request: int) -> None:
-        """The connection of that request is gone."""
+        """The connection of that request is closed."""
         self.step(RequestDropped(cause="test", now_ms=self.now_ms, request=request))
 
     # ------------------------------------------------------------ outcomes
@@ -282,7 +282,7 @@ class Groups:
 
     @property
     def state(self) -> str:
-        """Return the group's state as describe tells it; Dead when there is no such group."""
+        """Return the group's state as DescribeGroup reports it; Dead when there is no such group."""
         request = self.describe()
         if self.code(request) != 0:
             return "Dead"
@@ -293,7 +293,7 @@ class Groups:
     # ------------------------------------------------------------ ways into a state
 
     def new_id(self, **options: object) -> str:
-        """Join for the first time and return the id that was handed out."""
+        """Join for the first time and return the assigned member id."""
         request = self.join(**options)  # type: ignore[arg-type]  # the options are those of join
         assert self.code(request) == 79
         return str(self.refusals[request].details["member_id"])
@@ -306,7 +306,7 @@ class Groups:
         return members
 
     def completing(self, count: int = 2) -> list[str]:
-        """Bring the group to generation 1, nobody assigned; the first member leads."""
+        """Bring the group to generation 1, without assignments; the first member leads."""
         members = self.preparing(count)
         for _ in range(2):
             self.tick(self.settings.initial_rebalance_delay_ms)
@@ -314,7 +314,7 @@ class Groups:
         return members
 
     def stable(self, count: int = 2) -> list[str]:
-        """Bring the group to generation 1, everybody assigned: the n-th member has b"n"."""
+        """Bring the group to generation 1, with assignments: the n-th member has b"n"."""
         members = self.completing(count)
         parked = [self.sync(member, 1) for member in members[1:]]
         plan = {member: str(place).encode() for place, member in enumerate(members)}

@@ -1,4 +1,4 @@
-"""Committed offsets: whose they are, when they may be stored, and when they are forgotten; and the group commands."""
+"""Committed offsets: ownership, conditions of a commit, expiry; and the group commands."""
 
 import pytest
 

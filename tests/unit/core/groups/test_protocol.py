@@ -1,4 +1,4 @@
-"""What members tell each other, as wire lists, comes back as it went in."""
+"""Round trip of the members' embedded protocol through wire lists."""
 
 import pytest
 

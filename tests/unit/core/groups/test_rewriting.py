@@ -1,4 +1,4 @@
-"""The coordinator's log stays short: what holds is written again at its end, and the beginning is deleted."""
+"""The coordinator's log stays short: live rows are written again at its end, and the beginning is deleted."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Rounds of a dynamic group: who is waited for, who is dropped, who leads, what survives."""
+"""Rounds of a dynamic group: members awaited and dropped, the leader, the state that survives."""
 
 import pytest
 
@@ -106,7 +106,7 @@ def test_a_member_that_does_not_rejoin_within_the_rebalance_timeout_is_dropped()
     request = groups.join(first)
     for _ in range(3):
         groups.tick(6_000)
-        groups.heartbeat(second, 1)  # lives, but does not join
+        groups.heartbeat(second, 1)  # alive, but does not join
     groups.tick(2_000)
     row = groups.reply(request)
     assert row[0] == 2
@@ -162,7 +162,7 @@ def test_a_commit_counts_as_a_sign_of_life() -> None:
     groups.tick(9_000)
     groups.commit(1, member_id=first, generation=1)
     groups.tick(9_000)
-    assert groups.code(groups.heartbeat(first, 1)) == 27  # the other one is gone, this one stays
+    assert groups.code(groups.heartbeat(first, 1)) == 27  # the other member has left, this one stays
 
 
 def test_leaving_hands_the_work_over_at_once() -> None:

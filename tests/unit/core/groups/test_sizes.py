@@ -1,4 +1,4 @@
-"""What the log would refuse is refused to its sender, before it is decided."""
+"""A record that the log would refuse is refused to its sender, before it is decided."""
 
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.sizes import row_bytes

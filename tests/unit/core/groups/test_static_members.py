@@ -133,7 +133,7 @@ def test_when_only_absent_static_members_are_left_the_round_waits_for_one_to_com
     request = groups.join(instance_id="b", session_ms=60_000)
     groups.tick(20_000)
     assert groups.reply(request)[0] == 2
-    assert groups.reply(request)[2] == groups.reply(request)[3]  # who came back leads
+    assert groups.reply(request)[2] == groups.reply(request)[3]  # the member that returned leads
 
 
 def test_an_administrator_removes_a_static_member_by_its_instance() -> None:

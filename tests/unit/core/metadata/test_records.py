@@ -1,4 +1,4 @@
-"""The wire forms of metadata records, and an image that refuses what does not fit."""
+"""The wire forms of metadata records, and an image that refuses records that do not fit."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Elections, and ISRs that shrink and grow, as metadata records go by."""
+"""Elections, and ISRs that shrink and grow, counted from metadata records."""
 
 from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
@@ -35,7 +35,7 @@ def test_elections_and_isr_changes_are_counted() -> None:
     assert figures(changes) == (1, 0, 1, 0)
     changes.note([changed(2, 2, 2)])  # the leader was lost
     assert figures(changes) == (2, 0, 2, 0)
-    changes.note([changed(-1, 3, 2)])  # nobody leads: no election
+    changes.note([changed(-1, 3, 2)])  # no leader: no election
     assert figures(changes) == (2, 0, 2, 0)
     changes.note([changed(3, 4, 3, unclean=4), changed(3, 4, 3, 1, unclean=4)])
     assert figures(changes) == (3, 1, 2, 1)

@@ -15,7 +15,7 @@ def test_lag_in_seconds_is_the_age_of_the_first_record_that_is_not_committed() -
     assert ends.lag(T0, 34, 9_000) == Lag(1, 5.0)
     assert ends.lag(T0, 20, 9_000) == Lag(15, 5.0)
     assert ends.lag(T0, 19, 9_000) == Lag(16, 7.0)
-    assert ends.lag(T0, 0, 9_000) == Lag(35, 8.0)  # at least: it was there at the first look
+    assert ends.lag(T0, 0, 9_000) == Lag(35, 8.0)  # at least: it was there at the first reading
     assert ends.lag(T0, 99, 9_000) == Lag(0, 0.0)  # a commit beyond the end
 
 

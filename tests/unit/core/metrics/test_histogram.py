@@ -1,4 +1,4 @@
-"""Latency histograms: what falls where, quantiles, and what Prometheus gets."""
+"""Latency histograms: buckets, quantiles, and the output for Prometheus."""
 
 import math
 

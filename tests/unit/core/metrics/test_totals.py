@@ -1,4 +1,4 @@
-"""Sums over processes that come and go never fall."""
+"""Sums over processes that start and end never fall."""
 
 from raylog.core.metrics.totals import MARK_MS, WINDOW_MS, Reading, Totals
 
@@ -35,7 +35,7 @@ def test_a_process_that_is_gone_takes_nothing_away() -> None:
 
 
 def test_a_collector_that_starts_again_begins_at_0() -> None:
-    """Prometheus takes a smaller figure for a restart, and adds all of it: it must be 0 then."""
+    """Prometheus takes a smaller figure for a restart, and adds all of it: the first figure must be 0."""
     totals = Totals(born_ms=1000)
     totals.take("t", "old", reading(5, 1_000_000, 50))
     totals.take("t", "new", reading(2000, 4))

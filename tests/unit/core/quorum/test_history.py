@@ -56,7 +56,7 @@ def test_a_log_behind_a_snapshot_compares_like_the_whole_one() -> None:
         if any(mine[: mine.index(epoch)] != theirs[: theirs.index(epoch)] for epoch in shared):
             continue
         common = log(*mine).common_end(log(*theirs))
-        # A snapshot has what is committed, and whoever leads has all of that: it lies below the common end.
+        # A snapshot holds only committed records, and every leader has them: it lies below the common end.
         for own, other in product(range(common + 1), repeat=2):
             short, known = log(*mine), log(*theirs)
             short.drop_before(own)

@@ -1,4 +1,4 @@
-"""Electing, adopting, leading: what a proposer makes of the voters' answers."""
+"""Electing, adopting, leading: a proposer's reactions to the voters' answers."""
 
 from collections.abc import Mapping
 
@@ -236,7 +236,7 @@ def test_partitions_without_any_metadata_are_hopeless() -> None:
 
 
 def settled() -> Play:
-    """Voters 1, 2 and 3 have everything, and it is committed."""
+    """Voters 1, 2 and 3 have all records, and these are committed."""
     play = leading(log(1), log(1))
     play.promise(3, log(1))
     for voter in (1, 2, 3):

@@ -1,10 +1,10 @@
-"""What a snapshot and a log that are found on a disk are together."""
+"""Recovery of a voter from a snapshot and a log on disk."""
 
 from raylog.core.quorum import LogHistory, Span, put_together
 
 
 def log(*epochs: int, start: int = 0) -> LogHistory:
-    """What a log of one-record batches says of itself: nothing about the record before its start."""
+    """History of a log of one-record batches, without the record before its start."""
     history = LogHistory(end=start, start=start)
     history.append([Span(start + place, start + place + 1, epoch) for place, epoch in enumerate(epochs)])
     return history

@@ -1,4 +1,4 @@
-"""What a voter promises, takes and refuses."""
+"""Promises, appends and refusals of a voter."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Brokers that stay away for good: their replicas are built anew elsewhere, on virtual time."""
+"""Brokers that stay offline: their replicas are rebuilt on others, on virtual time."""
 
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from tests.unit.core.controller.bench import GRACE_MS, T0, Bench

@@ -25,7 +25,7 @@ def with_brokers(*extra: int, config: dict[str, object] | None = None) -> Bench:
 
 
 def joins(bench: Bench, broker: int) -> None:
-    """A replica that was added comes up and catches up: the leader takes it into the ISR."""
+    """An added replica starts and catches up: the leader adds it to the ISR."""
     bench.replica(broker)
     state = bench.state()
     bench.isr(state.leader, [*state.isr, broker])
@@ -36,7 +36,7 @@ def shape(bench: Bench) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ..
     return state.replicas, state.adding, state.removing, state.isr
 
 
-# ---------------------------------------------------------------- the way of a move
+# ---------------------------------------------------------------- course of a move
 
 
 def test_a_move_first_adds_and_keeps_all_it_has() -> None:
@@ -99,7 +99,7 @@ def test_completion_waits_for_somebody_of_the_target_who_can_lead() -> None:
     bench.reassign([4])
     bench.replica(4)
     state = bench.state()
-    bench.isr(1, [1, 2, 3])  # nothing: 4 has not caught up
+    bench.isr(1, [1, 2, 3])  # no effect: 4 has not caught up
     assert bench.state() == state
     bench.isr(1, [1, 2, 3, 4])
     assert shape(bench) == ((4,), (), (), (4,))

@@ -1,4 +1,4 @@
-"""A replica machine with a vocabulary for tests: what the controller says, what clients and followers ask."""
+"""A replica machine with a vocabulary for tests: states of the controller, requests of clients and followers."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -48,7 +48,7 @@ def partition_state(
     down: tuple[int, ...] = (),
     elr: tuple[int, ...] = (),
 ) -> PartitionState:
-    """Return a state; each replica's incarnation is ten times its number unless told otherwise."""
+    """Return a state; each replica's incarnation is ten times its number by default."""
     lives = {broker: broker * 10 for broker in replicas} | (incarnations or {})
     return PartitionState(
         topic_id="t1",
@@ -104,13 +104,13 @@ class Context:
         return out
 
     def told(self, state: PartitionState, incarnation: int = 10) -> Outbox[Effect]:
-        """The controller tells a state."""
+        """The controller sends a state."""
         return self.step(
             StateReceived(cause="told", now_ms=self.now_ms, incarnation=Incarnation(incarnation), state=state)
         )
 
     def asked_to_produce(self, *, acks: int = -1, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
-        """A client asks to append."""
+        """A client sends a produce request."""
         self.last_request += 1
         return self.step(
             ProduceReceived(
@@ -152,7 +152,7 @@ class Context:
         return out
 
     def synced(self, to: int | None = None) -> Outbox[Effect]:
-        """The disk has everything (up to ``to``)."""
+        """Everything (up to ``to``) is durable."""
         end = self.machine.log_end_offset if to is None else Offset(to)
         return self.step(Synced(cause="s", now_ms=self.now_ms, end_offset=end))
 
@@ -192,7 +192,7 @@ class Context:
         epoch: int | None = None,
         diverging: tuple[int, int] | None = None,
     ) -> Outbox[Effect]:
-        """The leader answers a fetch of ours."""
+        """The leader answers a fetch of this replica."""
         return self.step(
             FetchAnswered(
                 cause="fa",

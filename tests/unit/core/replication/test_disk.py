@@ -1,4 +1,4 @@
-"""A disk that goes on refusing appends: the leader gives way, the follower holds nobody up."""
+"""A disk that keeps refusing appends: the leader resigns, the follower does not delay acks=all."""
 
 from raylog.core.errors import OutOfOrderSequence
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
@@ -127,7 +127,7 @@ LIMIT_MS = 10_000
 
 
 def synced_since(context: Context, since_ms: int, ms: int) -> Outbox[Effect]:
-    """Time passes tick by tick while a sync does not end; returns what came of it."""
+    """Time passes tick by tick while a sync does not end; returns the effects."""
     out: Outbox[Effect] = Outbox()
     for _ in range(ms // 500):
         context.now_ms += 500
@@ -159,7 +159,7 @@ def test_syncs_that_end_are_no_trouble_however_many_there_are() -> None:
 
 
 def test_a_process_that_stood_still_does_not_blame_its_disk() -> None:
-    """SIGSTOP, a debugger, a machine that was suspended: the sync ended, and that is yet to be heard."""
+    """SIGSTOP, a debugger, a suspended machine: the sync has ended, and its report is still in flight."""
     context = leading()
     since_ms = context.now_ms
     synced_since(context, since_ms, 1_000)

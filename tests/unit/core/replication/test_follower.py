@@ -1,4 +1,4 @@
-"""The follower's duties: copy, acknowledge only what is durable, cut only on its own leader's word (R1)."""
+"""The follower's rules: copy, acknowledge only durable records, truncate only on its own leader's answer (R1)."""
 
 import pytest
 
@@ -112,10 +112,10 @@ def test_answers_to_other_fetches_or_of_other_epochs_are_dropped() -> None:
 @pytest.mark.parametrize(
     ("epochs", "diverging", "cut"),
     [
-        (((1, 0), (2, 10)), (1, 6), 6),  # the leader's epoch 1 is shorter than ours
-        (((1, 0), (2, 10)), (1, 15), 10),  # ours is the shorter one
-        (((1, 0), (3, 10)), (2, 14), 10),  # we lack epoch 2: cut to the end of the epoch below it
-        (((3, 0),), (1, 7), 0),  # we share nothing
+        (((1, 0), (2, 10)), (1, 6), 6),  # the leader's epoch 1 is shorter than the follower's
+        (((1, 0), (2, 10)), (1, 15), 10),  # the follower's is the shorter one
+        (((1, 0), (3, 10)), (2, 14), 10),  # the follower lacks epoch 2: cut to the end of the epoch below it
+        (((3, 0),), (1, 7), 0),  # no epoch in common
     ],
 )
 def test_a_diverging_log_is_cut_where_the_histories_part(

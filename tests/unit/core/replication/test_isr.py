@@ -1,4 +1,4 @@
-"""Shrinking and growing the in-sync set (R2, R3, R4), and what becomes of proposals whose outcome is unknown."""
+"""Shrinking and growing the ISR (R2, R3, R4), and proposals whose outcome is unknown."""
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_a_follower_that_is_registered_as_down_or_as_another_life_may_not_join()
 
 
 def test_a_follower_that_goes_on_fetching_is_not_believed_to_be_down_for_ever() -> None:
-    """Found by the simulator: a late copy of a state told the leader again that the follower was down."""
+    """Found by the simulator: a late copy of a state marked the follower as offline again."""
     context = Context()
     context.told(partition_state(isr=(ME, SECOND), down=(THIRD,)))
     context.ticked(4_999)
@@ -149,7 +149,7 @@ def test_after_a_conflict_the_proposed_member_counts_until_the_controllers_next_
 
 
 def test_an_ineligible_member_counts_until_the_partition_epoch_moved() -> None:
-    """An earlier attempt may still be under way and be accepted later; see InSyncSet.refused."""
+    """An earlier attempt may still be in flight and be accepted later; see InSyncSet.refused."""
     context = leading_without_third()
     context.isr_answered(proposal_to_add_third(context), 107)
     context.produced()

@@ -1,4 +1,4 @@
-"""Below ``min.insync.replicas``: what a leader may show of the records that it began its epoch with (ADR 0025)."""
+"""Below ``min.insync.replicas``: the records that a leader may expose at the start of its epoch (ADR 0025)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The leader's duties, one test a rule (R1 to R5 of the protocol rules; Kafka's produce and fetch semantics)."""
+"""The leader's rules, one test each (R1 to R5 of the protocol rules; Kafka's produce and fetch semantics)."""
 
 import pytest
 
@@ -282,7 +282,7 @@ def test_a_fetch_below_the_log_start_learns_where_the_log_starts() -> None:
 
 
 def test_a_follower_whose_epochs_retention_dropped_here_starts_again_at_the_log_start() -> None:
-    """Found by the simulator: cut to our log start, its unacknowledged records below it would have passed for ours."""
+    """Found by the simulator: cut to the log start, the follower's unacknowledged records counted as the leader's."""
     context = Context(log_end=20, log_start=5, epochs=((3, 5),))
     context.told(partition_state(leader_epoch=5))
     for offset in (5, 8):
@@ -363,8 +363,8 @@ def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story() -> None:
 
 
 def test_a_replica_removed_and_added_again_unseen_does_not_count_for_what_its_earlier_life_had() -> None:
-    # Both happened between two words of the controller. A removal ends the leader epoch, so the progress of before,
-    # its fetches, and whatever was proposed with it are void, whatever the leader missed in between.
+    # Both happened between two states from the controller. A removal ends the leader epoch, so earlier progress,
+    # fetches and proposals are void, even if the leader missed states in between.
     context = leading()
     context.fetched_by(SECOND, 0)
     context.fetched_by(THIRD, 0)

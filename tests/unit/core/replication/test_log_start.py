@@ -1,4 +1,4 @@
-"""Deleting records (KIP-107): the leader moves its log start, others follow, the low watermark says when all have."""
+"""Deleting records (KIP-107): the leader moves its log start, others follow, the low watermark shows when all have."""
 
 from raylog.core.errors import (
     FencedLeaderEpoch,
@@ -39,7 +39,7 @@ def leading(records: int = 10, *, isr: tuple[int, ...] = (ME, SECOND, THIRD), do
 
 
 def fetched(context: Context, follower: int, offset: int, log_start: int = 0) -> Outbox[Effect]:
-    """A follower fetches and says where its log begins."""
+    """A follower fetches with its log start."""
     context.last_request += 1
     return context.step(
         FetchReceived(
@@ -59,7 +59,7 @@ def fetched(context: Context, follower: int, offset: int, log_start: int = 0) ->
 
 
 def asked(context: Context, before: int, *, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
-    """A client asks to delete; the log start is moved as the leader says."""
+    """A client sends DeleteRecords; the log start moves as the leader's effects require."""
     context.last_request += 1
     out = context.step(
         DeleteRecordsReceived(

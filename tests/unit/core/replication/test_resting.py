@@ -1,4 +1,4 @@
-"""When time alone changes something: shells let a replica rest until then."""
+"""When the passing of time alone requires a tick: shells let a replica rest until then."""
 
 from raylog.core.replication.events import FetchFailed, ProposeIsr, SendFetch
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state

@@ -1,4 +1,4 @@
-"""A replica that is being added fetches no faster than it may; nobody in sync is ever slowed down. Virtual clock."""
+"""A replica that is being added stays within its fetch rate; an in-sync replica is never throttled. Virtual clock."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def answered(context: Context, fetch: SendFetch, size: int) -> list[SendFetch]:
 
 
 def copied_within(context: Context, fetch: SendFetch, seconds: int) -> int:
-    """Let a leader with a long backlog answer at once whatever is asked; returns the bytes that came."""
+    """A leader with a long backlog answers every fetch at once; returns the bytes received."""
     copied, fetches = 0, [fetch]
     for _ in range(seconds * 20):
         while fetches and copied < BACKLOG:

@@ -1,4 +1,4 @@
-"""What a consumer may see of a leader's log, and when a fetch that waits is answered."""
+"""Visibility of a leader's log to consumers, and when a parked fetch is answered."""
 
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, UnknownLeaderEpoch
 from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
@@ -55,7 +55,7 @@ def still_waits(context: Context, tried: TryFetch, *, is_blocked: bool = False) 
 
 
 def leading(committed: int = 10, end: int = 20) -> Context:
-    """A leader of three of which all have records up to ``committed``, and it alone the rest."""
+    """A leader of three replicas: all have the records up to ``committed``, only the leader has the rest."""
     context = Context()
     context.told(partition_state())
     context.produced(committed)

@@ -37,7 +37,7 @@ class Faults:
     """Share of crashes aimed at the leader."""
     down_ms: float = 600
     fence_rate: float = 0
-    """Sessions broken off for no reason: elections while the old leader lives on."""
+    """Sessions broken without a cause: elections while the old leader runs."""
     pause_rate: float = 0
     pause_ms: float = 2000
     controller_crash_rate: float = 0
@@ -45,31 +45,31 @@ class Faults:
     controller_pause_rate: float = 0
     controller_pause_ms: float = 1500
     late_states: float = 0
-    """Share of partition states that also reach the next life of the replica they were meant for."""
+    """Share of partition states that also reach the next life of their replica."""
 
     sync_ms: float = 0.5
     slow_sync: float = 0
     slow_sync_ms: float = 500
     unsynced_survives: float = 0.5
-    """Chance that part of what was not synced is still there after a crash."""
+    """Chance that part of the unsynced tail survives a crash."""
     writes_through: bool = False
-    """What is appended counts as durable at once, and a crash does not take it: a relaxed flush, or such a disk."""
+    """Appended entries count as durable at once, and survive a crash: a relaxed flush, or such a disk."""
     wipe_rate: float = 0
     """A replica crashes, and its folder is gone or damaged: the next life begins with an empty log."""
     restore: float = 0
-    """Share of lost folders that an operator brings back some time later, whatever is there by then."""
+    """Share of lost folders that an operator restores later, even over a newer folder."""
     full_rate: float = 0
-    """A replica's disk takes nothing for a while."""
+    """A replica's disk accepts no writes for a while."""
     full_ms: float = 1500
     refuse_rate: float = 0
-    """A replica's disk refuses records for seconds, and takes everything else."""
+    """A replica's disk refuses records for seconds, and accepts all other writes."""
     refuse_ms: float = 4000
     hang_rate: float = 0
-    """A replica's disk finishes no sync for seconds, and takes everything else."""
+    """A replica's disk completes no sync for seconds, and accepts all writes."""
     hang_ms: float = 4000
     sync_time_max_ms: int = 10_000
     retention: float = 0
-    """How often a replica drops all but the newest of what it knows to be committed."""
+    """How often a replica drops all but its newest committed entries."""
 
     session_timeout_ms: int = 800
     registration_grace_ms: int = 1500
@@ -77,24 +77,24 @@ class Faults:
     lag_max_ms: int = 800
     fetch_wait_ms: int = 150
     acks_one: float = 0
-    """Share of producers that only ask for acks=1."""
+    """Share of producers that use acks=1 only."""
 
     elect_rate: float = 0
-    """Somebody, or the controller's clock, has the preferred replica lead."""
+    """A command, or the controller's clock, starts a preferred leader election."""
     stop_rate: float = 0
-    """A broker is stopped on purpose, with or without force, and taken up again later."""
+    """A broker is stopped on purpose, with or without force, and restarted later."""
     spares: int = 0
-    """Brokers beside the ``brokers`` that hold the partition at first."""
+    """Brokers in addition to the ``brokers`` that hold the partition at first."""
     reassign_rate: float = 0
-    """Somebody moves the partition, cancels the move, or takes a replica away and adds it again at once."""
+    """A command moves the partition, cancels the move, or removes a replica and adds it again at once."""
     metadata_ms: float = 20
-    """How late brokers learn of metadata, up to; each has a pace of its own."""
+    """Longest delay of metadata to brokers; each has a pace of its own."""
     delete_rate: float = 0
-    """Somebody has records deleted: some, all, or more than are committed."""
+    """A command deletes records: some, all, or more than are committed."""
     survivor: bool = False
-    """When the faults are over, all replicas go down but one, which has to show everything that was acknowledged."""
+    """When the faults are over, all replicas go down but one, which must serve every acknowledged record."""
     topic_min_insync_replicas: int = 0
-    """What the topic says, where its change has not reached the replicas yet; 0 = the same as they know."""
+    """The topic's setting, where the change has not reached the replicas yet; 0 = the same as theirs."""
 
 
 def _calm(draw: random.Random) -> Faults:
@@ -139,7 +139,7 @@ def _swarm(draw: random.Random) -> Faults:
         slow_sync=sometimes(0.2),
         retention=sometimes(0.5),
         acks_one=sometimes(0.5),
-        # The kept seeds of test_smoke count on these being drawn last.
+        # The seeds of test_smoke rely on these being drawn last.
         wipe_rate=sometimes(0.2),
         full_rate=sometimes(0.4),
         controller_pause_rate=sometimes(0.4),
@@ -207,7 +207,7 @@ def _last_man(draw: random.Random) -> Faults:
 
 
 def _eligible(draw: random.Random) -> Faults:
-    """The ISR falls below the minimum again and again, and those who left it lead: with their logs, and without."""
+    """The ISR repeatedly falls below the minimum, and replicas that left it lead: with their logs, and without."""
     return replace(
         _three(draw),
         min_insync_replicas=draw.choice((2, 2, 1)),
@@ -232,7 +232,7 @@ def _eligible(draw: random.Random) -> Faults:
 
 
 def _reassign(draw: random.Random) -> Faults:
-    """Replicas are added, removed and added again, often before the brokers have heard of the first change."""
+    """Replicas are added, removed and added again, often before the brokers have learned of the first change."""
     return replace(
         _three(draw),
         brokers=draw.choice((2, 3, 3)),
@@ -276,7 +276,7 @@ def _swizzle(draw: random.Random) -> Faults:
 
 
 def _sticky_lag(draw: random.Random) -> Faults:
-    """Slow links and short patience: followers are always a little behind, in the ISR and out of it."""
+    """Slow links and short timeouts: followers always lag a little, in the ISR and out of it."""
     return replace(
         _three(draw),
         min_insync_replicas=2,
@@ -293,7 +293,7 @@ def _sticky_lag(draw: random.Random) -> Faults:
 
 
 def _retention(draw: random.Random) -> Faults:
-    """Logs lose their old records all the time, while cut-off leaders come back with tails that nobody else has."""
+    """Logs lose their old records all the time, while cut-off leaders return with tails that only they have."""
     return replace(
         _three(draw),
         min_insync_replicas=1,
@@ -313,7 +313,7 @@ def _retention(draw: random.Random) -> Faults:
 
 
 def _disk(draw: random.Random) -> Faults:
-    """Folders vanish, fill up and are slow, and processes die between opening a new folder and telling of it."""
+    """Folders vanish, fill up and are slow, and processes die between opening a new folder and reporting it."""
     return replace(
         _three(draw),
         wipe_rate=draw.choice((0.1, 0.3)),
@@ -337,7 +337,7 @@ def _disk(draw: random.Random) -> Faults:
 
 
 def _survivor(draw: random.Random) -> Faults:
-    """After some faults, under load, only one replica is left; it may restart as well."""
+    """After some faults, under load, only one replica is left; it may restart too."""
     brokers = draw.choice((2, 3, 3, 3, 4))
     return replace(
         _calm(draw),
@@ -366,7 +366,7 @@ def _survivor(draw: random.Random) -> Faults:
 
 
 def _hanging(draw: random.Random) -> Faults:
-    """Disks finish no sync for seconds; the leaders on them are to give way to replicas that can sync."""
+    """Disks complete no sync for seconds; their leaders must give way to replicas that can sync."""
     return replace(
         _three(draw),
         min_insync_replicas=draw.choice((1, 2)),

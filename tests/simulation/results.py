@@ -1,4 +1,4 @@
-"""What came of one run. Returned by ``runs.py``, whichever world the seed belongs to."""
+"""The result of one run. Returned by ``runs.py`` for a seed of any world."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.world import Violation
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run did, and what it found."""
+    """The work of one run, and its finding."""
 
     seed: int
     profile: str
@@ -18,11 +18,11 @@ class Result:
     events: int
     steps: int
     elections: int
-    """Leaders of partitions, generations of groups, or controllers that came about."""
+    """Number of elected leaders of partitions, generations of groups, or controllers."""
     acks: int
     committed: int
     lost: bool
-    """The only in-sync copy was lost on purpose, and the partition ended without a leader, as it should."""
+    """The only in-sync copy was lost on purpose, and the partition ended without a leader, as required."""
     trace: int
     seconds: float
-    """Processor time, which does not count what else the machine does meanwhile."""
+    """Processor time, which excludes other work of the machine."""

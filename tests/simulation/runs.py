@@ -1,9 +1,8 @@
-"""One seed of one profile, in whichever world the profile belongs to, and what came of it.
+"""One seed of one profile, in the profile's world, and its result.
 
-Six worlds are simulated: partitions with their controller (``simulation.py``), consumer groups (``groups``), the
-metadata's voters (``quorum.py``), controllers on their voters (``metadata_world.py``), the log on a virtual disk
-(``storage``), and all of the cluster together with the clients (``whole``). Called by the command, the stories and the
-tests.
+Six worlds are simulated: partitions with their controller (``partition``), consumer groups (``groups``), the metadata's
+voters (``quorum``), controllers on their voters (``metadata``), the log on a virtual disk (``storage``), and the whole
+cluster with its clients (``whole``). Called by the command, the stories and the tests.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def run_seed(
 ) -> Result:
     """Run one seed of a profile to its end or to the first violation.
 
-    Without ``validate`` the machines do not check themselves at each step, and the checkers outside are on their own.
+    Without ``validate`` the machines do not check themselves at each step; only the external checkers run.
     ``faults``, in place of those the seed draws, are for partitions only.
     """
     if profile in (VOTERS, METADATA):
@@ -87,7 +86,7 @@ def run_seed(
 
 @contextmanager
 def _collector_at_rest() -> Iterator[None]:
-    """The collector would walk over the growing logs again and again; a run makes few cycles, and is soon over."""
+    """The garbage collector would rescan the growing logs; a run makes few cycles, and is soon over."""
     collecting = gc.isenabled()
     gc.disable()
     try:

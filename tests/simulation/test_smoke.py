@@ -40,7 +40,7 @@ def test_a_seed_that_failed_once_passes_for_good(profile: str, seed: int) -> Non
     if profile == "disk":
         faults = replace(faults, restore=0, delete_rate=0, refuse_rate=0, pause_rate=0)
     else:
-        # These are faults that the simulator did not have when the oldest seeds failed.
+        # The simulator did not have these faults when the oldest seeds failed.
         faults = replace(faults, wipe_rate=0, full_rate=0, controller_pause_rate=0, delete_rate=0)
     result = run_seed(seed, profile, faults=faults)
     assert result.violation is None, "\n".join([KEPT_SEEDS[profile, seed], *result.story])

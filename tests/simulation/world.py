@@ -19,7 +19,7 @@ class Violation(Exception):
     """A checker's claim does not hold, or a machine broke its own invariant."""
 
     def __init__(self, rule: str, claim: str) -> None:
-        """Keep which invariant (I1, L2, ...) and what was seen."""
+        """Keep the invariant's number (I1, L2, ...) and the observation."""
         self.rule = rule
         self.claim = claim
         super().__init__(f"{rule}: {claim}")
@@ -42,7 +42,7 @@ class World:
 
     @property
     def now_ms(self) -> int:
-        """Virtual milliseconds, as machines are told them."""
+        """Virtual milliseconds, the machines' time."""
         return self.now_us // 1000
 
     def after(self, delay_us: int, call: Callable[..., None], *args: object) -> None:
@@ -69,7 +69,7 @@ class World:
         self.trace = hash((self.trace, self.now_us, *numbers)) & _MASK
 
     def tell(self, text: str, *args: object) -> None:
-        """Add a line to the story; formatted only when somebody reads it."""
+        """Add a line to the story; formatted only when read."""
         self.story_lines.append((self.now_us, text, args))
 
     def story(self, last: int = 80) -> list[str]:

@@ -1,4 +1,4 @@
-"""Administrators of the metadata world: one request after the other, on topics that no other one touches."""
+"""Administrators of the metadata world: one request at a time, each on topics of its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RETENTIONS = ("1000", "2000", "3000")
 
 
 class Administrator:
-    """Sends requests to a controller that leads, also to one that leads no more without knowing it."""
+    """Sends requests to a leading controller, or to one that has been replaced without noticing."""
 
     def __init__(self, world: MetadataWorld, name: str) -> None:
         self.world, self.name = world, name
         self.stopping = False
         self._names = 0
         self._open = 0
-        """The request whose answer is awaited; others come too late."""
+        """The request in flight; answers to earlier ones are ignored."""
         self._asked = 0
         self._next()
 
@@ -52,7 +52,7 @@ class Administrator:
         done: Callable[[Any], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """``done`` takes the result; nothing is called when no answer comes in time."""
+        """``done`` takes the result; it is not called when no answer arrives in time."""
         world = self.world
         self._asked += 1
         number = self._open = self._asked

@@ -1,6 +1,6 @@
 """A simulated controller on its replicated log: the shipped controller runner on the shipped quorum runner.
 
-Two of them may run at once, the older one not knowing yet that it has been replaced.
+Two of them may run at once, the older one unaware that it has been replaced.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Ask:
 
 
 class SampledMachine(ControllerMachine):
-    """Checks itself at some steps: here an image has many partitions."""
+    """Checks itself at some steps only: here an image has many partitions."""
 
     _steps = 0
 
@@ -143,7 +143,7 @@ class MetadataController(SimController):
         return self._last_session
 
     def hang_up(self, session: int) -> None:
-        """The other end of a session has gone."""
+        """The other end of a session has disconnected."""
         if self.ends.pop(session, None) is not None:
             self._feed(lambda runner: runner.session_lost(session, "lost"))
 
@@ -165,11 +165,11 @@ class MetadataController(SimController):
             return
         try:
             work(self.controller)
-        except NotController:  # a newer controller was seen: this process ends
+        except NotController:  # a newer controller exists: this process ends
             self.die()
 
     def later(self, work: Callable[[], None]) -> None:
-        """Deliver on a connection: in order, after a while."""
+        """Deliver on a connection: in order, with a delay."""
         world = self.world
         self._last_ms = max(self._last_ms, world.now_ms + world.random.randint(1, 10))
         world.after(self._last_ms - world.now_ms, work)

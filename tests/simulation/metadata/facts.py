@@ -1,6 +1,6 @@
-"""What a controller acknowledged, and the check that it holds in every log that is adopted or committed afterwards.
+"""Facts that a controller acknowledged, and the check that they hold in every log adopted or committed afterwards.
 
-A request without an answer may have been carried out or not: what it touches is not checked until it is known again.
+A request without an answer may have been carried out or not: its object is not checked until its state is known again.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from tests.simulation.quorum.disk import Broken
 
 @dataclass
 class Topic:
-    """What is known of a topic."""
+    """Known facts of a topic."""
 
     topic_id: str
     partitions: int
     config: dict[str, str | None] = field(default_factory=dict)
-    """None: not known."""
+    """None: unknown."""
     targets: dict[int, tuple[BrokerId, ...] | None] = field(default_factory=dict)
-    """Where each partition was moved to; None: not known."""
+    """Where each partition was moved to; None: unknown."""
 
 
 class Facts:
-    """Everything that was acknowledged."""
+    """Every acknowledged fact."""
 
     def __init__(self, *, heals: bool) -> None:
-        """``heals``: replicas move without having been asked to."""
+        """``heals``: replicas move without a request."""
         self.topics: dict[str, Topic] = {}
         self.gone: set[str] = set()
-        """Names that were deleted, or whose creation was refused; none is used again."""
+        """Names that were deleted, or whose creation was refused; none is reused."""
         self.next_producer_id = 0
         self.blocks: list[tuple[int, int]] = []
         self.acknowledged = 0
@@ -39,7 +39,7 @@ class Facts:
         self._lives: set[tuple[int, int]] = set()
 
     def block(self, first: int, count: int) -> None:
-        """A block of producer ids was handed out."""
+        """A block of producer ids was issued."""
         for start, size in self.blocks:
             if first < start + size and start < first + count:
                 raise Broken(f"producer ids {first} to {first + count} and {start} to {start + size} are handed out")
@@ -55,7 +55,7 @@ class Facts:
             self.block(producer_id, 1)
 
     def hold_in(self, image: MetadataImage, where: str) -> None:
-        """Check all that was acknowledged."""
+        """Check every acknowledged fact."""
         present = image.topics
         back = self.gone & set(present)
         if back:

@@ -1,4 +1,4 @@
-"""Brokers, replicas and coordinators of the metadata world: members with a control session, and nothing behind it."""
+"""Brokers, replicas and coordinators of the metadata world: members with a control session and no data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PORT = 9000
 
 
 class Member:
-    """One member over all its lives: connects to a controller that leads, registers, sends heartbeats."""
+    """One member over all its lives: connects to the leading controller, registers, sends heartbeats."""
 
     def __init__(self, world: MetadataWorld) -> None:
         self.world = world
@@ -57,7 +57,7 @@ class Member:
         self.life = Incarnation(result[0])
 
     def act(self) -> None:
-        """Do what it does when it is registered."""
+        """Do the work of a registered member."""
 
     def ask(self, event_for: Any) -> None:
         """Send a request that needs no answer."""
@@ -75,7 +75,7 @@ class Member:
             self.restart()
 
     def notified(self, message: Message) -> None:
-        """Only replicas care."""
+        """Only replicas use it."""
 
     def lost(self) -> None:
         self._controller, self.is_registered = None, False
@@ -151,15 +151,15 @@ class CoordinatorEnd(Member):
 
 
 class ReplicaEnd(Member):
-    """A replica, whose log has an identity; it proposes every replica that runs for the ISR when it leads."""
+    """A replica, whose log has an identity; as leader, it proposes every running replica for the ISR."""
 
     def __init__(self, world: MetadataWorld, topic_id: str, partition: TopicPartition, broker: int) -> None:
         self.topic_id, self.partition, self.broker = topic_id, partition, BrokerId(broker)
         self.log_number = 1
         self.unsynced_lost = False
-        """This life began without what was not synced, and has not told so yet."""
+        """This life began without unsynced records, and has not reported that yet."""
         self.incomplete = False
-        """It lost what was not synced, and has not been in the ISR since."""
+        """It lost unsynced records, and has not been in the ISR since."""
         self.state: PartitionState | None = None
         super().__init__(world)
 
@@ -224,7 +224,7 @@ class ReplicaEnd(Member):
         )
 
     def crash(self) -> None:
-        """Crash; outside the ISR it may come back without what was not synced, anywhere without its log."""
+        """Crash; outside the ISR the unsynced records may be lost, anywhere the whole log."""
         world = self.world
         state = world.image.partition(self.partition, self.topic_id)
         outside = state is not None and self.broker not in state.isr

@@ -1,10 +1,10 @@
 """The metadata world: controllers on their replicated log, with members and administrators.
 
-The quorum's world with all its faults and checks, where controllers are the shipped ones: the log holds what they
-decide, and snapshots are of their images. Brokers, replicas and coordinators come and go; administrators create, grow,
-configure, move and delete topics and take producer ids. Checked besides: what was acknowledged holds in every log that
-is adopted and in what is committed (:mod:`tests.simulation.metadata.facts`), leaders are elected from those that hold
-what is committed, and moves end where they were sent to.
+The quorum's world with all its faults and checks, but with the shipped controllers: the log holds their decisions, and
+snapshots are of their images. Brokers, replicas and coordinators start and stop. Administrators create, grow,
+configure, move and delete topics and take producer ids. Further checks: acknowledged facts hold in every adopted log
+and in the committed state (:mod:`tests.simulation.metadata.facts`), an elected leader holds the committed records, and
+moves end at their target.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class MetadataWorld(World):
         self.warnings = 0
         self.elections = 0
         self.may_be_unclean: set[TopicPartition] = set()
-        """Partitions for which somebody has asked for an unclean election."""
+        """Partitions with a requested unclean election."""
         self._topic_ids = 0
         self._coordinators: dict[tuple[str, int], CoordinatorEnd] = {}
         self.brokers = {number: BrokerEnd(self, number) for number in self.numbers}
         self.replicas: dict[tuple[str, TopicPartition, int], ReplicaEnd] = {}
         self.logs: dict[tuple[str, TopicPartition, int], str] = {}
-        """The log that each replica had when it was in the ISR last, by what is committed."""
+        """The log that each replica had when it was last in the ISR, by the committed state."""
         self.administrators = [Administrator(self, f"a{number}") for number in range(2)]
         self._look()
 
@@ -54,7 +54,7 @@ class MetadataWorld(World):
         return f"{self._topic_ids:032d}"
 
     def leading(self) -> list[MetadataController]:
-        """Return the controllers that take requests, also those that were replaced without knowing it."""
+        """Return the controllers that accept requests, including replaced ones that have not noticed."""
         return [
             controller
             for controller in self.controllers
@@ -74,7 +74,7 @@ class MetadataWorld(World):
             self._coordinators[kind, index] = CoordinatorEnd(self, kind, index)
 
     def _look(self) -> None:
-        """Start the replicas that are to run by what is committed."""
+        """Start the replicas that should run by the committed state."""
         for state in self.image.partitions():
             for broker in state.replicas:
                 key = (state.topic_id, state.partition, int(broker))
@@ -85,7 +85,7 @@ class MetadataWorld(World):
     # ------------------------------------------------------------ checks
 
     def apply(self, record: MetadataRecord) -> None:
-        """Check what a record does to its partition."""
+        """Check the change of a record to its partition."""
         if not isinstance(record, PartitionChanged):
             super().apply(record)
             return
@@ -108,7 +108,7 @@ class MetadataWorld(World):
                 self.logs[after.topic_id, place, int(broker)] = replica.log_id
 
     def _elected(self, before: PartitionState, after: PartitionState) -> None:
-        """A leader holds what is committed: it was in the ISR, or left it with everything."""
+        """A leader holds all committed records: it was in the ISR, or left it with all of them."""
         if after.unclean_leader_epoch == after.leader_epoch:
             topic = self.image.topics[after.partition.topic]
             allowed = topic.config.get("unclean.leader.election.enable") == "true"
@@ -123,7 +123,7 @@ class MetadataWorld(World):
 
 
 def play(seed: int, *, steps: int = 30) -> MetadataWorld:
-    """Play one seed: faults for a while, then heal, and everything has to settle. Raises :class:`Broken`."""
+    """Play one seed: faults for a while, then heal, and everything must settle. Raises :class:`Broken`."""
     draw = random.Random(seed * 6007 + 3)
     founders = draw.choice([1, 3, 3, 3])
     world = MetadataWorld(seed, founders, spares=draw.choice([0, 1, 2]) if founders > 1 else 2)
@@ -172,7 +172,7 @@ def _heal(world: MetadataWorld) -> None:
         world.excused = True
         return
     before = world.decided
-    for _ in range(5):  # one that meets a promise to a dead candidate ends, and Ray starts another
+    for _ in range(5):  # a controller that meets a promise to a dead candidate ends, and Ray starts another
         if not any(controller.alive for controller in world.controllers):
             world.start_controller()
         world.run(5_000)
@@ -185,7 +185,7 @@ def _heal(world: MetadataWorld) -> None:
     for name, known in world.facts.topics.items():
         for number, target in known.targets.items():
             state = world.image.topics[name].partitions[number]
-            stuck = state.leader == NO_LEADER  # its only copies are lost; an operator has to decide
+            stuck = state.leader == NO_LEADER  # its only copies are lost; an operator must decide
             if target is not None and not stuck and state.replicas != target and not world.facts.heals:
                 raise Broken(f"{state} was to move to {target}, and has not after all was healed")
 

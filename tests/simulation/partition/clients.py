@@ -21,11 +21,11 @@ _VALUES_PER_CLIENT = 1_000_000
 _DELETE_TIMEOUT_MS = 2_000
 _CONSUMER_PATIENCE_MS = 200
 _LOOK_UPS = 0.1
-"""Share of a consumer's requests that look an offset up."""
+"""Share of look-ups among a consumer's requests."""
 
 
 class Client:
-    """What producers and consumers share: a view of the metadata that may be out of date."""
+    """Shared by producers and consumers: a view of the metadata that may be stale."""
 
     def __init__(self, simulation: Simulation, address: int) -> None:
         """Begin without a leader; ``address`` is negative."""
@@ -36,7 +36,7 @@ class Client:
         self.leader_epoch = -1
 
     def refresh(self) -> None:
-        """Ask some broker for metadata, which may be a little old."""
+        """Fetch metadata from some broker, possibly slightly stale."""
         staleness_us = 0 if self.simulation.healed else self.world.between_us(0, _MAX_STALENESS_MS)
         for when, state in reversed(self.simulation.controller.history):
             if when <= self.world.now_us - staleness_us:
@@ -47,7 +47,7 @@ class Client:
 
 
 class Producer(Client):
-    """One batch at a time; the same batch again until it is acknowledged, so that an unknown outcome is resolved."""
+    """One batch at a time, retried until it is acknowledged, so that an unknown outcome is resolved."""
 
     def __init__(self, simulation: Simulation, address: int, *, idempotent: bool, acks: int) -> None:
         """Idempotent producers use their address as producer id."""
@@ -125,7 +125,7 @@ class Consumer(Client):
         self._attempt = 0
 
     def poll(self) -> None:
-        """Fetch from the leader, or look an offset up, and go on when the answer is there or too late."""
+        """Fetch from the leader, or look an offset up; continue when the answer arrives or is overdue."""
         self._attempt += 1
         attempt, draw, simulation = self._attempt, self.world.random, self.simulation
         self.refresh()
@@ -152,7 +152,7 @@ class Consumer(Client):
     def _answered(
         self, process: ReplicaProcess, attempt: int, position: int, answer: Any, entries: Sequence[Entry]
     ) -> None:
-        """The leader answers; what it says is true when it says it, and may arrive late and after other answers."""
+        """The leader answers; the answer is correct when sent, and may arrive late and after other answers."""
         send = self.simulation.network.send
         if isinstance(answer, BaseException):
             start = getattr(answer, "details", {}).get("start", -1)
@@ -183,10 +183,10 @@ class Consumer(Client):
 
 
 class Administrator(Client):
-    """Deletes records: all that are committed, some of them, or, by mistake, more than are committed."""
+    """Deletes records: all committed ones, some of them, or, by mistake, uncommitted ones too."""
 
     def delete(self) -> None:
-        """Ask whoever seems to lead; what becomes of it is for the checkers to see."""
+        """Send to the presumed leader; the checkers follow the outcome."""
         self.refresh()
         simulation, draw = self.simulation, self.world.random
         committed = simulation.checks.committed.end

@@ -1,4 +1,4 @@
-"""The simulator's controller process: the shipped runner, with a metadata log and sessions that are virtual.
+"""The simulator's controller process: the shipped runner, with a virtual metadata log and virtual sessions.
 
 The log lies on a virtual disk whose unsynced tail may be lost. A crash may come between any two effects.
 """
@@ -48,7 +48,7 @@ class CheckedMachine(ControllerMachine):
     """Checks itself at each step."""
 
     def step(self, event: Event) -> Outbox[Effect]:
-        """Take a step; records come before everything else."""
+        """Take a step; its records come first."""
         out = super().step(event)
         self.validate()
         wrong = [type(effect).__name__ for effect in out.now if not isinstance(effect, WriteRecords)]
@@ -62,7 +62,7 @@ class Request:
     is_deserted = False
 
     def __init__(self, node: ControllerNode, link: ReplicaLink | None, number: int) -> None:
-        """``number`` is the link's."""
+        """``number`` is the link's request number."""
         self._node, self.link, self.number = node, link, number
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
@@ -89,11 +89,11 @@ class ControllerNode(Pausable):
         self.records: list[MetadataRecord] = []
         self.durable = 0
         self.public = MetadataImage()
-        """What was ever durable: the only metadata that anybody outside may act on."""
+        """All state that was ever durable: the only metadata visible to other processes."""
         self.history: list[tuple[int, PartitionState]] = []
         self.crash_after_effects: int | None = None
         self.warned = False
-        """Somebody was told that a partition's only in-sync copy is lost."""
+        """Whether the operator was warned that a partition's only in-sync copy is lost."""
         self._links: dict[int, ReplicaLink] = {}
         self._sessions: dict[int, Session] = {}
         self._last_number = 0
@@ -147,7 +147,7 @@ class ControllerNode(Pausable):
         self._tick(self.life)
 
     def crash(self) -> None:
-        """End the life; the tail of the log that was not synced is lost in part or whole."""
+        """End the life; the unsynced tail of the log is lost in part or whole."""
         if self.runner is None:
             return
         kept = self.world.random.randint(self.durable, len(self.records))
@@ -163,11 +163,11 @@ class ControllerNode(Pausable):
             session.break_off()
         self._sessions.clear()
         self._links.clear()
-        # What survived is what the next life reads, so it is as good as synced.
+        # The next life reads the surviving tail, so it counts as synced.
         self._synced_up_to(kept)
 
     def _asleep(self, call: Callable[..., None], *args: object) -> bool:
-        """True when no life runs, or this one is paused: then it takes the call when it wakes up."""
+        """True when no life runs, or this one is paused: a paused life takes the call when it resumes."""
         return self.runner is None or self.waits(call, *args)
 
     def _tick(self, life: int) -> None:
@@ -179,12 +179,12 @@ class ControllerNode(Pausable):
 
     @property
     def log_end_offset(self) -> int:
-        """The end of what this life has written."""
+        """The end of this life's log."""
         return len(self.records)
 
     @property
     def committed_offset(self) -> int:
-        """The end of what is synced."""
+        """The end of the synced log."""
         return self.durable
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
@@ -197,7 +197,7 @@ class ControllerNode(Pausable):
         """Keep the log whole."""
 
     def want_voters(self, voters: Sequence[int]) -> None:
-        """Keep the log where it is."""
+        """Keep the log in place."""
 
     def now_ms(self) -> int:
         """Virtual time."""
@@ -226,11 +226,11 @@ class ControllerNode(Pausable):
         self._dies_here()
 
     def warn(self, warning: str) -> None:
-        """The operator reads it."""
+        """For the operator; ignored."""
         self.warned = True
 
     def answer(self, request: Request, code: int, result: object) -> None:
-        """Send an answer over the link's present session."""
+        """Send an answer over the link's current session."""
         if self._dies_here():
             return
         link = request.link
@@ -240,7 +240,7 @@ class ControllerNode(Pausable):
             link.session_of_controller(link.number, link.answered, request.number, code, result)
 
     def _dies_here(self) -> bool:
-        """Count an effect, and tell whether this life has ended by now."""
+        """Count an effect; returns whether this life has ended by now."""
         if self.crash_after_effects is not None:
             self.crash_after_effects -= 1
             if self.crash_after_effects <= 0:
@@ -275,7 +275,7 @@ class ControllerNode(Pausable):
         self.durable = max(self.durable, end)
 
     def _run(self, work: Callable[[Runner], None]) -> None:
-        """Have the runner do something, if a life is up."""
+        """Call the runner, if a life is up."""
         if self.runner is None:
             return
         try:
@@ -283,7 +283,7 @@ class ControllerNode(Pausable):
         except InvariantBroken as broken:
             raise Violation("controller", broken.claim) from broken
 
-    # ------------------------------------------------------------ what sessions bring
+    # ------------------------------------------------------------ session events
 
     def connect(self, link: ReplicaLink) -> Session | None:
         """Accept a connection; None when the controller is down."""
@@ -303,7 +303,7 @@ class ControllerNode(Pausable):
         return session
 
     def lost(self, number: int, life: int) -> None:
-        """A session's connection is seen to be broken."""
+        """A session's connection is found broken."""
         if life == self.life and not self._asleep(self.lost, number, life):
             self._sessions.pop(number, None)
             self._links.pop(number, None)
@@ -366,7 +366,7 @@ class ControllerNode(Pausable):
             self.simulation.checks.metadata.accepted(before, effect.partition_epoch)
 
     def resign(self, link: ReplicaLink, session: int, effect: ResignLeadership, incarnation: int) -> None:
-        """A leader asks that another replica leads."""
+        """A leader requests that another replica lead."""
         if self._asleep(self.resign, link, session, effect, incarnation):
             return
         before = self._decided()
@@ -396,7 +396,7 @@ class ControllerNode(Pausable):
             self._take(Request(self, None, 0), lambda number: make(self.world.now_ms, number))
 
     def _decided(self) -> PartitionState | None:
-        """Return the partition as this life has decided it so far."""
+        """Return the partition in this life's latest decision, durable or not."""
         return None if self.runner is None else self.runner.machine.image.partition(PARTITION)
 
     def _take(self, request: Request, event_for: Callable[[int], Event]) -> None:
@@ -404,7 +404,7 @@ class ControllerNode(Pausable):
 
 
 def _registered(broker: BrokerId) -> BrokerRegistered:
-    """The broker has a place in the metadata; its process plays no part here, its replica has a session of its own."""
+    """The broker is registered in the metadata; its process is not simulated; its replica has its own session."""
     return BrokerRegistered(
         broker=broker,
         incarnation=Incarnation(1 + broker),

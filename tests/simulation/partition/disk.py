@@ -1,7 +1,7 @@
-"""The virtual disk of one replica: a log whose unsynced tail may be lost, and syncs that take their time.
+"""The virtual disk of one replica: a log whose unsynced tail may be lost, and slow syncs.
 
-One entry is one batch of one record, so that offsets and positions agree; what a batch looks like inside is the
-storage engine's business and is tested there. The producer state is the storage engine's own.
+One entry is one batch of one record, so that offsets and positions agree. The contents of a batch belong to the storage
+engine and are tested there. The producer state is the storage engine's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def chained(previous: int, epoch: int, value: int) -> int:
 
 
 def header_of(offset: int, entry: Entry) -> BatchHeader:
-    """Return the batch header that the storage engine's producer state wants to see."""
+    """Return the batch header that the storage engine's producer state needs."""
     return BatchHeader(
         base_offset=offset,
         batch_length=49,
@@ -57,20 +57,20 @@ class VirtualLog:
     """One partition folder. Survives the processes that open it."""
 
     def __init__(self, identity: str = "", replaces: VirtualLog | None = None) -> None:
-        """Create an empty folder, perhaps in place of one that is lost."""
+        """Create an empty folder, perhaps in place of a lost one."""
         self.identity = identity
         self.restored = False
         self.opened = False
-        """True once some life has opened the folder: later ones do not see any more that it is new."""
+        """True once some life has opened the folder: it is not new for later lives."""
         self.lost = replaces
-        """What was here before; others may still count on it until they hear of the loss."""
+        """The folder's predecessor; other replicas may rely on it until they learn of the loss."""
         self.incarnation = -1
-        """The last life that was registered on this folder."""
+        """The last life registered on this folder."""
         self.start = 0
         self.entries: list[Entry] = []
         self.durable_end = 0
         self.kept_watermark = 0
-        """The file with the high watermark; replaced as a whole, so that a crash leaves the old one or the new one."""
+        """The file with the high watermark; replaced as a whole, so that a crash leaves the old or the new one."""
         self.writes_through = False
         self.truncations = 0
         """A sync that began before the last truncation reports nothing."""
@@ -84,7 +84,7 @@ class VirtualLog:
         return self.start + len(self.entries)
 
     def promised_end(self, incarnation: int) -> int:
-        """Return the durable end, or the one of the lost log on which that earlier life had reported."""
+        """Return the durable end, or that of the lost log, where the life of that incarnation reported the latter."""
         lost = self.lost
         while lost is not None:
             if incarnation <= lost.incarnation:
@@ -105,12 +105,12 @@ class VirtualLog:
         return None if before is None else before.chain
 
     def recover(self) -> None:
-        """Do what opening does: what is kept is synced."""
+        """Do the work of opening: the kept part is synced."""
         self.durable_end = self.end
         self.kept_watermark = min(self.kept_watermark, self.end)
 
     def keep_watermark(self, watermark: int) -> None:
-        """Write the high watermark down."""
+        """Write the high watermark."""
         self.kept_watermark = watermark
 
     def check_producer(self, producer: int, sequence: int) -> Duplicate | None:
@@ -123,7 +123,7 @@ class VirtualLog:
         self._assigned.add(epoch)
 
     def append(self, entries: Iterable[Entry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
-        """Append, and return the epochs that begin in what was appended. It is durable only if all writes are."""
+        """Append, and return the epochs that begin in the appended entries. Durable only if all writes are."""
         begun: list[tuple[LeaderEpoch, Offset]] = []
         for entry in entries:
             epoch, offset = LeaderEpoch(entry.epoch), Offset(self.end)
@@ -142,7 +142,7 @@ class VirtualLog:
         return self.entries[first : min(upper - self.start, first + limit)]
 
     def truncate(self, to: int) -> None:
-        """Cut from ``to`` on; durable, and so is what is left."""
+        """Truncate to ``to``; durable, and so is the rest."""
         self.kept_watermark = min(self.kept_watermark, to)
         del self.entries[to - self.start :]
         self.epochs.truncate_end(Offset(to))
@@ -151,7 +151,7 @@ class VirtualLog:
         self._rebuild_producers()
 
     def reset(self, start: int) -> None:
-        """Throw everything away and begin at ``start``; durable. Producers are unknown then, and may start anywhere."""
+        """Discard everything and restart at ``start``; durable. Producers are then unknown and may start anywhere."""
         self.start = self.durable_end = start
         self.kept_watermark = min(self.kept_watermark, start)
         self.entries.clear()
@@ -160,13 +160,13 @@ class VirtualLog:
         self.producers.clear()
 
     def advance_start(self, start: int) -> None:
-        """Drop the entries below ``start``. The producer state keeps what they said, as its snapshots do."""
+        """Drop the entries below ``start``. The producer state keeps their effect, as its snapshots do."""
         del self.entries[: start - self.start]
         self.start = start
         self.epochs.truncate_start(Offset(start))
 
     def crash(self, draw: random.Random, survives: float) -> int:
-        """Lose the unsynced tail, or some of it; returns how many entries are gone."""
+        """Lose the unsynced tail, or some of it; returns the number of lost entries."""
         lost = self.end - self.durable_end
         if lost and draw.random() < survives:
             lost = draw.randint(0, lost)
@@ -179,7 +179,7 @@ class VirtualLog:
         return lost
 
     def _forget_epochs(self, end: int) -> None:
-        """Recovery keeps an epoch that begins at the end only if the checkpoint, not a lost record, told of it."""
+        """Recovery keeps an epoch that begins at the end only if the checkpoint, not a lost record, has it."""
         kept = [
             (epoch, start)
             for epoch, start in self.epochs.entries
@@ -188,7 +188,7 @@ class VirtualLog:
         self.epochs = EpochHistory(kept)
 
     def _rebuild_producers(self) -> None:
-        """Replay what is left. Producers whose entries retention dropped keep their old state, as in a snapshot."""
+        """Replay the rest. Producers of entries dropped by retention keep their old state, as in a snapshot."""
         kept = {entry.producer for entry in self.entries}
         older = {
             producer: state.copy()

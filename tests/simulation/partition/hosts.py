@@ -1,8 +1,8 @@
-"""What brokers do with the metadata: start the replicas that it places on them, end and remove those it takes away.
+"""The brokers' reaction to metadata: start the replicas placed on them, end and remove those taken away.
 
-Does what the actors' supervisor does, for one partition. Each broker learns of changes in order and late, at a pace of
-its own. Before it removes a folder it asks the controller how new the metadata is, which may take long or fail, and
-waits until it has heard of as much: the replica may have been given back to it.
+Follows the actors' supervisor, for one partition. Each broker learns of changes in order and late, at a pace of its
+own. Before it removes a folder it requests the current metadata version from the controller, which may take long or
+fail, and waits until its own metadata is as new: the replica may have been placed on it again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _AGAIN_US = 1_000_000
 
 
 class Hosts:
-    """The brokers of one run, as far as they look after replicas."""
+    """The brokers of one run, in their role as supervisors of replicas."""
 
     def __init__(self, simulation: Simulation) -> None:
-        """Begin with what the metadata says at first."""
+        """Begin with the initial metadata."""
         self.simulation = simulation
         self.world = simulation.world
         faults = simulation.faults
         self.busy: set[int] = set()
-        """Brokers that have ended a replica and do not know yet whether its folder may go."""
+        """Brokers that have ended a replica and do not know yet whether to remove its folder."""
         self._placed = {broker: broker <= faults.brokers for broker in simulation.brokers}
         self._started = dict(self._placed)
         self._under_way: dict[int, deque[int]] = {broker: deque() for broker in simulation.brokers}
@@ -45,11 +45,11 @@ class Hosts:
         self._last_us = dict.fromkeys(simulation.brokers, 0)
 
     def wants(self, broker: int) -> bool:
-        """True when the broker looks after a replica that is to run."""
+        """True when the broker should run a replica."""
         return self._started[broker] and broker not in self.busy
 
     def changed(self, state: PartitionState) -> None:
-        """The durable metadata places the partition elsewhere."""
+        """The durable metadata changes the partition's replicas."""
         version = self.simulation.controller.public.version
         for broker in self.simulation.brokers:
             delay_us = self.world.between_us(0.5, 1.5 * self._pace_ms[broker] + 1)
@@ -74,12 +74,12 @@ class Hosts:
             self._remove(broker)
 
     def _remove(self, broker: int) -> None:
-        """End the replica; only then the controller is asked, as no process can register any more."""
+        """End the replica before querying the controller, so that no process can register any more."""
         self.busy.add(broker)
         self.simulation.crash(broker, "it was moved elsewhere")
         self._ask(broker)
 
-    # ------------------------------------------------------------ the question to the controller
+    # ------------------------------------------------------------ the query to the controller
 
     def _ask(self, broker: int) -> None:
         self._question += 1
@@ -100,7 +100,7 @@ class Hosts:
             self._conclude(broker)
 
     def _conclude(self, broker: int) -> None:
-        """Remove the folder, or take the replica up again, once the broker's metadata is as new as the answer."""
+        """Remove the folder, or restart the replica, once the broker's metadata is as new as the answer."""
         newest, under_way = self._newest.get(broker), self._under_way[broker]
         if newest is None or (under_way and under_way[0] <= newest):
             return

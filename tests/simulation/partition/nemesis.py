@@ -1,4 +1,4 @@
-"""The source of all trouble: draws faults at the rates of the run's profile until the heal."""
+"""The fault injector: draws faults at the rates of the run's profile until the heal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Nemesis:
                 self.world.after(_QUIET_START_MS * 1000, self._next, rate, strike)
 
     def stop(self) -> None:
-        """Do no more harm, and take every broker up again that was stopped."""
+        """Stop injecting faults, and restart every stopped broker."""
         self._stopped = True
         for broker in self.simulation.brokers:
             if self.simulation.faults.stop_rate > 0:
@@ -72,7 +72,7 @@ class Nemesis:
             self._next(rate, strike)
 
     def _victim(self) -> int:
-        """The leader, as the controller sees it, or anybody."""
+        """The leader, as the controller sees it, or any broker."""
         simulation = self.simulation
         state = simulation.controller.state
         if state is not None and state.leader > 0 and self.world.chance(simulation.faults.crash_leader):
@@ -112,7 +112,7 @@ class Nemesis:
         )
 
     def _reassign(self) -> None:
-        """Move the partition to some brokers, or cancel, or take a replica away and add it again at once."""
+        """Move the partition to some brokers, or cancel, or remove a replica and add it again at once."""
         state = self.simulation.controller.state
         if state is None:
             return
@@ -151,7 +151,7 @@ class Nemesis:
         self.world.after(self.world.between_us(100, 3000), self._resume, broker)
 
     def _end_stopped(self, broker: int) -> None:
-        """Its processes end as asked for, if the controller has agreed."""
+        """Its processes end as requested, if the controller has agreed."""
         if not self._stopped and self.simulation.controller.public.is_stopped(BrokerId(broker)):
             self.simulation.crash(broker, "stopped on purpose")
 
@@ -168,7 +168,7 @@ class Nemesis:
         self.world.after(2_000_000, self._resume_again, broker)
 
     def _resume_again(self, broker: int) -> None:
-        """A stop that was held up by a pause of the controller may have come after the resumption."""
+        """A stop delayed by a pause of the controller may have come after the resumption."""
         if self.simulation.controller.public.is_stopped(BrokerId(broker)):
             self._resume(broker)
 
@@ -237,7 +237,7 @@ class Nemesis:
             link.break_off()
 
     def _retain(self) -> None:
-        """Drop what is committed, save what producers may repeat: behind a new start it would be stored twice."""
+        """Drop committed entries, except what producers may retry: behind a new start they would be stored twice."""
         process = self.simulation.processes.get(self.world.random.choice(self.simulation.brokers))
         if process is None or process.machine is None or not process.alive:
             return

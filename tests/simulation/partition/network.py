@@ -1,8 +1,8 @@
 """The virtual network: datagrams that may be lost, delayed, doubled and reordered, and ordered control sessions.
 
-Requests between replicas and clients travel as datagrams, which is harsher than the connections they have in life:
-the protocol's own request ids and epochs have to carry the whole burden. The control session of a replica with the
-controller is a connection in life and here: ordered, and broken as a whole.
+Requests between replicas and clients travel as datagrams, which is harsher than the connections in production: the
+protocol must rely on its own request ids and epochs. The control session of a replica with the controller is a
+connection in production and here: ordered, and broken as a whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.simulation.profiles import Faults
 from tests.simulation.world import World
 
 CONTROLLER = 0
-"""Address of the controller; brokers have their numbers from 1 on, clients have negative ones."""
+"""Address of the controller; brokers have positive addresses, clients negative ones."""
 
 
 class Network:
@@ -28,7 +28,7 @@ class Network:
         self._clogged_ms: dict[tuple[int, int], float] = {}
 
     def send(self, source: int, target: int, deliver: Callable[..., None], *args: object) -> bool:
-        """Send a datagram; False when the sender's side can tell that it did not go out."""
+        """Send a datagram; False when the sender's side knows that it did not go out."""
         world = self.world
         if (source, target) in self._cut:
             return False
@@ -50,7 +50,7 @@ class Network:
         return delay + int(self._clogged_ms.get((source, target), 0) * 1000)
 
     def is_cut(self, source: int, target: int) -> bool:
-        """True when nothing goes from ``source`` to ``target``."""
+        """True when the link from ``source`` to ``target`` is cut."""
         return (source, target) in self._cut
 
     def cut(self, source: int, target: int) -> None:
@@ -66,7 +66,7 @@ class Network:
         self._clogged_ms[source, target] = ms
 
     def heal(self) -> None:
-        """Open everything for good; nothing is lost or doubled any more."""
+        """Open everything permanently; no loss or duplication any more."""
         self.healed = True
         self._cut.clear()
         self._clogged_ms.clear()
@@ -75,7 +75,8 @@ class Network:
 class Session:
     """One control connection between a life of a replica and a life of the controller.
 
-    Each direction delivers in order. When it breaks, each end is told in its own time, and what is under way is lost.
+    Each direction delivers in order. When it breaks, each end learns of it after its own delay; messages in flight are
+    lost.
     """
 
     __slots__ = ("_last_us", "_network", "broken", "broker", "number", "on_controller_lost", "on_replica_lost")

@@ -1,7 +1,7 @@
-"""Processes of the simulator that can be paused, as SIGSTOP pauses them: what arrives meanwhile waits in their sockets.
+"""Processes of the simulator that can be paused, as by SIGSTOP: messages that arrive meanwhile wait in their sockets.
 
-Used by the shells of replicas, of the controller, and of groups. What waited is taken in the order of its arrival, and
-before anything that arrives after the pause, however the pause ends.
+Used by the shells of replicas, of the controller, and of groups. The waiting messages are taken in order of arrival,
+before any that arrive after the pause, however the pause ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pausable:
         return self.paused_until_us > self.world.now_us
 
     def waits(self, call: Callable[..., None], *args: object) -> bool:
-        """True when the call has to wait: it is made again, with this method, once the process goes on."""
+        """True when the call has to wait: it is repeated, with this method, once the process resumes."""
         if self._taking or not (self._inbox or self.paused):
             return False
         if not self._inbox:
@@ -42,7 +42,7 @@ class Pausable:
         self._go_on()
 
     def forget_inbox(self) -> None:
-        """Lose what waited: the process has ended."""
+        """Drop the waiting messages: the process has ended."""
         self._inbox.clear()
 
     def _go_on(self) -> None:

@@ -1,7 +1,7 @@
 """The simulator's replica process: the shipped ReplicaRunner on a virtual disk, clock and network.
 
-What is here are ports and faults: what arrives is handed to the runner, what the runner sends goes to the network, and
-unlike an actor the process can be paused, and die between any two effects.
+Here are ports and faults: arriving messages go to the runner, its messages go to the network, and unlike an actor the
+process can be paused, and die between any two effects.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _RELAXED = FlushPolicy(messages=1 << 60, ms=1_000)
 
 
 class WatchedMachine(ReplicaMachine):
-    """The machine, with the checkers looking at each step."""
+    """The machine; the checkers check each step."""
 
     process: ReplicaProcess
 
     def step(self, event: Event) -> Outbox[Effect]:
-        """Take the step and have it checked, before any of its effects is carried out."""
+        """Take the step and check it, before any of its effects is carried out."""
         process, log = self.process, self._log
         simulation = process.simulation
         simulation.machine_steps += 1
@@ -76,7 +76,7 @@ class ReplicaProcess(Pausable):
     """One life of the replica on one broker."""
 
     def __init__(self, simulation: Simulation, broker: int, log: VirtualLog, life: int) -> None:
-        """Open the log; the machine comes with the registration."""
+        """Open the log; the machine is created at registration."""
         super().__init__(simulation.world)
         self.simulation = simulation
         self.broker = broker
@@ -85,7 +85,7 @@ class ReplicaProcess(Pausable):
         self.alive = True
         self.uplink: Uplink | None = None
         self.owed: list[Arrived] = []
-        """Requests that are not answered, and those answered since the last tick."""
+        """Unanswered requests, and those answered since the last tick."""
         self.disk = OpenedLog(self)
         self._sync = VirtualSync(self)
         self.runner = ReplicaRunner(
@@ -108,7 +108,7 @@ class ReplicaProcess(Pausable):
         self._effects_left: int | None = None
         self._watch(AdvanceLogStart, self._deleting)
         self.log_is_new = not log.opened
-        """This life made the folder; a later one does not know it any more, save by the folder's identity."""
+        """This life made the folder; a later life knows that only from the folder's identity."""
         log.opened = True
 
     # ------------------------------------------------------------ life
@@ -120,15 +120,15 @@ class ReplicaProcess(Pausable):
 
     @property
     def sync_since_ms(self) -> int | None:
-        """When the sync began that is under way."""
+        """Start time of the sync in progress."""
         return self._sync.busy_since_ms
 
     def asleep(self, call: Callable[..., None], *args: object) -> bool:
-        """True when this process is dead, or paused: then the call is made when it wakes up."""
+        """True when this process is dead, or paused: a paused process makes the call when it resumes."""
         return not self.alive or self.waits(call, *args)
 
     def drive(self, call: Callable[..., object], *args: Any, **named: Any) -> None:
-        """Call the runner. A disk that refuses what cannot be refused ends the process, which :meth:`_fatal` sees."""
+        """Call the runner. A disk error in a call that must not fail ends the process: see :meth:`_fatal`."""
         try:
             call(*args, **named)
         except InvariantBroken as broken:
@@ -138,7 +138,7 @@ class ReplicaProcess(Pausable):
                 raise
 
     def registered(self, incarnation: int, state: PartitionState) -> None:
-        """Start the machine as this incarnation, or take a state over a renewed session."""
+        """Start the machine as this incarnation, or apply a state over a renewed session."""
         if self.asleep(self.registered, incarnation, state):
             return
         if self.machine is None:
@@ -161,12 +161,12 @@ class ReplicaProcess(Pausable):
         self.told(incarnation, state)
 
     def told(self, incarnation: int, state: PartitionState) -> None:
-        """Take a partition state that the controller sent to some incarnation of this replica."""
-        if not self.asleep(self.told, incarnation, state):  # before there is a machine, too: it waits behind the answer
+        """Apply a partition state that the controller sent to some incarnation of this replica."""
+        if not self.asleep(self.told, incarnation, state):  # even without a machine: it waits behind the answer
             self.drive(self.runner.state_received, incarnation, state)
 
     def leads(self, state: PartitionState | None) -> bool:
-        """True when this process leads, by its own word, in the epoch of that state or a later one."""
+        """True when this process considers itself leader, in the epoch of that state or a later one."""
         machine = self.machine
         if machine is None or state is None or not self.alive:
             return False
@@ -179,7 +179,7 @@ class ReplicaProcess(Pausable):
         self.forget_inbox()
 
     def crash_after(self, effects: int | None) -> None:
-        """Die before that many effects more are carried out; None: live on."""
+        """Die before that many more effects are carried out; None: do not die."""
         if self._effects_left is None and effects is not None:
             for kind in self.runner.effects:
                 self._watch(kind, self._dies)
@@ -193,7 +193,7 @@ class ReplicaProcess(Pausable):
         return not self.alive
 
     def _watch(self, kind: type[Effect], look: Callable[[Any], object]) -> None:
-        """Look at each effect of a kind before it is carried out, which it is not if the look finds so."""
+        """Look at each effect of a kind first; the effect is carried out only if the look returns a false value."""
         carry_out = self.runner.effects[kind]
 
         def watched(effect: Effect) -> None:
@@ -214,7 +214,7 @@ class ReplicaProcess(Pausable):
         if self.alive:
             self.simulation.checks.looked(self)
 
-    # ------------------------------------------------------------ what arrives
+    # ------------------------------------------------------------ arriving requests
 
     def produce(self, request: ProduceRequest) -> None:
         """A client's produce request."""
@@ -273,14 +273,14 @@ class ReplicaProcess(Pausable):
             self._serve(arrived, self.runner.list_offsets, leader_epoch, timestamp)
 
     def drop_below(self, to: int) -> None:
-        """Retention wants the entries below an offset gone."""
+        """Retention drops the entries below an offset."""
         self.disk.retained_from = to
         self.drive(self.runner.apply_retention)
 
-    # ------------------------------------------------------------ answers that come back
+    # ------------------------------------------------------------ arriving answers
 
     def fetch_answered(self, number: int, args: ReplicaFetchReply, entries: tuple[Entry, ...], offset: int) -> None:
-        """The leader's answer to the fetch of that number, which began at ``offset``."""
+        """The leader's answer to the fetch with this number, which began at ``offset``."""
         if not self.asleep(self.fetch_answered, number, args, entries, offset):
             parting = args.diverging
             self.drive(
@@ -295,12 +295,12 @@ class ReplicaProcess(Pausable):
             )
 
     def fetch_failed(self, number: int, code: int, log_start: int) -> None:
-        """Our fetch was refused, or is known to be lost."""
+        """This replica's fetch was refused, or is known to be lost."""
         if not self.asleep(self.fetch_failed, number, code, log_start):
             self.drive(self.runner.fetch_failed, number, code, log_start)
 
     def isr_answered(self, number: int, code: int, state: PartitionState | None) -> None:
-        """The controller answered our proposal, or the session broke before it did."""
+        """The controller answered this replica's proposal, or the session broke first."""
         if not self.asleep(self.isr_answered, number, code, state):
             self.drive(self.runner.isr_answered, number, code, state)
 
@@ -333,7 +333,7 @@ class ReplicaProcess(Pausable):
     def _fatal(self, why: str) -> None:
         self.simulation.crash(self.broker, why)
 
-    # ------------------------------------------------------------ looks at effects
+    # ------------------------------------------------------------ hooks on effects
 
     def _deleting(self, effect: AdvanceLogStart) -> None:
         arrived = None if effect.request is None else self.runner.requests[effect.request]

@@ -1,4 +1,4 @@
-"""The virtual disk behind the ports of a replica's runner: its log, its syncs, the kept watermark, and the clock.
+"""The virtual disk behind the ports of a replica's runner: its log, its syncs, the persisted watermark, and the clock.
 
 One set per life of a process. The faults of the disk are drawn here, and the checkers see each write as it happens.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class VirtualAppend(NamedTuple):
-    """What an append did."""
+    """Result of an append."""
 
     first_offset: int
     end_offset: int
@@ -35,24 +35,24 @@ class VirtualClock:
     """The world's clock, for all three that a runner reads."""
 
     def __init__(self, world: World) -> None:
-        """Go with the world."""
+        """Use the world's clock."""
         self.monotonic_ns: Callable[[], int] = lambda: world.now_us * 1000
         self.since_boot_ms: Callable[[], int] = lambda: world.now_ms
         self.wall_ms: Callable[[], int] = lambda: world.now_ms
 
 
 class OpenedLog:
-    """A :class:`VirtualLog` as one life of a process has it open. One entry is one batch of one record and one byte."""
+    """A :class:`VirtualLog` as opened by one life of a process. One entry is one batch of one record and one byte."""
 
     def __init__(self, process: ReplicaProcess) -> None:
-        """Recover, which syncs what is kept."""
+        """Recover, which syncs the kept part."""
         self._process = process
         self._simulation = process.simulation
         self._log: VirtualLog = process.log
         self._log.recover()
         self.config = LogConfig()
         self.retained_from = 0
-        """The next retention drops what is committed below."""
+        """The next retention drops committed entries below."""
 
     @property
     def log_start_offset(self) -> int:
@@ -66,12 +66,12 @@ class OpenedLog:
 
     @property
     def synced_end_offset(self) -> int:
-        """End of what a crash leaves."""
+        """End of the part that survives a crash."""
         return self._log.durable_end
 
     @property
     def size_bytes(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         return len(self._log.entries)
 
     @property
@@ -94,7 +94,7 @@ class OpenedLog:
         return VirtualAppend(offset, offset + 1)
 
     def append_as_follower(self, payload: tuple[Entry, ...]) -> VirtualAppend:
-        """Append what the leader sent."""
+        """Append a batch from the leader."""
         self._require_room()
         offset = self._log.end
         epochs = self._log.append(payload)
@@ -131,14 +131,14 @@ class OpenedLog:
         return None if entry is None else (min(upper, self._log.end) - 1, entry.value)
 
     def truncate_to(self, offset: int) -> None:
-        """Cut from ``offset`` on."""
+        """Truncate to ``offset``."""
         self._simulation.checks.truncating(self._process, offset)
         self._log.truncate(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Begin anew at ``offset``."""
+        """Restart at ``offset``."""
         checks = self._simulation.checks
-        # What lies below the new start is retention's to drop; only what lies above it is cut.
+        # Entries below the new start count as dropped by retention; only those above it count as truncated.
         checks.truncating(self._process, max(self._log.start, offset))
         checks.deleted.moving(self._process.broker, offset, checks.committed.end)
         self._log.reset(offset)
@@ -150,7 +150,7 @@ class OpenedLog:
         self._drop_below(offset)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> None:
-        """Drop what is to be retained no more, as far as it is committed."""
+        """Drop committed entries outside the retention limit."""
         self._drop_below(min(self.retained_from, high_watermark))
 
     def purge_deleted(self, now_ms: int) -> None:
@@ -173,19 +173,19 @@ class OpenedLog:
 
 
 class VirtualSync:
-    """Syncs that take their time, one at a time; what comes meanwhile has one of its own."""
+    """Slow syncs, one at a time; writes during a sync get the next one."""
 
     def __init__(self, process: ReplicaProcess) -> None:
-        """Rest until the first kick."""
+        """Idle until the first kick."""
         self._process = process
         self._log: VirtualLog = process.log
         self._is_wanted = False
         self.busy_since_ms: int | None = None
         self.exclusive = nullcontext()
-        """A sync that spans a cut ends without a result, which comes to the same as keeping it out."""
+        """A sync that spans a truncation ends without a result, which is equivalent to excluding it."""
 
     def kick(self) -> None:
-        """Begin, or remember to."""
+        """Begin a sync, or note that another is needed."""
         process = self._process
         if self.busy_since_ms is not None:
             self._is_wanted = True
@@ -212,16 +212,16 @@ class VirtualKeeper:
     """The file with the high watermark."""
 
     def __init__(self, process: ReplicaProcess) -> None:
-        """Find what an earlier life left."""
+        """Load the value of an earlier life."""
         self._process = process
 
     @property
     def offset(self) -> int:
-        """What is kept."""
+        """The persisted value."""
         return self._process.log.kept_watermark
 
     def tick(self, now_ms: int, watermark: int, state: object) -> None:
-        """Write, when it is this replica's turn and the disk lets it."""
+        """Write, when it is this replica's turn and the disk accepts it."""
         if self._process.simulation.keeps_watermark(self._process):
             self._process.log.keep_watermark(watermark)
 

@@ -19,7 +19,7 @@ _REMOVED_PAUSE_US = 300_000
 
 
 class ReplicaLink:
-    """A replica's end of its control session: registers, keeps alive, registers again when the session broke."""
+    """A replica's end of its control session: registers, keeps alive, re-registers after the session broke."""
 
     def __init__(self, simulation: Simulation, process: ReplicaProcess) -> None:
         """Belong to one life of a replica."""
@@ -34,7 +34,7 @@ class ReplicaLink:
         process.uplink = self
 
     def connect(self) -> None:
-        """Open a session and register over it; try again soon when that fails."""
+        """Open a session and register over it; retry soon when that fails."""
         process, controller = self.process, self.simulation.controller
         if not process.alive or self._session is not None:
             return
@@ -50,7 +50,7 @@ class ReplicaLink:
 
     @property
     def registered(self) -> bool:
-        """True while a session stands over which this life has registered."""
+        """True while this life is registered over an open session."""
         return self._session is not None and not self._session.broken and self._registered
 
     def propose(self, effect: ProposeIsr) -> None:
@@ -63,18 +63,18 @@ class ReplicaLink:
         session.send(True, controller.change_isr, self, session.number, ask, effect, machine.incarnation)
 
     def resign(self, effect: ResignLeadership) -> None:
-        """Send a resignation; the machine repeats it, so nobody waits for the answer."""
+        """Send a resignation; the machine repeats it, so there is no wait for the answer."""
         session, machine = self._session, self.process.machine
         if session is not None and machine is not None and self._registered:
             session.send(True, self.simulation.controller.resign, self, session.number, effect, machine.incarnation)
 
     def break_off(self) -> None:
-        """The connection breaks for no reason that either end knows."""
+        """The connection breaks without a cause known to either end."""
         if self._session is not None:
             self._session.break_off()
 
     def session_of_controller(self, number: int, deliver: object, *args: object) -> None:
-        """Send something from the controller over the session of that number, if it is still ours."""
+        """Send something from the controller over the session with this number, if it is still current."""
         session = self._session
         if session is not None and session.number == number and callable(deliver):
             session.send(False, deliver, *args)
@@ -95,7 +95,7 @@ class ReplicaLink:
             self._registered = True
             self.process.registered(result[0], PartitionState.from_wire(result[1]))
         elif code == UnknownTopicOrPartition.code:
-            # A reassignment took it away; its broker ends it once it hears of that, or it is added again.
+            # A reassignment took it away; its broker ends it when it learns of that, or it is added again.
             self.world.after(_REMOVED_PAUSE_US, self._leave_and_connect, self.number)
         else:
             self.simulation.crash(self.process.broker, f"registration refused with {code}")
@@ -105,7 +105,7 @@ class ReplicaLink:
             self._session.break_off()
 
     def lost(self, number: int) -> None:
-        """Our end sees the session broken."""
+        """The replica's end finds the session broken."""
         if self._session is None or self._session.number != number:
             return
         self._session, self._registered = None, False

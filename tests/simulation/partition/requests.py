@@ -1,7 +1,7 @@
-"""Requests on the virtual network: what clients and followers send, and what a process has to answer.
+"""Requests on the virtual network: messages from clients and followers, and the answers that a process owes.
 
-A message may arrive twice; each arrival is a request of its own to the process that gets it, and owes one answer. Each
-has what ``raylog.actors.replica.ports.ReplicaRequest`` asks for.
+A message may arrive twice; each arrival is a request of its own to its receiver, and owes one answer. Each implements
+``raylog.actors.replica.ports.ReplicaRequest``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProduceRequest:
-    """A client's batch on its way, and how to tell the client what became of it."""
+    """A client's batch in flight, and how to report its outcome to the client."""
 
     __slots__ = ("acks", "answer", "client", "leader_epoch", "producer", "sequence", "timeout_ms", "value")
 
@@ -47,7 +47,7 @@ class ProduceRequest:
 
 
 class DeleteRequest:
-    """An administrator's request to delete the records below an offset; ``before`` -1 means all that are committed."""
+    """An administrator's request to delete the records below an offset; ``before`` -1 means all committed ones."""
 
     __slots__ = ("answer", "before", "client", "leader_epoch", "timeout_ms")
 
@@ -72,7 +72,7 @@ class Arrived:
     is_behind = False
 
     def __init__(self, process: ReplicaProcess, wait_ms: int) -> None:
-        """It arrives now, and is to be answered within ``wait_ms``."""
+        """It arrives now, and must be answered within ``wait_ms``."""
         self.process = process
         self.began_ns = 0
         self.deadline_ms = process.world.now_ms + wait_ms
@@ -80,7 +80,7 @@ class Arrived:
 
     @property
     def is_deserted(self) -> bool:
-        """Clients stay."""
+        """Clients do not disconnect."""
         return False
 
     def reply(self, args: Any = None, payload: Any = ()) -> None:
@@ -89,7 +89,7 @@ class Arrived:
         self._replied(args, payload)
 
     def fail(self, error: BaseException) -> None:
-        """Take an error for an answer."""
+        """Take an error as the answer."""
         self._once()
         self._failed(error)
 
@@ -119,12 +119,12 @@ class _OfClient(Arrived):
 
 
 class ArrivedProduce(_OfClient):
-    """A producer's batch, with room for what the log stamps into it."""
+    """A producer's batch, as a buffer that the log stamps."""
 
     __slots__ = ("payload",)
 
     def __init__(self, process: ReplicaProcess, request: ProduceRequest) -> None:
-        """Bring a fresh copy of the batch."""
+        """Create from a fresh copy of the batch."""
         super().__init__(process, request.timeout_ms)
         self.request = request
         self.payload = [Entry(-1, request.value, request.producer, request.sequence, 0)]
@@ -152,11 +152,11 @@ class ArrivedDeletion(_OfClient):
 
 
 Tell = Callable[["ReplicaProcess", Any, Sequence[Entry]], None]
-"""Takes the process that answers, its reply or error, and the entries that come with it."""
+"""Takes the answering process, its reply or error, and the entries that belong to it."""
 
 
 class ArrivedRead(Arrived):
-    """A consumer's fetch or look-up, and where its answer goes: an error, or the reply with its entries."""
+    """A consumer's fetch or look-up, and the receiver of its answer: an error, or the reply with its entries."""
 
     __slots__ = ("least", "offset", "tell")
 
@@ -168,7 +168,7 @@ class ArrivedRead(Arrived):
         self.least = least
 
     def is_due(self, high_watermark: int) -> bool:
-        """Whether a fetch has what it waits for."""
+        """Whether the fetch has enough entries."""
         return self.least > 0 and self.offset + self.least <= high_watermark
 
     def _replied(self, args: Any, payload: Any) -> None:
@@ -181,7 +181,7 @@ class ArrivedRead(Arrived):
 
 
 class ArrivedFetch(Arrived):
-    """A follower's fetch; the connection it came on lives as long as the follower."""
+    """A follower's fetch; its connection lives as long as the follower."""
 
     __slots__ = ("fetch", "sender")
 
@@ -213,10 +213,10 @@ class ArrivedFetch(Arrived):
 
 
 class Uplink(Protocol):
-    """What a replica process needs of its control session."""
+    """The part of the control session that a replica process uses."""
 
     def propose(self, effect: ProposeIsr) -> None:
         """Send an ISR proposal."""
 
     def resign(self, effect: ResignLeadership) -> None:
-        """Ask the controller to have another replica lead."""
+        """Request that the controller let another replica lead."""

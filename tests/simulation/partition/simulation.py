@@ -24,7 +24,7 @@ from tests.simulation.world import Violation, World
 _HANG_LOOK_US = 50_000
 _KEEP_US = 100_000
 _KEEP_TURNS = 5
-"""Each broker keeps its watermarks for a tenth of a second out of half a second."""
+"""Each broker persists its watermarks during 100 ms out of every 500 ms."""
 
 
 class Simulation:
@@ -37,7 +37,7 @@ class Simulation:
         *,
         validate: bool = True,
     ) -> None:
-        """Set up everything; :meth:`run` carries it through. ``validate``: each machine checks itself at each step."""
+        """Set up everything; :meth:`run` plays it. ``validate``: each machine checks itself at each step."""
         self.faults = faults
         self.validate = validate
         self.world = World(seed)
@@ -53,10 +53,10 @@ class Simulation:
         self.links: dict[int, ReplicaLink] = {}
         self.lives = dict.fromkeys(self.brokers, 0)
         self.kept_down: set[int] = set()
-        """Brokers that do not come back by themselves."""
+        """Brokers that do not restart by themselves."""
         self.healed = False
         self.survived = 0
-        """How often a last replica showed everything that was acknowledged."""
+        """How often a last replica served all acknowledged records."""
         self.acks = 0
         self.deletions = 0
         self.machine_steps = 0
@@ -76,7 +76,7 @@ class Simulation:
     # ------------------------------------------------------------ the run
 
     def run(self) -> None:
-        """Carry the run through; raises Violation."""
+        """Run to the end; raises Violation."""
         faults, world = self.faults, self.world
         self.controller.start()
         for broker in self.brokers[: faults.brokers]:
@@ -94,7 +94,7 @@ class Simulation:
         self._converge()
 
     def heal(self) -> None:
-        """End all faults: links open, everybody up and awake."""
+        """End all faults: links open, all processes up and awake."""
         self.world.tell("heal")
         self.healed = True
         self.network.heal()
@@ -114,7 +114,7 @@ class Simulation:
                 process.wake()
 
     def _converge(self) -> None:
-        """L1 and L2: producers finish what they began, the ISR is full again, all logs are equal."""
+        """L1 and L2: producers finish their batches, the ISR is full again, all logs are equal."""
         world = self.world
         half_us = int(self.faults.converge_s * 5e5)
         deadline_us = world.now_us + 2 * half_us
@@ -133,24 +133,24 @@ class Simulation:
 
     @property
     def elections(self) -> int:
-        """How often somebody began to lead."""
+        """Number of elections."""
         return self.checks.elections
 
     @property
     def committed(self) -> int:
-        """How many batches are committed."""
+        """Number of committed batches."""
         return self.checks.committed.end
 
     @property
     def known_as_lost(self) -> bool:
-        """True when the only ISR member lost its log: nobody may lead, and the operator was told."""
+        """True when the only ISR member lost its log: no replica may lead, and the operator was warned."""
         controller, state = self.controller, self.controller.state
         if state is None or len(state.isr) != 1 or state.leader != NO_LEADER:
             return False
         return (state.partition, state.isr[0]) in controller.public.lost_logs and controller.warned
 
     def unsettled(self) -> str | None:
-        """Return what is not yet as it should be in a healthy cluster, or None."""
+        """Return how the cluster differs from a healthy one, or None."""
         state = self.controller.state
         process = self.leader()
         if state is None or process is None or process.machine is None:
@@ -178,7 +178,7 @@ class Simulation:
         return None
 
     def leader(self) -> ReplicaProcess | None:
-        """Return the process that leads by the controller's durable word, if it knows so itself."""
+        """Return the leader by the controller's durable state, if its process knows that it leads."""
         state = self.controller.state
         process = self.processes.get(state.leader) if state is not None else None
         if state is None or process is None or not process.alive or process.machine is None:
@@ -205,12 +205,12 @@ class Simulation:
             self.world.after(self.world.between_us(0, 20), self._crash_life, process)
 
     def _crash_life(self, process: ReplicaProcess) -> None:
-        """End the life that made a new folder, perhaps before it could tell the controller of it."""
+        """End the life that made a new folder, perhaps before it could report that to the controller."""
         if process.alive:
             self.crash(process.broker, "with a new folder")
 
     def crash(self, broker: int, why: str) -> None:
-        """End a life of a replica; its disk loses what was not synced, and somebody starts it again."""
+        """End a life of a replica; its disk loses unsynced entries, and the replica is restarted."""
         process = self.processes.get(broker)
         if process is None or not process.alive:
             return
@@ -222,13 +222,13 @@ class Simulation:
         self.world.after(down_us, self.start_replica, broker)
 
     def wipe(self, broker: int) -> None:
-        """End a life of a replica and take its folder away, or damage it, which comes to the same."""
+        """End a life of a replica and remove or damage its folder, which has the same effect."""
         self.crash(broker, "its disk is gone")
         self.world.tell("the folder of r{} with end {} is gone", broker, self.logs[broker].end)
         self.replace_folder(broker)
 
     def restore(self, broker: int) -> None:
-        """An operator puts the folder back that was lost, in place of what is there now."""
+        """An operator restores a lost folder, in place of the current one."""
         present = self.logs[broker]
         again = present.lost
         if self.healed or again is None:
@@ -243,7 +243,7 @@ class Simulation:
         self.logs[broker] = self._new_folder(self.logs[broker])
 
     def placed(self, state: PartitionState) -> None:
-        """The replicas are other ones now: the brokers hear of it, each in its own time."""
+        """The set of replicas has changed: each broker learns of it after its own delay."""
         self.hosts.changed(state)
 
     def _new_folder(self, replaces: VirtualLog | None = None) -> VirtualLog:
@@ -253,20 +253,20 @@ class Simulation:
         return log
 
     def keeps_watermark(self, process: ReplicaProcess) -> bool:
-        """True when it is time for a replica to write its high watermark down, and its disk lets it."""
+        """True when a replica's high watermark is due to be persisted, and its disk accepts writes."""
         turn = self.world.now_us // _KEEP_US % _KEEP_TURNS == process.broker % _KEEP_TURNS
         return turn and process.alive and not process.paused and not self.disk_is_full(process.broker)
 
     def disk_is_full(self, broker: int) -> bool:
-        """True while that broker's disk takes nothing."""
+        """True while that broker's disk accepts no writes."""
         return self.full_until_us[broker] > self.world.now_us
 
     def disk_refuses(self, broker: int) -> bool:
-        """True while that broker's disk takes no records: it is full, or failing in part."""
+        """True while that broker's disk accepts no records: it is full, or failing in part."""
         return self.disk_is_full(broker) or self.refusing_until_us[broker] > self.world.now_us
 
     def hangs(self, broker: int, ended: Callable[..., None], *args: object) -> bool:
-        """True when that broker's disk hangs: then the sync ends with that, or soon after the heal."""
+        """True when that broker's disk hangs: the sync then ends with the hang, or soon after the heal."""
         until_us = self.hung_until_us[broker]
         if until_us <= self.world.now_us:
             return False
@@ -282,19 +282,19 @@ class Simulation:
     # ------------------------------------------------------------ deliveries by name
 
     def deliver_produce(self, broker: int, request: ProduceRequest) -> None:
-        """A produce request reaches whoever runs on that broker now."""
+        """A produce request reaches the current process on that broker."""
         process = self.processes.get(broker)
         if process is not None and process.alive:
             process.produce(request)
 
     def deliver_deletion(self, broker: int, request: DeleteRequest) -> None:
-        """A request to delete records reaches whoever runs on that broker now."""
+        """A request to delete records reaches the current process on that broker."""
         process = self.processes.get(broker)
         if process is not None and process.alive:
             process.delete_records(request)
 
     def deliver_read(self, broker: int, client: Consumer, call: str, tell: Tell, *args: int) -> None:
-        """A consumer's request reaches the process that runs on that broker now."""
+        """A consumer's request reaches the current process on that broker."""
         process = self.processes.get(broker)
         if process is not None and process.alive:
             if call == "look_up":
@@ -303,13 +303,13 @@ class Simulation:
                 process.read(ArrivedRead(process, tell, *args), client.leader_epoch)
 
     def deliver_fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
-        """A fetch reaches the process that runs on the leader's broker now."""
+        """A fetch reaches the current process on the leader's broker."""
         process = self.processes.get(fetch.leader)
         if process is not None and process.alive:
             process.fetch(sender, fetch)
 
     def maybe_late_state(self, incarnation: int, state: PartitionState) -> None:
-        """A copy of a partition state may reach the replica late, and then perhaps its next life."""
+        """A copy of a partition state may reach the replica late, perhaps in its next life."""
         if not self.healed and self.world.chance(self.faults.late_states):
             broker = next(place.broker for place in state.places if place.incarnation == incarnation)
             self.world.after(self.world.between_us(1, 1500), self._late_state, broker, incarnation, state)
@@ -320,7 +320,7 @@ class Simulation:
             process.told(incarnation, state)
 
     def sync_us(self) -> int:
-        """Draw how long a sync takes."""
+        """Draw the duration of a sync."""
         if not self.healed and self.world.chance(self.faults.slow_sync):
             return self.world.between_us(1, self.faults.slow_sync_ms)
         return self.world.between_us(0.1, self.faults.sync_ms)

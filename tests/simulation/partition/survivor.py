@@ -1,7 +1,7 @@
-"""The last replica: all others go down under load, and what was acknowledged stays readable (L4).
+"""The last replica: all others go down under load, and acknowledged records stay readable (L4).
 
-Called at the end of a run's faults, when everything else is well again. A partition that has a clean leader shows its
-consumers every acknowledged record and its end, however few replicas are left.
+Called at the end of a run's faults, when everything else is healthy again. A partition with a clean leader serves its
+consumers every acknowledged record and its end, with any number of replicas left.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tests.simulation.partition.simulation import Simulation
 
 _PATIENCE_US = 9_000_000
-"""Sessions run out, a stopped broker is taken up again, a leader is elected, and a consumer comes by."""
+"""Sessions expire, a stopped broker is restarted, a leader is elected, and a consumer fetches."""
 _LOOK_US = 50_000
 
 
 def leave_one(simulation: Simulation) -> None:
-    """Take all replicas down but one, which may restart as well, wait for its readers, and let the others come back."""
+    """Take all replicas down but one, which may restart too, wait for its readers, and restart the others."""
     world, state = simulation.world, simulation.controller.state
     if state is None:
         return
@@ -49,7 +49,7 @@ def _take_down(simulation: Simulation, broker: int) -> None:
 
 
 def _missing(simulation: Simulation, survivor: int) -> str | None:
-    """Say what a reader lacks; None as well where no clean leader can be had."""
+    """Return what a reader lacks; None too where no clean leader is possible."""
     state, process = simulation.controller.state, simulation.leader()
     if state is None or survivor not in (*state.isr, *state.elr) or simulation.controller.public.lost_logs:
         return None

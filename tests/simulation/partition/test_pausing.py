@@ -1,4 +1,4 @@
-"""A paused process of the simulator takes what waited in the order of its arrival, as a stopped process does."""
+"""A paused process of the simulator takes the waiting messages in order of arrival, as a stopped process does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.sim
 
 
 class Reader(Pausable):
-    """Notes what it takes, and when."""
+    """Records its calls and their times."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -1,4 +1,4 @@
-"""A step with the checks that a machine can be put to by itself, one of which is that shells may rest between ticks."""
+"""A step with the checks of a single machine, one of which is that shells may rest between ticks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from raylog.core.replication.events import Effect, Event, ProposeIsr, ResignLead
 from raylog.core.replication.replica import ReplicaMachine
 
 LOOKED_FOR = (ProposeIsr, ResignLeadership)
-"""What members that lag and disks that go on failing lead to: no tick is due for them, each looks for them."""
+"""Consequences of lagging members and of disks that keep failing: no tick is due for them, each tick checks."""
 
 
 def checked_step(machine: ReplicaMachine, step: Callable[[Event], Outbox[Effect]], event: Event) -> Outbox[Effect]:
-    """Have the machine take its step. Raises InvariantBroken by its own rules, or when a tick does something early."""
+    """Run the machine's step. Raises InvariantBroken by its own rules, or when a tick does something early."""
     is_early = isinstance(event, Tick) and machine.next_due_ms(event.now_ms, event.now_ms + 1) > event.now_ms
     out = step(event)
     if is_early:

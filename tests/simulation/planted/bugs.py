@@ -1,4 +1,4 @@
-"""What a bug on purpose is: a patch of one method, and who has to notice it. Used by every table of them."""
+"""A planted bug: a patch of one method, and the checker that must notice it. Used by every table of bugs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class Planted:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Have the bug while the block runs."""
+        """Apply the bug while the block runs."""
         with patch.object(self.target, self.attribute, self.substitute):
             yield

@@ -1,4 +1,4 @@
-"""Bugs on purpose: each breaks one rule of the protocol by patching one method, and names who has to catch it.
+"""Planted bugs: each breaks one rule of the protocol by patching one method, and names the checker that must catch it.
 
 A checker that has never fired, or a profile that finds none of these, proves nothing. ``sabotage.py`` has the patches.
 """
@@ -268,7 +268,7 @@ TOO_DEEP = (
         sabotage.members_of_any_life(isr_changes.IsrChanges.change_isr),
     ),
 )
-"""Too rare for a profile: ``stories.py`` plays them out."""
+"""Too rare for a profile: ``stories.py`` scripts them."""
 
 
 EVERY_BUG = (

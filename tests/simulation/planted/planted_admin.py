@@ -1,4 +1,4 @@
-"""Bugs on purpose in the deletion of records and in the resignation of leaders whose disk fails."""
+"""Planted bugs in the deletion of records and in the resignation of leaders whose disk fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wait_for_the_isr_alone(self: Leader) -> tuple[Offset, list[BrokerId]]:
 
 
 def join_with_any_start(original: Callable[..., bool]) -> Callable[..., bool]:
-    """A follower may join the ISR before it has taken the leader's log start over."""
+    """A follower may join the ISR before it has applied the leader's log start."""
 
     def may_join(self: Leader, broker: BrokerId, progress: Any, now_ms: int) -> bool:
         return original(self, broker, replace(progress, log_start=self._log.start), now_ms)
@@ -36,7 +36,7 @@ def join_with_any_start(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def delete_what_is_durable(original: Callable[..., None]) -> Callable[..., None]:
-    """The log start moves to the leader's durable end, whatever is committed."""
+    """The log start moves to the leader's durable end, committed or not."""
 
     def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
         original(self, event, out)
@@ -49,7 +49,7 @@ def delete_what_is_durable(original: Callable[..., None]) -> Callable[..., None]
 
 
 def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
-    """One record more than was asked for goes, where it is committed."""
+    """One record more than requested is deleted, if committed."""
 
     def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
         original(self, event, out)
@@ -64,7 +64,7 @@ def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
-    """Another replica leads, and whoever resigned still counts as in sync."""
+    """Another replica leads, and the one that resigned still counts as in sync."""
 
     def resign(self: IsrChanges, event: LeaderResigned) -> None:
         before = self._ledger.image.partition(event.partition)
@@ -79,7 +79,7 @@ def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
-    """A resignation counts though somebody leads in a later epoch already."""
+    """A resignation counts even after another replica leads in a later epoch."""
 
     def resign(self: IsrChanges, event: LeaderResigned) -> None:
         state = self._ledger.image.partition(event.partition)

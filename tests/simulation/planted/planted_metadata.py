@@ -1,4 +1,4 @@
-"""Bugs on purpose in the metadata: in voters, proposers, the controller's topics and moves, and the runners of both."""
+"""Planted bugs in the metadata: in voters, proposers, the controller's topics and moves, and the runners of both."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def delete_nothing(self: Topics, event: ctl.DeleteTopicReceived) -> None:
 
 
 def move_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A move ends one replica short of what was asked for."""
+    """A move ends one replica short of its target."""
 
     def begun(self: moves.Moves, state: Any, target: Any) -> Any:
         return original(self, state, target[:-1] if len(target) > 1 else target)
@@ -71,7 +71,7 @@ def move_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def complete_at_once(state: Any, ready: Any, lost: Any = ()) -> Any:
-    """A move is complete as soon as somebody of its target runs."""
+    """A move is complete as soon as any replica of its target runs."""
     heirs = [broker for broker in state.target if broker in ready]
     if not (state.adding or state.removing) or not heirs:
         return None

@@ -1,4 +1,4 @@
-"""Bugs on purpose in reassignments, eligible leader replicas and elections by command."""
+"""Planted bugs in reassignments, eligible leader replicas and elections by command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.planted.bugs import Planted
 def complete_at_the_first(
     state: PartitionState, ready: Collection[BrokerId], lost: Collection[BrokerId] = ()
 ) -> PartitionState | None:
-    """The old replicas go as soon as one of the new ones is in sync."""
+    """The old replicas are removed as soon as one of the new ones is in sync."""
     in_sync = [broker for broker in state.target if broker in state.isr and broker not in lost]
     if not reassignment.is_moving(state) or not in_sync:
         return None
@@ -28,7 +28,7 @@ def complete_at_the_first(
 
 
 def forget_the_isr(original: Callable[..., PartitionState | None]) -> Callable[..., PartitionState | None]:
-    """Whoever is to hold the partition counts as in sync."""
+    """Every target replica counts as in sync."""
 
     def reshaped(state: PartitionState, replicas: tuple[BrokerId, ...], *rest: Any) -> PartitionState | None:
         after = original(replace(state, isr=replicas), replicas, *rest)
@@ -38,7 +38,7 @@ def forget_the_isr(original: Callable[..., PartitionState | None]) -> Callable[.
 
 
 def commit_beside_eligible(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The leader goes by the minimum that it knows alone, though others are trusted to lead."""
+    """The leader applies its own minimum alone, and ignores other replicas that are eligible to lead."""
 
     def advance(self: Leader, *rest: Any) -> Any:
         state = self.isr.state
@@ -53,7 +53,7 @@ def commit_beside_eligible(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def always_eligible(original: Callable[..., tuple[BrokerId, ...]]) -> Callable[..., tuple[BrokerId, ...]]:
-    """Whoever leaves the ISR stays eligible, though records are committed without it."""
+    """A replica that leaves the ISR stays eligible, though records are committed without it."""
 
     def eligible(state: PartitionState, isr: Any, min_isr: int, lost: Collection[BrokerId] = ()) -> Any:
         return original(state, isr, 99, lost)
@@ -62,7 +62,7 @@ def always_eligible(original: Callable[..., tuple[BrokerId, ...]]) -> Callable[.
 
 
 def remove_at_once(self: Hosts, broker: int) -> None:
-    """What the broker has heard so far is taken for the newest there is."""
+    """The broker's own metadata counts as the newest."""
     self._newest[broker] = -1
     self._conclude(broker)
 

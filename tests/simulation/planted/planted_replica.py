@@ -1,4 +1,4 @@
-"""Bugs on purpose in the shipped shell of a replica, in what consumers may see, and in what is due."""
+"""Planted bugs in the shipped shell of a replica, in consumer visibility, and in due times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing(*_: Any, **__: Any) -> None:
 
 
 def lag_only_if_heard(original: Callable[..., bool]) -> Callable[..., bool]:
-    """A follower that was never heard in this epoch stays in sync."""
+    """A follower that never fetched in this epoch stays in sync."""
 
     def lags(self: FollowerProgress, *seen: Any) -> bool:
         return self.durable_end is not None and original(self, *seen)
@@ -32,7 +32,7 @@ def lag_only_if_heard(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def read_to_the_end(original: Callable[..., None]) -> Callable[..., None]:
-    """The shell reads up to the log end, whatever bound it is given."""
+    """The shell reads up to the log end and ignores its bound."""
 
     def try_fetch(self: ConsumerReads, effect: TryFetch) -> None:
         original(self, replace(effect, upper=Offset(self._log.log_end_offset)))
@@ -41,7 +41,7 @@ def read_to_the_end(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def take_any_size(original: Callable[..., None]) -> Callable[..., None]:
-    """A fetch is answered with whatever there is."""
+    """A fetch is answered with the available records, without waiting for more."""
 
     def try_fetch(self: ConsumerReads, effect: TryFetch) -> None:
         original(self, replace(effect, fetch=replace(effect.fetch, min_bytes=0)))
@@ -50,7 +50,7 @@ def take_any_size(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def answer_twice(original: Callable[..., None]) -> Callable[..., None]:
-    """An acknowledgement goes out twice."""
+    """An acknowledgement is sent twice."""
 
     def answer(self: ReplicaEffects, effect: AnswerProduce) -> None:
         request = self._requests[effect.request]
@@ -62,7 +62,7 @@ def answer_twice(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def look_up_the_log_end(original: Callable[..., None]) -> Callable[..., None]:
-    """Look-ups go by the log end in place of the high watermark."""
+    """Look-ups use the log end in place of the high watermark."""
 
     def list_offsets(self: Visibility, event: ListOffsetsReceived, *rest: Any) -> None:
         exposed, self.exposed = self.exposed, self._log.end

@@ -1,4 +1,4 @@
-"""Bugs on purpose around the last replica of a partition, the kept high watermark (ADR 0025), and disks that hang."""
+"""Planted bugs around the last replica of a partition, the persisted high watermark (ADR 0025), and disks that hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rule = Callable[..., Offset]
 
 
 def _never_claim(self: Leader, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-    """A last replica waits until others are back, as the leaders of Kafka do."""
+    """A last replica waits until others return, as the leaders of Kafka do."""
 
 
 def _beside_eligible(original: Rule) -> Rule:

@@ -1,6 +1,6 @@
-"""The patches behind the planted bugs: each takes a method as it is and returns one that breaks a rule.
+"""The patches behind the planted bugs: each takes the original method and returns one that breaks a rule.
 
-Used by ``planted.py`` only, which says what each of them breaks and who has to notice.
+Used by ``planted.py`` only, which names the broken rule and the checker.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def may_join_below_epoch_start(
 
 
 def start_as_an_earlier_life(original: Callable[..., None]) -> Callable[..., None]:
-    """Hole (a): no version floor; a restarted replica takes the first state that comes for its own."""
+    """Hole (a): no version floor; a restarted replica applies the first state that arrives."""
 
     def told(self: ReplicaProcess, incarnation: int, state: PartitionState) -> None:
         if self.machine is None:
@@ -144,7 +144,7 @@ def fetches_of_any_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fetches_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
-    """A late fetch of an earlier life counts for the present one."""
+    """A late fetch of an earlier life counts for the current one."""
 
     def on_fetch(self: Leader, event: FetchReceived, out: Outbox[Effect]) -> None:
         progress = self.followers.get(event.follower)
@@ -156,7 +156,7 @@ def fetches_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def members_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
-    """The controller reads an ISR proposal as if it named whoever runs on that broker now."""
+    """The controller reads an ISR proposal as if it named the current process on that broker."""
 
     def change(self: isr_changes.IsrChanges, event: IsrChangeReceived) -> None:
         state = self._ledger.image.partition(event.partition)
@@ -169,7 +169,7 @@ def members_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def forget_producers(original: Callable[..., None]) -> Callable[..., None]:
-    """A new leader knows no producer."""
+    """A new leader has no producer state."""
 
     def assign(self: VirtualLog, epoch: int, start: int) -> None:
         original(self, epoch, start)
@@ -179,13 +179,13 @@ def forget_producers(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def report_what_is_written(self: ReplicaRunner) -> None:
-    """The shell reports that the disk has what was handed to it."""
+    """The shell reports appended entries as durable."""
     end = Offset(self.log.log_end_offset)
     self.feed(Synced(cause="lie", now_ms=self._now_ms(), end_offset=end))
 
 
 def lost_logs_lead(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
-    """Being in the ISR is enough to lead, whatever became of the log."""
+    """ISR membership is enough to lead, even after the log was lost."""
 
     def settle(state: PartitionState, standing: dict[BrokerId, Standing], **options: Any) -> PartitionState:
         return original(state, standing, **(options | {"lost": ()}))
@@ -194,7 +194,7 @@ def lost_logs_lead(original: Callable[..., PartitionState]) -> Callable[..., Par
 
 
 def compare_ends_alone(original: Callable[..., bool]) -> Callable[..., bool]:
-    """KIP-279: the leader says where an epoch ends, and not that it knows an earlier epoch only."""
+    """KIP-279: the leader reports where an epoch ends, and not that it knows an earlier epoch only."""
 
     def answer(self: Leader, event: FetchReceived, out: Outbox[Effect]) -> bool:
         shared = self._log.epochs.end_for(event.last_fetched_epoch, self._log.end)
@@ -204,7 +204,7 @@ def compare_ends_alone(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def ask_for_everything(original: Callable[..., None]) -> Callable[..., None]:
-    """Whoever takes up an epoch is to have all that is committed by then, in later epochs too."""
+    """The checker requires a new leader to have every committed entry, including those of later epochs."""
 
     def led(self: CommittedOnce, epoch: int, entry_at: EntryAt, log_start: int) -> None:
         original(self, 1 << 60, entry_at, log_start)

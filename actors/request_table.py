@@ -28,7 +28,7 @@ RequestT = TypeVar("RequestT", bound=Answerable)
 
 
 class RequestTable(Generic[RequestT]):
-    """Open requests by number. A number is never used again in one life of a process."""
+    """Open requests by number. A process never reuses a number."""
 
     def __init__(self) -> None:
         """Start empty."""

@@ -21,7 +21,7 @@ FOLDER = "_native"
 STAMP = "built.txt"
 """Describes the build: the interpreter's tag, then a line for each module, then one for each source of a checkout."""
 SWITCH = "RAYLOG_COMPILED"
-"""Environment variable: 0 = do not use what is compiled, 1 = refuse to run without it; else use it if it fits."""
+"""Environment variable: 0 = ignore compiled modules, 1 = refuse to run without them; else use them if they fit."""
 
 
 class _Finder:
@@ -68,7 +68,7 @@ def use() -> None:
 
 
 def _examine(folder: Path) -> tuple[str, frozenset[str]]:
-    """Why what is compiled cannot be used (nothing: it can be), and the names of its modules."""
+    """Why the compiled modules cannot be used (empty = they can), and their names."""
     try:
         lines = (folder / STAMP).read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -18,7 +18,7 @@ RATE: Final = "[$__rate_interval]"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One query and what its lines are called."""
+    """One query and the names of its lines."""
 
     query: str
     legend: str

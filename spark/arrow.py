@@ -83,7 +83,7 @@ class ArrowBuilder:
         return len(self._offsets) >= ROWS_MAX or self._bytes >= BYTES_MAX
 
     def add(self, batch: FetchedBatch) -> None:
-        """Take in one batch. Raises CorruptMessage. The broker's own markers are not records and are passed over."""
+        """Add one batch. Raises CorruptMessage. The broker's own markers are not records and are skipped."""
         header = batch.header
         if header.is_control:
             return
@@ -108,7 +108,7 @@ class ArrowBuilder:
         self._bytes += header.size
 
     def take(self) -> Iterator[Any]:
-        """Give out what was taken in so far, as record batches of at most ROWS_MAX rows."""
+        """Return the rows added so far, as record batches of at most ROWS_MAX rows."""
         rows = len(self._offsets)
         if rows:
             made = pa.RecordBatch.from_arrays(self._columns(rows), schema=self.schema)

@@ -29,7 +29,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowing:
-    """What may be left out. Ends are exclusive; None means that nothing is known."""
+    """Bounds of the records to read. Ends are exclusive; None = no bound."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -51,7 +51,7 @@ class Narrowing:
 
 
 def narrowing_of(filters: Iterable[Filter]) -> Narrowing:
-    """Combine comparisons that all must hold; those that say nothing useful are passed over."""
+    """Combine comparisons that all must hold; those without a usable bound are skipped."""
     found = Narrowing()
     for item in filters:
         if isinstance(

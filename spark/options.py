@@ -48,7 +48,7 @@ PATTERN_HINT = "subscribePattern is a regular expression in Python's spelling th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, from where to where, and how; made by `parse_options`."""
+    """Topics, offset range and settings of a read; made by `parse_options`."""
 
     topics: tuple[str, ...] = ()
     assigned: tuple[TopicPartition, ...] = ()

@@ -43,7 +43,7 @@ class PushDown:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remember what may be left out; return all filters, which Spark shall apply to the rows as well."""
+        """Remember the bounds of the read; return all filters, which Spark shall apply to the rows as well."""
         self._reader.narrowing = narrowing_of(filters)
         return filters
 
@@ -56,7 +56,7 @@ class RaylogReader(DataSourceReader):
         self.narrowing = Narrowing()
 
     def __getstate__(self) -> dict[str, object]:
-        """What goes to the tasks: all but the secret. Each task has a token instead, in its partition."""
+        """State for the tasks: all but the secret. Each task has a token instead, in its partition."""
         return {"options": replace(self.options, secret=None), "narrowing": self.narrowing}
 
     @property
@@ -107,7 +107,7 @@ def read_range(wanted: PartitionRange, options: ReadOptions) -> Iterator[Any]:
                 if builder.is_full:
                     yield from builder.take()
         yield from builder.take()
-    finally:  # also when Spark has enough rows and closes the generator
+    finally:  # including when Spark has enough rows and closes the generator
         coming.cancel()
         runtime.run(fetcher.close(), CLOSE_TIMEOUT_S)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECK_TIMEOUT_S = 60.0
-"""How long the question "does your node have Java?" may take; a cold Ray worker answers within a few seconds."""
+"""Timeout of the check for Java on a node; a cold Ray worker replies within a few seconds."""
 
 DEFAULTS: dict[str, str] = {
     # Partition, offset and time filters reach the source; Spark refuses a source with push-down while this is off.
@@ -83,7 +83,7 @@ def stop() -> None:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("raylog")` known to a Spark session, unless Spark finds `pyspark_raylog` by itself.
+    """Register `format("raylog")` in a Spark session, unless Spark finds `pyspark_raylog` by itself.
 
     It looks for modules of that name in the folders of `sys.path`; an editable install puts none there.
     """

@@ -20,7 +20,7 @@ class RaylogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` calls it."""
+        """The name for `format(...)`."""
         return "raylog"
 
     def schema(self) -> StructType:

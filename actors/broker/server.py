@@ -313,7 +313,7 @@ class BrokerServer:
             request.reply(InitProducerIdReply(self._producer_ids.pop(), 0))
 
     def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
-        topic_behind(kind)  # before the look into the metadata: an earlier release may have entered other kinds
+        topic_behind(kind)  # before the metadata look-up: an earlier release may have entered other kinds
         index = coordinator_index(self.image, key)
         found = self.image.coordinators.get((kind, index))
         if found is not None and found.port:

@@ -26,7 +26,7 @@ def hand_over(address: str) -> bool:
         connection.sendmsg([b"w"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
         if connection.recv(1) != b"y":
             return False
-        connection.send(b"g")  # the worker waits for this, so that there is never one beside us after we gave up
+        connection.send(b"g")  # the worker waits for this, so that it never runs beside this process after a timeout
     except OSError:
         return False
     finally:

@@ -197,7 +197,7 @@ class SpareReplicas:
 
 
 async def _living(prefix: str) -> set[str]:
-    """Return the names of Raylog's actors that begin so, also of those that start."""
+    """Return the names of Raylog's actors that begin so, including those that start."""
     known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
     return {entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith(prefix)}
 

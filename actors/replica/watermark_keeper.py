@@ -1,4 +1,4 @@
-"""Keeps a replica's high watermark on disk: now and then, off the event loop, and at the end of its life.
+"""Keeps a replica's high watermark on disk: periodically, off the event loop, and at the replica's stop.
 
 Owned by the replica's runner, which ticks it. Touches: one small file in the partition's folder, the loop's threads.
 """
@@ -47,7 +47,7 @@ class WatermarkKeeper:
             self._writing.add_done_callback(self._written)
 
     def lower(self, to: int) -> None:
-        """Promise nothing at and above ``to``, durably: the log is about to be cut there. Raises RaylogError."""
+        """Lower the watermark to ``to``, durably, before a truncation of the log there. Raises RaylogError."""
         self._file.lower(to)
 
     async def stop(self, watermark: int | None) -> None:

@@ -42,7 +42,7 @@ class CommandLine(Commands):
         """Run and end the process; click's own handling of errors is not used, to have one form for all of them."""
         arguments = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in arguments
-        # `--debug` is welcome anywhere: people add it at the end of the line that has just failed.
+        # `--debug` is accepted anywhere: users append it to the line that has just failed.
         arguments = [argument for argument in arguments if argument != "--debug"]
         options["standalone_mode"] = False
         _set_up_logging(debug)

@@ -1,4 +1,4 @@
-"""`raylog log dump`: what is in the files of a partition, for a person. Works on files alone; no cluster is needed."""
+"""`raylog log dump`: readable content of a partition's files. Works on files alone; no cluster is needed."""
 
 from __future__ import annotations
 

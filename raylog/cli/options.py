@@ -1,4 +1,4 @@
-"""What several commands share: how a cluster is named, `key=value` lists, properties files, groups that know better.
+"""Shared by commands: options for the cluster, `key=value` lists, properties files, groups that suggest commands.
 
 Used by every command. Imports only click; Ray is imported when a cluster is looked for through it.
 """
@@ -30,7 +30,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; raises UsageError with a guess at what was meant."""
+        """Find the command; raises UsageError with a suggestion."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise click.UsageError(did_you_mean("command", args[0], self.list_commands(ctx)), ctx)
         return super().resolve_command(ctx, args)

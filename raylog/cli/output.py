@@ -1,4 +1,4 @@
-"""How values look on a terminal: tables, times, sizes, bytes as text, JSON. Used by the commands that show any."""
+"""Formats values for a terminal: tables, times, sizes, bytes as text, JSON. Used by the commands."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def text_of(data: bytes | None) -> str:
-    """Bytes for a person: text where it is text, else `0x` and hexadecimal digits, `null` for a null."""
+    """Readable form of bytes: text where it is text, else `0x` and hexadecimal digits, `null` for a null."""
     if data is None:
         return "null"
     try:

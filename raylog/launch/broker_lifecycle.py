@@ -27,7 +27,7 @@ def stop_broker(status: dict[str, Any], broker: int, *, force: bool, timeout_s: 
     """Have a broker give its leaders away, then end its actors for good.
 
     Raises :class:`StopRefused`, :class:`InvalidRequest`, and :class:`StartFailed` when actors do not end in time. To be
-    called again after a failure: what is done already is not done twice.
+    called again after a failure: finished steps are not repeated.
     """
     from raylog.client.admin.admin import Admin
 

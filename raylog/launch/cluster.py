@@ -49,7 +49,7 @@ STOP_TIMEOUT_S: Final = 30.0
 
 
 class Cluster:
-    """A running Raylog cluster, as a handle for people: ``status()``, ``stop()``; a context manager that stops it."""
+    """Handle of a running Raylog cluster: ``status()``, ``stop()``; a context manager that stops it."""
 
     def __init__(self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None) -> None:
         """Use :func:`start` or :func:`connect`; ``owns_ray``: ``stop`` shuts Ray down as well."""
@@ -101,7 +101,7 @@ class Cluster:
     def stop(self, timeout_s: float = 60.0) -> None:
         """Stop every actor of the cluster: the controller first, so that it fences no stopping process.
 
-        Data stays on disk; :func:`start` on the same directory brings everything back. Does nothing the second time.
+        Data stays on disk; :func:`start` on the same directory brings everything back. Idempotent.
         """
         if self._stopped:
             return
@@ -201,14 +201,14 @@ def start(
 
 
 def _resume_stopped(deadline: float) -> None:
-    """Bring back the brokers that were stopped on purpose in an earlier life of the cluster."""
+    """Resume the brokers that were stopped on purpose before this start of the cluster."""
     brokers = cluster_status(max(0.1, deadline - time.monotonic()))["brokers"]
     stopped = [broker["broker"] for broker in brokers if broker["stopped"]]
     resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
 
 
 def _ignored(settings: Mapping[str, str], deadline: float) -> dict[str, str]:
-    """Return, and say, what a running cluster was not given."""
+    """Return, and log, the settings that a running cluster ignores."""
     running: dict[str, str] = cluster_status(max(0.1, deadline - time.monotonic()))["config"]
     ignored = ignored_settings(settings, running)
     if ignored:
@@ -247,7 +247,7 @@ def _join(root: Path, placements: list[BrokerPlacement], join: bool, deadline: f
 def _make_actors(
     root: Path, placements: list[BrokerPlacement], settings: Mapping[str, str], is_known: bool, allow_plaintext: bool
 ) -> dict[str, Any]:
-    """Make the controller and the embedded brokers, and return their handles by what they are."""
+    """Make the controller and the embedded brokers, and return their handles by role."""
     from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
     from raylog.actors.processes import ray_actors, ray_support
 
@@ -299,7 +299,7 @@ def _make_actors(
 
 
 def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
-    """Wait until every constructor has returned; raises what the first that failed had to say."""
+    """Wait until every constructor has returned; raises the error of the first that failed."""
     import ray
 
     for what, handle in made.items():

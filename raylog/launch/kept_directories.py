@@ -1,4 +1,4 @@
-"""What a cluster keeps in its data directory beside the brokers' folders: random values that only their owner reads."""
+"""Files in a cluster's data directory beside the brokers' folders: random values that only their owner can read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _make(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(fresh, path)  # unlike a rename it never replaces what another start has made meanwhile
+            os.link(fresh, path)  # unlike a rename it never replaces a file that another start has made meanwhile
         except FileExistsError:
             return
     finally:

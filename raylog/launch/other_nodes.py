@@ -54,7 +54,7 @@ def end_other_nodes(timeout_s: float) -> EndedNodes:
 
 
 def _end_this_node() -> None:
-    """Start what ends this node and, with it, this task's process."""
+    """Start a process that ends this node and, with it, this task's process."""
     subprocess.Popen(
         [sys.executable, "-m", "ray.scripts.scripts", "stop"],
         stdin=subprocess.DEVNULL,

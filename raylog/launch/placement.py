@@ -28,7 +28,7 @@ class BrokerPlacement:
 
 
 def broker_placements(root: Path, brokers: int | None) -> list[BrokerPlacement]:
-    """Return where each broker runs; raises :class:`StartFailed` when ``brokers`` does not fit what is there."""
+    """Return where each broker runs; raises :class:`StartFailed` when ``brokers`` does not fit nodes or directory."""
     import ray
 
     from raylog.actors.broker.node_watch import offering

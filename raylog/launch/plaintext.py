@@ -1,4 +1,4 @@
-"""What an operator has to state before Raylog does it. Read by `raylog.launch.cluster` and the command line."""
+"""Actions that need an operator's explicit consent. Read by `raylog.launch.cluster` and the command line."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ FOLLOWERS_WAIT_S: Final = 15.0
 
 
 class Readiness:
-    """Looks at the controller's status again and again until it is enough."""
+    """Checks the controller's status repeatedly until the cluster serves."""
 
     def __init__(self, wanted: Mapping[int | str, str], embedded: bool) -> None:
         """``wanted`` has the host of each broker to wait for, by its id, or by Ray's node id unless ``embedded``."""

@@ -16,7 +16,7 @@ def ignored_settings(wanted: Mapping[str, object], running: Mapping[str, str]) -
 
 
 def what_was_ignored(ignored: Mapping[str, str], running: Mapping[str, str]) -> str:
-    """The sentence for it, with what holds instead and how to change it."""
+    """The sentence for it, with the values in force and how to change them."""
     differences = ", ".join(
         f"{key}={value} (it runs with {_value(key, running)})" for key, value in sorted(ignored.items())
     )

@@ -1,4 +1,4 @@
-"""End every actor of a Raylog cluster in the order that loses nothing. Called by ``raylog.launch.cluster``.
+"""Ends every actor of a Raylog cluster in an order that loses nothing. Called by ``raylog.launch.cluster``.
 
 Imports Ray when a function is called, not before.
 """

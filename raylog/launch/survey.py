@@ -1,4 +1,4 @@
-"""What the nodes of a Ray cluster hold of Raylog before `start` creates anything: a second cluster must not be made.
+"""Finds Raylog's data on the nodes of a Ray cluster before `start` creates anything: no second cluster may be made.
 
 Used by ``raylog.launch.cluster`` for a data directory that knows of no cluster. Imports Ray when a function is called.
 """
@@ -25,7 +25,7 @@ PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a node's broker directory holds."""
+    """Content of a node's broker directory."""
 
     host: str
     cluster_id: str
@@ -53,7 +53,7 @@ def look(folder: str) -> tuple[str, bool, tuple[int, ...]]:
 
 
 def survey(places: Sequence[tuple[str, str, Path]]) -> list[Holding]:
-    """Look at each (Ray node id, host, folder); raises :class:`StartFailed` when a node does not answer."""
+    """Inspect each (Ray node id, host, folder); raises :class:`StartFailed` when a node does not reply."""
     import ray
 
     from raylog.actors.processes.ray_support import pinned

@@ -22,7 +22,7 @@ ANSWER_TIMEOUT_S: Final = 60.0
 def kept_voters(root: Path) -> tuple[int, ...]:
     """Return the voters as they were noted last; none when this data directory knows of no cluster.
 
-    Raises :class:`DataDirectoryError` for a file that is not ours.
+    Raises :class:`DataDirectoryError` for a foreign file.
     """
     path = root / VOTERS
     if not path.exists():

@@ -131,7 +131,7 @@ def _bring_up(
             allow_plaintext=allow_plaintext,
         )
         return running, own
-    except BaseException:  # also an interrupt: a Ray that was started for a cluster which is not there has to go
+    except BaseException:  # including an interrupt: a Ray node that was started for a cluster must not stay without it
         if started_here and own is not None:
             _shut_down(own, root)
         raise
@@ -160,7 +160,7 @@ def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
 
 
 def _wait_for_signal(own: OwnRay | None) -> bool:
-    """Wait for SIGINT or SIGTERM; returns True when our Ray ended instead."""
+    """Wait for SIGINT or SIGTERM; returns True when the Ray node started here ended instead."""
     asked = threading.Event()
 
     def ask(number: int, frame: Any) -> None:
@@ -179,7 +179,7 @@ def _wait_for_signal(own: OwnRay | None) -> bool:
 
 
 def _shut_down(own: OwnRay | None, root: Path) -> None:
-    """Leave Ray, and end it if it is ours."""
+    """Leave Ray, and end the Ray node if Raylog started it."""
     import ray
 
     from raylog.cli.cluster import ray_node
@@ -228,7 +228,7 @@ def stop(
         click.echo("No Raylog cluster runs in this Ray.", err=True)
     else:
         click.echo("Raylog has stopped; its data stays on disk.")
-    finally:  # our Ray ends also when an actor would not: it ends with it, and recovers its log at the next start
+    finally:  # end the Ray node even if an actor does not stop: the actor recovers its log at the next start
         if nodes:
             _end_other_nodes(timeout_s)
         _shut_down(own, root)

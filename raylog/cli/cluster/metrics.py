@@ -1,4 +1,4 @@
-"""`raylog metrics`: what Grafana and Prometheus need to show a cluster and to call for help."""
+"""`raylog metrics`: configuration for Grafana and Prometheus, to show a cluster and to raise alerts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A Ray node of this machine's own: started, found again, joined and ended by the command line.
 
 `raylog start` runs `ray start --head --block` as a process of its own session when no Ray is here. That one process
-holds the node together: ending it ends the node and nothing else. Its id, with the moment it began (so that a reused
-id is never mistaken for it), stands in `ray.json` in the data directory. Imports Ray only to join it.
+holds the node together: ending it ends the node and nothing else. Its id, with its start time (so that a reused id is
+never mistaken for it), is in `ray.json` in the data directory. Imports Ray only to join it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def recorded(data_dir: Path) -> OwnRay | None:
     try:
         own = OwnRay(**json.loads((data_dir / STATE_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        return None  # never written, or not by this version: not ours to end
+        return None  # missing, or written by another version: not to be ended here
     return own if own.is_running() else None
 
 
@@ -106,7 +106,7 @@ def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
 def _node_environment() -> dict[str, str]:
     """The environment of the node.
 
-    A `java` for Spark is on its path; nothing leads to a Ray that is not meant; servers do not stand back for clients.
+    A `java` for Spark is on its path; no variable leads to another Ray; servers do not run at lower priority.
     """
     from raylog.client.cluster.ray_session import NICENESS_VARIABLE, WORKER_NICENESS
     from raylog.spark.java import put_on_path_for_ray
@@ -138,7 +138,7 @@ def stop_node(own: OwnRay, data_dir: Path) -> None:
 
 
 def _forget_address(address: str) -> None:
-    """Ray notes its latest address for "auto", and waits for minutes for one that has gone: take ours back."""
+    """Remove this node's address from Ray's note for "auto": Ray waits for minutes for a lost node."""
     note = _address_note()
     try:
         if note.read_text(encoding="utf-8").strip() == address:
@@ -171,7 +171,7 @@ def join(address: str | None, data_dir: Path) -> str:
         raise NoClusterFound(NO_CLUSTER)
     if not _answers(found):
         raise NoClusterFound(f"No Ray cluster answers at {found}; check --address and RAY_ADDRESS, or `raylog start`.")
-    # An address that is named does not make Ray look for the user's token; this does, if set before Ray is imported.
+    # With an explicit address Ray does not look for the user's token; this makes it, if set before Ray is imported.
     if _is_of_this_machine(found, data_dir) and _has_token():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
@@ -187,7 +187,7 @@ def join(address: str | None, data_dir: Path) -> str:
 
 
 def _is_of_this_machine(address: str, data_dir: Path) -> bool:
-    """Whether this is our own Ray, or one noted on this machine: only these may see the user's token unasked."""
+    """Whether this Ray was started here, or is noted on this machine: only these get the user's token by default."""
     own = recorded(data_dir)
     if (own is not None and own.address == address) or noted_address(data_dir) == address:
         return True

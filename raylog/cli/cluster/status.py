@@ -66,7 +66,7 @@ def plain_partition(one: PartitionInfo) -> dict[str, Any]:
 
 
 def judged(status: dict[str, Any]) -> dict[str, Any]:
-    """The same state, and beside it what is not as it should be."""
+    """The same state, with its deviations from the normal state."""
     partitions = [(f"{topic}-{item['partition']}", item) for topic, all_ in status["topics"].items() for item in all_]
     return {
         **status,

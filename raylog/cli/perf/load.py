@@ -63,7 +63,7 @@ class Load:
         self.first_error: BaseException | None = None
 
     def send(self, payloads: Iterator[bytes], count: int) -> None:
-        """Send so many records; what has been stored meanwhile is counted."""
+        """Send so many records; counts those stored meanwhile."""
         send, topic, ended = self._producer.send, self._topic, self._ended
         pace_s = 1 / self._throughput if self._throughput > 0 else 0.0
         began_s, first = self._began_s, self._sent

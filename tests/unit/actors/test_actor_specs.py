@@ -1,4 +1,4 @@
-"""Specifications of actors: what they show of themselves."""
+"""Specifications of actors: the content of their text form."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""A jump of the wall clock: what is logged, and what the shells delete by."""
+"""A jump of the wall clock: the log line, and the time that the shells use for deletion."""
 
 import logging
 from pathlib import Path

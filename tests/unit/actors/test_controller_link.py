@@ -1,4 +1,4 @@
-"""How the link to the controller deals with silence: a vanished controller is replaced, a paused one is kept."""
+"""The link to a controller that sends no replies: a vanished controller is replaced, a paused one is kept."""
 
 import asyncio
 import socket
@@ -12,11 +12,11 @@ from tests.waiting import eventually
 SECRET = b"a secret for tests"
 BEAT_S = 0.02
 PATIENT_BEAT_S = 0.4
-"""Where silence must not be mistaken for a busy machine."""
+"""Where a missing reply must not be mistaken for a busy machine."""
 
 
 class Controller:
-    """Counts registrations; greets back only if it is not ``silent``."""
+    """Counts registrations; replies to heartbeats only if it is not ``silent``."""
 
     def __init__(self, *, silent: bool) -> None:
         self.silent = silent
@@ -29,7 +29,7 @@ class Controller:
             self.registered += 1
             request.reply([])
         elif self.silent:
-            self._unanswered.append(request)  # an answer that never comes, as from a machine without power
+            self._unanswered.append(request)  # no reply, as from a machine without power
         else:
             request.reply()
 

@@ -1,4 +1,4 @@
-"""Group commit: what is appended gets synced, soon, once for all that wait, and never after a failure."""
+"""Group commit: appended records are synced soon, once for all that wait, and never after a failure."""
 
 import asyncio
 import errno

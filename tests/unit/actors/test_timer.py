@@ -1,4 +1,4 @@
-"""How often a replica looks at the clock."""
+"""How often a replica wakes up."""
 
 import asyncio
 from collections.abc import Callable

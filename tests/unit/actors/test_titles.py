@@ -1,4 +1,4 @@
-"""What ps, top and Ray show of a replica's process."""
+"""Title of a replica's process in ps, top and Ray."""
 
 import subprocess
 import sys

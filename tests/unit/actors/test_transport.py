@@ -1,4 +1,4 @@
-"""Where actors may listen, and what their specifications carry."""
+"""Where actors may listen, and the content of their specifications."""
 
 import pickle
 from pathlib import Path

@@ -9,7 +9,7 @@ import msgspec
 from raylog.protocol.message import Description, Message
 
 NEW = {"of": "a later release"}
-"""What stands for a field that this release does not know."""
+"""A value for a field that this release does not know."""
 PLAIN: Mapping[Any, Any] = {int: 7, str: "text", bool: True, bytes: b"bytes", float: 0.5, Any: [1, "a"]}
 
 

@@ -1,4 +1,4 @@
-"""Every message of every method: what passes the door of an endpoint, and how releases understand each other."""
+"""Every message of every method: which requests an endpoint accepts, and compatibility between releases."""
 
 from typing import Any
 

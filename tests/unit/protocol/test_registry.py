@@ -1,4 +1,4 @@
-"""What the pages state of methods as a whole: endpoints, roles, forwarding."""
+"""The methods of all pages together: endpoints, roles, forwarding."""
 
 import msgspec
 import pytest

@@ -15,7 +15,7 @@ BATCH_BYTES = 300
 
 
 class Asked:
-    """A request, and what it was answered."""
+    """A request that keeps its replies."""
 
     def __init__(self, method: str, *args: object) -> None:
         self.method = method
@@ -31,7 +31,7 @@ class Asked:
 
 
 class Ports:
-    """A clock that stands, and a log in memory that stores when it is let."""
+    """A stopped clock, and a log in memory that stores on the test's command."""
 
     def __init__(self) -> None:
         self.time_ms = 0

@@ -1,4 +1,4 @@
-"""A voter in its thread: answers in order, errors that end a life, and a disk that hangs while the broker stops."""
+"""A voter in its thread: ordered replies, errors that end an incarnation, a disk that hangs while the broker stops."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A broker's look at its replicas: over real connections, with replicas that are slow, gone, or answer nonsense."""
+"""A broker collects metrics of its replicas over real connections; some are slow, gone, or send malformed replies."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def looked(handlers: list[Callable[[Request], None]]) -> tuple[str, list[str]]:
 def test_replicas_that_do_not_answer_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "ANSWER_S", 0.5)
     counters = ReplicaCounters()
-    counters.born_ms += 60_000  # not older than the broker, whose count begins with what it sees first
+    counters.born_ms += 60_000  # not older than the broker, which counts from its first reading on
     counters.records_in = 30
     silent: list[Request] = []
     page, reasons = looked(

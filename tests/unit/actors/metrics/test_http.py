@@ -1,4 +1,4 @@
-"""The small HTTP server: what it answers, and that slow, broken and hostile clients cost it next to nothing."""
+"""The small HTTP server: its replies, and that slow, broken and hostile clients cost it next to nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

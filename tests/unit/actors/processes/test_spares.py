@@ -1,4 +1,4 @@
-"""Which spare becomes which replica, when spares are made and ended, and the notes about what they have become."""
+"""Which spare becomes which replica, when spares are made and ended, and the notes about their roles."""
 
 import json
 from dataclasses import replace

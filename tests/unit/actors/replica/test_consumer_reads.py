@@ -1,4 +1,4 @@
-"""Consumers' fetches at a leader that is alone, on a real log and real connections: what bytes have to do with them."""
+"""Consumers' fetches at a leader without followers, on a real log and real connections: the handling of bytes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -32,7 +32,7 @@ def opened(spec: ReplicaSpec, *, syncs_first: bool = False) -> OpenedLog:
 
 
 def end(found: OpenedLog, spec: ReplicaSpec, *, cleanly: bool = False) -> None:
-    """End a life; not cleanly: the folder stays as it is while the log is open."""
+    """End an incarnation; not cleanly: the folder stays as it is while the log is open."""
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     aside = folder.with_name("aside")
     if not cleanly:

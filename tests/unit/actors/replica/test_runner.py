@@ -1,4 +1,4 @@
-"""What a replica's runner can carry out. What follows from what is the business of the simulator, which drives it."""
+"""Effects that a replica's runner can carry out. The simulator, which drives the runner, tests the decisions."""
 
 from pathlib import Path
 from typing import Any, cast, get_args

@@ -1,4 +1,4 @@
-"""When the high watermark is written down, and that a slow or full disk holds nothing up."""
+"""When the high watermark is written, and that a slow or full disk delays nothing."""
 
 import asyncio
 import threading

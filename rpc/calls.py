@@ -1,7 +1,7 @@
-"""The calls of one connection that wait for an answer, and their deadlines.
+"""The pending calls of one connection, and their deadlines.
 
 A timer per call would cost more than a small call itself. One timer per connection is enough: it is set for the
-earliest deadline, rounded up to 50 ms, and looks at all waiting calls when it fires; under steady traffic that is once
+earliest deadline, rounded up to 50 ms, and checks all pending calls when it fires; under steady traffic that is once
 per earliest deadline, not once per call. Used by `Connection`. May touch: the event loop's clock and timers.
 """
 
@@ -19,10 +19,10 @@ SWEEP_GRAIN_S = 0.05
 
 
 class CallbackWaiter:
-    """Stands in a future's place: calls `then` with the answer while it is being received, or soon with an error.
+    """Replaces a future: calls `then` with the answer while it is being received, or soon after with an error.
 
-    A future would cost two more turns of the loop until what follows from the answer is sent. An error comes in a turn
-    of its own, as it may be the end of a connection, and nobody should act on that halfway through.
+    A future would delay the requests that follow from the answer by two iterations of the loop. An error is delivered
+    in an iteration of its own: it may be the end of a connection, and a handler must not run in the middle of that.
     """
 
     __slots__ = ("_is_done", "_loop", "_then")
@@ -33,19 +33,19 @@ class CallbackWaiter:
         self._is_done = False
 
     def done(self) -> bool:
-        """Whether the outcome has come."""
+        """Whether the answer or an error was delivered."""
         return self._is_done
 
     def set_result(self, reply: Reply) -> None:
-        """The answer has come."""
+        """Deliver the answer."""
         self._is_done = True
         try:
             self._then(reply)
-        except Exception as error:  # a bug of the caller's must not end the connection, on which others wait as well
+        except Exception as error:  # an error in the caller's code must not end the connection, which other calls share
             self._loop.call_exception_handler({"message": "What follows from an answer failed.", "exception": error})
 
     def set_exception(self, error: RaylogError) -> None:
-        """There will be no answer, or the answer is an error."""
+        """Deliver an error: the call failed, or the answer is one."""
         self._is_done = True
         self._loop.call_soon(self._then, error)
 
@@ -54,7 +54,7 @@ Waiting: TypeAlias = asyncio.Future[Reply] | CallbackWaiter
 
 
 class PendingCalls:
-    """Futures by correlation id. Every future that enters leaves with a result or an error, at its deadline at last."""
+    """Futures by correlation id. Every future ends with a result or an error, by its deadline at the latest."""
 
     __slots__ = ("_loop", "_next_sweep_s", "_peer", "_timer", "calls", "last_id")
 
@@ -62,9 +62,9 @@ class PendingCalls:
         self._loop = loop
         self._peer = peer
         self.calls: dict[int, tuple[Waiting, float, str]] = {}
-        """What waits, its deadline and its method."""
+        """The waiter, its deadline and its method."""
         self.last_id = 0
-        """The correlation id of the last call; whoever makes one raises it."""
+        """The correlation id of the last call; incremented by each new call."""
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_s = math.inf
 
@@ -72,14 +72,14 @@ class PendingCalls:
         return len(self.calls)
 
     def add(self, correlation_id: int, method: str, timeout_s: float, waiting: Waiting) -> None:
-        """Let `waiting` have the answer to this call, or RequestTimedOut after `timeout_s` (at most 50 ms later)."""
+        """Register `waiting` for the answer, or for RequestTimedOut after `timeout_s` (at most 50 ms later)."""
         deadline_s = self._loop.time() + timeout_s
         self.calls[correlation_id] = (waiting, deadline_s, method)
         if deadline_s < self._next_sweep_s:
             self._sweep_at(deadline_s)
 
     def resolve(self, correlation_id: int, args: object, payload: memoryview) -> bool:
-        """Give the answer to its call; False when that call is no longer there (its deadline has passed)."""
+        """Deliver the answer to its call; False when that call is no longer pending (its deadline has passed)."""
         call = self.calls.pop(correlation_id, None)
         if call is None:
             return False
@@ -89,7 +89,7 @@ class PendingCalls:
         return True
 
     def reject(self, correlation_id: int, error: RaylogError) -> bool:
-        """Give an error to a call; False when that call is no longer there."""
+        """Deliver an error to a call; False when that call is no longer pending."""
         call = self.calls.pop(correlation_id, None)
         if call is None:
             return False
@@ -97,7 +97,7 @@ class PendingCalls:
         return True
 
     def fail_all(self, reason: str) -> None:
-        """The connection has gone: every waiting call gets its own ConnectionFailed."""
+        """The connection is closed: every pending call gets its own ConnectionFailed."""
         calls, self.calls = self.calls, {}
         if self._timer is not None:
             self._timer.cancel()
@@ -131,8 +131,8 @@ class PendingCalls:
 
 
 def fail(waiting: Waiting, error: RaylogError) -> None:
-    """End a future with an error, quietly: an error that nobody waits for any more is no news for the log."""
+    """End a future with an error, without a log entry if the caller no longer waits."""
     if not waiting.done():
         waiting.set_exception(error)
         if isinstance(waiting, asyncio.Future):
-            waiting.exception()  # marks it as seen, else asyncio logs "exception was never retrieved"
+            waiting.exception()  # marks it as retrieved, else asyncio logs "exception was never retrieved"

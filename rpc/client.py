@@ -1,4 +1,4 @@
-"""`connect()`: make an authenticated connection. Called by clients, and by actors that speak to each other.
+"""`connect()`: open an authenticated connection. Called by clients, and by actors that call each other.
 
 May touch: the network.
 """
@@ -27,11 +27,11 @@ async def connect(
     limits: Limits | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Connect and authenticate within `timeout_s`; `handler` gets what the server asks of us.
+    """Connect and authenticate within `timeout_s`; `handler` gets the server's requests.
 
-    `secret` is what the server shall accept: bytes, a token, or a source of credentials. Raises ConnectionFailed
-    (nothing listens there, or too slow: try again), AuthenticationFailed (the secrets differ, or the connection is
-    relayed), ValueError (no secret at all).
+    `secret` is proved to the server: bytes, a token, or a source of credentials. Raises ConnectionFailed (no listener,
+    or too slow: try again), AuthenticationFailed (the secrets differ, or the connection is relayed), ValueError (no
+    secret at all).
     """
     loop = asyncio.get_running_loop()
     limits = limits or Limits()
@@ -49,7 +49,7 @@ async def connect(
     except (OSError, ConnectionFailed) as error:  # ssl.SSLError is an OSError
         connection.abort("connecting failed")
         raise ConnectionFailed(f"No connection with {host}:{port}: {error}") from error
-    except BaseException:  # cancelled, or not authenticated: no socket may stay behind
+    except BaseException:  # cancelled, or not authenticated: close the socket
         connection.abort("connecting was given up")
         raise
     return connection

@@ -43,16 +43,16 @@ from raylog.rpc.request import Handler, Request, describe, refuse_requests
 from raylog.rpc.sending import SendQueue, WriteCoalescer
 
 logger = logging.getLogger(__name__)
-_unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate shall not fill its log
+_unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate must not fill its log
 
 
 class Connection(asyncio.BufferedProtocol):
     """Symmetric after the handshake: both ends may call, notify and answer.
 
-    `peer` is the other end's host and port, `stays_here` says that both ends have one address, so that the peer is
-    probably on this machine; `peer_is_member` is False for a client of ours; `is_closed` says that no call can succeed
-    any more, `close_reason` why. Once `ready`, `role` is what the connecting end may call; `peer_feature_level` and
-    `peer_software` tell what the peer is. The methods of asyncio's protocol are for the event loop only.
+    `peer` is the other end's host and port; `stays_here` means that both ends have one address, so that the peer is
+    probably on this machine; `peer_is_member` is False for a client of ours; `is_closed` means that no call can succeed
+    any more, `close_reason` why. Once `ready`, `role` is the role of the connecting end; `peer_feature_level` and
+    `peer_software` describe the peer. The methods of asyncio's protocol are for the event loop only.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Connection(asyncio.BufferedProtocol):
         self.ready: asyncio.Future[None] = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
-        # Runs from here on, not from `connection_made`, which never comes when the TLS handshake fails.
+        # Starts here, not in `connection_made`, which is never called when the TLS handshake fails.
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
-        self._decoder: FrameDecoder | None = None  # made for a proved peer only: it is large
+        self._decoder: FrameDecoder | None = None  # made for an authenticated peer only: it is large
         self._pending = PendingCalls(loop)
         self._coalescer = WriteCoalescer.on(loop)
         self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
@@ -85,10 +85,10 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
-        self._backlog: deque[Frame] = deque()  # requests that wait until the peer has taken our answers
+        self._backlog: deque[Frame] = deque()  # requests that wait until the peer has read our answers
         self._rounds = 0
         self.refusals: dict[tuple[str, int], int] | None = None
-        """Where refused requests are counted by (method, error code): the server's; None = nowhere."""
+        """Counts refused requests by (method, error code): the server's; None = not counted."""
         self.peer = "unknown"
         self.stays_here = False
         self.peer_is_member = True
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.close_reason = ""
 
-    # What users call
+    # Public methods
 
     async def call(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float) -> Reply:
         """Call the peer's handler and wait for its answer.
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         """Queue the request before returning (order is kept; it leaves at the end of this loop tick).
 
         All errors of `call` come through the future; only arguments that cannot be encoded raise TypeError here.
-        Large payload parts are sent from where they lie: do not change them before the answer has come.
+        Large payload parts are sent without a copy: do not change them before the answer has come.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._ask(method, args, payload, timeout_s, future)
@@ -127,14 +127,15 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float,
         then: Callable[[Reply | RaylogError], None],
     ) -> None:
-        """As `call_nowait`, but `then` gets the answer itself, before this connection looks at what came behind it.
+        """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes behind it.
 
-        What it sends leaves at once with the rest. `then` must not block; errors reach it in a later turn of the loop.
+        Frames it sends leave at once with the rest. `then` must not block; errors are delivered in a later iteration of
+        the loop.
         """
         self._ask(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
 
     def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
-        """Send a request that has no answer; lost without a word when the connection goes. Raises FrameTooLarge."""
+        """Send a request without an answer; lost silently when the connection closes. Raises FrameTooLarge."""
         if not self.is_closed:
             self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
 
@@ -147,14 +148,14 @@ class Connection(asyncio.BufferedProtocol):
             await self._queue.wait_low()
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
-        """Have `callback` called once, soon after this connection is closed; soon, if it is closed already."""
+        """Call `callback` once, soon after this connection is closed; soon, if it is closed already."""
         if self.is_closed:
             self._loop.call_soon(callback, self)
         else:
             self._close_callbacks.append(callback)
 
     def close(self, reason: str = "closed by this end") -> None:
-        """Fail what waits, send what is queued, then close. Cut after `Limits.close_linger_s`. Never raises."""
+        """Fail pending calls, send what is queued, then close. Cut after `Limits.close_linger_s`. Never raises."""
         self._end(reason or "closed by this end")
         self._queue.close_when_sent(self._limits.close_linger_s)
 
@@ -169,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         await asyncio.shield(self._gone)
 
     def statistics(self) -> dict[str, int]:
-        """Numbers for monitoring: what waits in either direction, and answers that came after their deadline."""
+        """Metrics: pending calls in either direction, and answers that came after their deadline."""
         return {
             "pending_calls": len(self._pending),
             "unanswered_requests": self._unanswered,
@@ -180,11 +181,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the peer has more of our answers to take than `Limits.send_high_water_bytes`."""
+        """Whether the peer has more of our answers to read than `Limits.send_high_water_bytes`."""
         return self._queue.is_over
 
     def vitals(self) -> Vitals:
-        """What tells a live peer from a stuck one."""
+        """Counters that separate a live peer from a stuck one."""
         return Vitals(
             rounds=self._rounds,
             partial_bytes=0 if self._decoder is None or self._reading_paused else self._decoder.partial_bytes,
@@ -196,10 +197,10 @@ class Connection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<Connection with {self.peer}{', closed' if self.is_closed else ''}>"
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the peer; nothing but the handshake is read until it has proved itself."""
+        """Send the greeting; only the handshake is read until the peer has authenticated."""
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         name = transport.get_extra_info("peername")
@@ -209,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending = PendingCalls(self._loop, self.peer)
         configure_socket(transport.get_extra_info("socket"), self._limits.dead_peer_timeout_s)
         self._queue.attach(transport)
-        if self.is_closed:  # given up while it was being made
+        if self.is_closed:  # closed while it was being opened
             transport.abort()
             return
         self._auth_timer.cancel()
@@ -218,13 +219,13 @@ class Connection(asyncio.BufferedProtocol):
             self._queue.put(self._greeting.open(ends_of(transport, accepted=self._accepted)), (), 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the socket's next bytes go: exactly the handshake's message, later the decoder's memory."""
+        """The buffer for the socket's next bytes: the handshake's message, later the decoder's memory."""
         if self._decoder is not None:
             return self._decoder.get_buffer()
         return cast(Greeting, self._greeting).get_buffer()  # there is a greeting until there is a decoder
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in `nbytes` bytes of the peer, and answer what can be answered at once in one write."""
+        """Process `nbytes` bytes from the peer, and send all immediate answers in one write."""
         if self.is_closed:
             return
         decoder = self._decoder
@@ -236,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
             self._rounds += 1
             coalescer = self._coalescer
             if coalescer.unsent_bytes > self._limits.max_process_unsent_bytes and self._queue.unsent_bytes:
-                self._queue.is_over = True  # until this peer has taken something
+                self._queue.is_over = True  # until this peer has read something
             coalescer.depth += 1
             try:
                 self._dispatch(frames)
@@ -250,12 +251,12 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(decoder.failure)
 
     def eof_received(self) -> bool:
-        """The peer has closed its end; we close ours."""
+        """The peer has closed its end; close ours."""
         self._end(f"{self.peer} closed the connection")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
         self._end(f"the connection with {self.peer} broke: {exc}" if exc else f"{self.peer} closed the connection")
         self._queue.detach()
         self._transport = None
@@ -263,11 +264,11 @@ class Connection(asyncio.BufferedProtocol):
             self._gone.set_result(None)
 
     def pause_writing(self) -> None:
-        """The socket takes no more."""
+        """The socket's send buffer is full."""
         self._queue.pause()
 
     def resume_writing(self) -> None:
-        """The socket takes bytes again."""
+        """The socket accepts bytes again."""
         self._queue.resume()
 
     # Handshake
@@ -306,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
                 AuthenticationFailed(f"{self.peer} did not authenticate within {self._limits.auth_timeout_s} seconds.")
             )
 
-    # Frames in
+    # Incoming frames
 
     def _dispatch(self, frames: list[Frame]) -> None:
         pending = self._pending
@@ -336,12 +337,12 @@ class Connection(asyncio.BufferedProtocol):
             self._handler(request)
         except RaylogError as refusal:
             request.fail(refusal)
-        except Exception as error:  # a handler's bug may spoil one request, never the connection or the server
+        except Exception as error:  # a handler's bug may fail one request, never the connection or the server
             logger.exception("The handler of %s, called by %s, raised an error.", method, self.peer)
             request.fail(error)
 
     def _work_off_backlog(self) -> None:
-        """Handle requests that waited for the peer to take our answers, until it is behind again."""
+        """Handle requests that waited for the peer to read our answers, until it is behind again."""
         with self._coalescer:
             while self._backlog and not self._queue.is_over and not self.is_closed:
                 (kind, correlation_id, third, args), payload = self._backlog.popleft()
@@ -349,9 +350,9 @@ class Connection(asyncio.BufferedProtocol):
         self._govern_reading()
 
     def _govern_reading(self) -> None:
-        """Stop reading while the peer has too much unanswered, or does not take our answers; begin again at half.
+        """Pause reading while the peer has too much unanswered, or does not read our answers; resume at half.
 
-        Only the accepting end looks at unsent bytes: if both did, each could wait for the other for ever.
+        Only the accepting end considers unsent bytes: if both did, they could deadlock.
         """
         limits, transport = self._limits, self._transport
         share = 2 if self._reading_paused else 1
@@ -367,10 +368,10 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 transport.resume_reading()
 
-    # Frames out
+    # Outgoing frames
 
     def _ask(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
-        """Queue a request and let `waiting` have its answer; or an error, when it cannot be sent."""
+        """Queue a request and register `waiting` for its answer; or deliver an error, when it cannot be sent."""
         pending = self._pending
         if self.is_closed:
             fail(waiting, ConnectionFailed(f"The connection for {method} is closed: {self.close_reason}"))
@@ -403,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.put(header, parts, payload_bytes)
 
     def send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
-        """Of Request: answer it. Raises before anything is sent or counted."""
+        """For Request: answer it. Raises before anything is sent or counted."""
         if not self.is_closed:
             self._send(REPLY, correlation_id, None, args, payload)
             self._unanswered -= 1
@@ -412,12 +413,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._govern_reading()
 
     def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
-        """Of Request: answer it with an error."""
+        """For Request: answer it with an error."""
         if self.is_closed:
             return
         try:
             self._send(ERROR, correlation_id, description, None, NO_PAYLOAD)
-        except Exception:  # details of any type can come along with an error; the code and message must arrive
+        except Exception:  # details of any type can come with an error; the code and message must be delivered
             logger.warning("The details of an error cannot be sent and are left out: %r", description[2])
             self._send(ERROR, correlation_id, [description[0], str(description[1])[:1000], {}], None, NO_PAYLOAD)
         self._answered(request_bytes)
@@ -429,15 +430,15 @@ class Connection(asyncio.BufferedProtocol):
             self._govern_reading()
 
     def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
-        """Of Request: it was dropped unanswered. May come from any thread, as garbage collection does."""
+        """For Request: it was dropped unanswered. May run in any thread, as garbage collection does."""
         if not self.is_closed and not self._loop.is_closed():
             error = UnknownServerError(f"The handler dropped {method} without an answer.")
             self._loop.call_soon_threadsafe(self.send_error, correlation_id, describe(error), request_bytes)
 
-    # Ends
+    # Closing
 
     def _refuse(self, error: RaylogError) -> None:
-        """The peer broke the rules: log it and close."""
+        """The peer violated the protocol: log it and close."""
         if not self.is_closed:
             if self._accepted and self._decoder is None:
                 _unproved.warn("Connection with %s closed: %s", self.peer, error)
@@ -450,7 +451,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_queue_low(self) -> None:
         if self._backlog:
-            # Not at once: this comes out of a write, and answers would write again inside it.
+            # Deferred: this is called inside a write, and answers would write again inside it.
             self._loop.call_soon(self._work_off_backlog)
         elif self._reading_paused:
             self._govern_reading()
@@ -466,9 +467,9 @@ class Connection(asyncio.BufferedProtocol):
         self._auth_timer.cancel()
         self._backlog.clear()
         if self._transport is not None:
-            self._transport.pause_reading()  # nothing more of this peer is of interest
+            self._transport.pause_reading()  # further bytes of this peer are ignored
         elif not self._gone.done():
-            self._gone.set_result(None)  # there is no socket yet; should one come, it is cut at once
+            self._gone.set_result(None)  # there is no socket yet; if one is opened, it is closed at once
         if not self.ready.done():
             self.ready.set_exception(ConnectionFailed(f"The handshake was cut short: {reason}"))
             self.ready.exception()

@@ -1,4 +1,4 @@
-"""What the transport of a connection tells about its two ends, for the handshake. Used by `Connection`.
+"""The addresses and certificate of a connection's two ends, for the handshake. Used by `Connection`.
 
 May touch: its transport.
 """

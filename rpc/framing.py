@@ -1,9 +1,9 @@
-"""The frame format, without any input or output: how a message becomes bytes and how bytes become messages.
+"""The frame format, without I/O: encoding of messages and decoding of byte streams.
 
     u32 frame length | u32 header length | msgpack [kind, correlation id, method or error, arguments] | raw payload
 
 Both lengths are big-endian; the frame length counts everything after its own field. `Connection` feeds the decoder
-straight from the socket; tests feed it byte by byte. May touch: nothing but memory.
+straight from the socket; tests feed it byte by byte. Pure.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _decode = msgspec.msgpack.Decoder(tuple[int, int, Any, Any]).decode
 
 
 def encode_header(kind: int, correlation_id: int, third: object, args: object, payload_bytes: int) -> bytes:
-    """The bytes of a frame that go before its payload of `payload_bytes`.
+    """The bytes of a frame before its payload of `payload_bytes`.
 
-    Raises TypeError (or another error of msgspec) when the arguments cannot be written as msgpack.
+    Raises TypeError (or another error of msgspec) when the arguments cannot be encoded as msgpack.
     """
     header = _encode((kind, correlation_id, third, args))
     size = len(header)
@@ -51,7 +51,7 @@ def encode_header(kind: int, correlation_id: int, third: object, args: object, p
 
 
 def check_frame_bytes(encoded_header: bytes, payload_bytes: int, max_frame_bytes: int) -> None:
-    """Raise FrameTooLarge when this frame would be refused by a peer with the same limit."""
+    """Raise FrameTooLarge when a peer with the same limit would refuse this frame."""
     length = len(encoded_header) - 4 + payload_bytes
     if length > max_frame_bytes:
         raise FrameTooLarge(
@@ -63,7 +63,7 @@ def check_frame_bytes(encoded_header: bytes, payload_bytes: int, max_frame_bytes
 def payload_parts(payload: Buffers) -> tuple[Sequence[Buffer], int]:
     """The payload as a sequence of flat buffers of bytes, and their total length. Copies nothing.
 
-    Raises TypeError for anything that is no buffer, or no contiguous one.
+    Raises TypeError for anything but a contiguous buffer.
     """
     if type(payload) is bytes:
         return ((payload,), len(payload)) if payload else (_NO_PARTS, 0)
@@ -86,9 +86,9 @@ def _flat(part: object) -> Buffer:
 class FrameDecoder:
     """Turns a stream of bytes into frames, in the shape of asyncio's BufferedProtocol.
 
-    Ask `get_buffer()` where to write, write n bytes there, call `buffer_updated(n)`, which returns the frames that are
-    now complete. Each payload has its own writable memory. After bad bytes `failure` is set, the frames before them
-    are still returned, and everything after them is ignored.
+    Write n bytes into `get_buffer()`, then call `buffer_updated(n)`, which returns the frames that are now complete.
+    Each payload has its own writable memory. After bad bytes `failure` is set, the frames before them are still
+    returned, and everything after them is ignored.
     """
 
     __slots__ = ("_end", "_large", "_large_filled", "_large_header_bytes", "_max_frame_bytes", "_shared", "_view",
@@ -126,7 +126,7 @@ class FrameDecoder:
         return self._view[self._end :] if self._end else self._view
 
     def buffer_updated(self, count: int) -> list[Frame]:
-        """Take note of `count` bytes written to `get_buffer()`; return the frames they completed, in order."""
+        """Account for `count` bytes written to `get_buffer()`; return the frames they completed, in order."""
         if self.failure is not None:
             self._end = 0
             return []
@@ -200,10 +200,10 @@ class FrameDecoder:
 
 
 def decode_header(encoded: Buffer) -> Header:
-    """The four parts of a frame's msgpack header. Raises InvalidRequest when they are not there or make no sense."""
+    """The four parts of a frame's msgpack header. Raises InvalidRequest when they are missing or malformed."""
     try:
         header = _decode(encoded)
-    except Exception as error:  # msgspec, recursion, hashing, overflow: whatever it is, the peer's bytes caused it
+    except Exception as error:  # msgspec, recursion, hashing, overflow: any error is caused by the peer's bytes
         raise InvalidRequest(f"A frame's header is not the msgpack it should be: {error}") from error
     kind, correlation_id, third, _ = header
     if correlation_id < 0:

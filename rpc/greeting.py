@@ -1,6 +1,6 @@
 """The bytes of a handshake on one connection: collected message by message, before any frame is read.
 
-Owned by `Connection` until the peer has proved itself. Pure: what to send is returned.
+Owned by `Connection` until the peer has authenticated. Pure: the bytes to send are returned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class Greeting:
     """Collects the peer's messages of one handshake, and never reads a byte behind them."""
 
     def __init__(self, handshake: ClientHandshake | ServerHandshake, most_bytes: int) -> None:
-        """`most_bytes` is the longest message that is taken from a peer that has proved nothing."""
+        """`most_bytes` is the longest message accepted from an unauthenticated peer."""
         self._handshake = handshake
         self._buffer = memoryview(bytearray(most_bytes))
         self._collected_bytes = 0
@@ -21,12 +21,12 @@ class Greeting:
 
     @property
     def peer(self) -> Peer | None:
-        """The peer, once it has proved itself."""
+        """The peer, once it has authenticated."""
         return self._handshake.peer
 
     @property
     def farewell(self) -> bytes:
-        """What a refused peer is sent."""
+        """The bytes to send to a refused peer."""
         return self._handshake.farewell
 
     def open(self, ends: Endpoints) -> bytes:
@@ -35,11 +35,11 @@ class Greeting:
         return self._handshake.opening
 
     def get_buffer(self) -> memoryview:
-        """Where the socket's next bytes go: at most the rest of the message that is awaited."""
+        """The buffer for the socket's next bytes: at most the rest of the awaited message."""
         return self._buffer[self._collected_bytes : self._handshake.wanted_bytes or None]
 
     def take(self, count: int) -> bytes:
-        """Take in `count` bytes that were put into the buffer; return what to send. Raises AuthenticationFailed."""
+        """Process `count` bytes written to the buffer; return the bytes to send. Raises AuthenticationFailed."""
         self._collected_bytes += count
         if self._collected_bytes < self._handshake.wanted_bytes:
             return b""

@@ -9,27 +9,27 @@ from dataclasses import dataclass
 class Limits:
     """Bounds of one connection; both ends should agree on `max_frame_bytes`.
 
-    A pause for unanswered requests begins after the receive buffer that crossed the limit has been handed out, so
-    up to 256 KiB of small requests can go over it. While reading pauses, answers to our own calls on that connection
-    wait too: a handler that calls back over the same connection before it answers needs a limit it does not reach.
+    Reading pauses for unanswered requests after the receive buffer that crossed the limit has been handled, so up to
+    256 KiB of small requests can go over it. While reading pauses, answers to our own calls on that connection wait
+    too: a handler that calls back over the same connection before it answers needs a limit it does not reach.
     """
 
     max_frame_bytes: int = 104_857_600
     """Largest frame sent or accepted, without its own length field (Kafka's socket.request.max.bytes)."""
     max_preauth_bytes: int = 1024
-    """Most bytes held for a peer that has not proved itself."""
+    """Most bytes buffered for an unauthenticated peer."""
     auth_timeout_s: float = 5.0
-    """Time for TLS, and again for our handshake, before an unproved peer is dropped."""
+    """Time for TLS, and again for our handshake, before an unauthenticated peer is dropped."""
     max_pending_calls: int = 65_536
-    """Calls of ours on one connection that wait for an answer; one more is refused with TooManyPendingCalls."""
+    """Pending calls of ours on one connection; one more is refused with TooManyPendingCalls."""
     max_unanswered_requests: int = 16_384
-    """Requests of the peer that wait for our answer; above it we stop reading until half of them are answered."""
+    """Unanswered requests of the peer; above it reading pauses until half of them are answered."""
     max_unanswered_bytes: int = 268_435_456
-    """Payload bytes of such requests; above it we stop reading until half of them are answered."""
+    """Payload bytes of such requests; above it reading pauses until half of them are answered."""
     send_high_water_bytes: int = 4_194_304
     """Unsent bytes above which `drain()` waits, and above which an accepted connection reads no further requests."""
     close_linger_s: float = 5.0
-    """Time that a closing connection has to send what is queued, before it is cut."""
+    """Time for a closing connection to send what is queued, before it is cut."""
     dead_peer_timeout_s: float = 30.0
     """Time after which a peer that acknowledges nothing (or no keepalive probe) counts as gone."""
     max_connections: int = 10_000
@@ -38,18 +38,18 @@ class Limits:
     """Most connections of one server that have not authenticated, at most a quarter of all that it accepts; another
     one replaces the oldest of them."""
     max_header_bytes: int = 1_048_576
-    """Largest header of a request that an accepted connection takes from a client."""
+    """Largest header of a request that an accepted connection accepts from a client."""
     max_process_unsent_bytes: int = 268_435_456
-    """Unsent bytes of all accepted connections of a process; above it none of them that has unsent bytes is read."""
+    """Unsent bytes of all accepted connections of a process; above it, connections with unsent bytes are not read."""
     frame_timeout_s: float = 30.0
-    """Time for a frame that has begun to arrive; a longer frame has to go on with `min_frame_bytes_per_s`."""
+    """Time for a frame that has begun to arrive; a longer frame needs at least `min_frame_bytes_per_s`."""
     min_frame_bytes_per_s: int = 16_384
-    """Slowest pace of a frame that takes longer than `frame_timeout_s`."""
+    """Slowest rate of a frame that takes longer than `frame_timeout_s`."""
     stalled_peer_timeout_s: float = 60.0
-    """Time after which an accepted connection is cut if its peer takes none of the bytes that wait for it."""
+    """Time after which an accepted connection is cut if its peer reads none of the bytes queued for it."""
     idle_timeout_s: float = 600.0
-    """Time after which a client's connection without a request or an answer under way is closed
-    (Kafka's connections.max.idle.ms)."""
+    """Time after which a client's connection without a request or an answer in flight is closed (Kafka's
+    connections.max.idle.ms)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a bound that would stop all traffic."""

@@ -1,7 +1,7 @@
-"""When a server's patience with a connection ends: a frame that does not arrive, answers not taken, nothing to do.
+"""Decides when a server closes a stuck connection: an incomplete frame, unread answers, or idleness.
 
-`RpcServer` looks at its connections every few seconds and gives what it sees, as `Vitals`, to one `Patience` for each
-connection. Looking costs nothing on the way of a request: it compares counters that the connection keeps anyway. Pure.
+`RpcServer` samples its connections every few seconds and passes each sample, as `Vitals`, to the connection's
+`Patience`. Sampling adds nothing to the request path: it compares counters that the connection keeps anyway. Pure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Vitals(NamedTuple):
     partial_bytes: int
     """Bytes of a frame that has begun to arrive; 0 between frames, and while this end does not read."""
     unsent_bytes: int
-    """Bytes of answers that the peer has not taken."""
+    """Bytes of answers that the peer has not read."""
     writes: int
-    """Writes of which the peer took something, since the connection began."""
+    """Writes of which the peer accepted something, since the connection began."""
     is_busy: bool
-    """Whether a request or a call is under way in either direction."""
+    """Whether a request or a call is in flight in either direction."""
 
 
 @dataclass(slots=True)
@@ -36,15 +36,15 @@ class Patience:
     """Rounds and partial bytes when the frame was first seen incomplete."""
     stalled_since_s: float | None = None
     stalled_writes: int = 0
-    """Writes when unsent bytes were first seen not to move."""
+    """Writes when unsent bytes were first seen not to shrink."""
     idle_since_s: float | None = None
     idle_at: tuple[int, int] = (0, 0)
-    """Rounds and writes when nothing was first seen to happen."""
+    """Rounds and writes when the connection was first seen idle."""
 
     def verdict(self, now_s: float, seen: Vitals, limits: Limits, *, may_be_idle: bool) -> str:
-        """Return why the connection has to be closed, or nothing.
+        """Return why the connection has to be closed, or None.
 
-        `may_be_idle` spares connections whose end is a sign of failure to the other end, as between brokers.
+        `may_be_idle` exempts connections whose end signals a failure to the other end, as between brokers.
         """
         return (
             self._frame_late(now_s, seen, limits)

@@ -1,4 +1,4 @@
-"""The answer to a call, as callers get it. Made by the calls that wait for it; touches nothing."""
+"""The answer to a call, as returned to callers. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Reply(msgspec.Struct, gc=False):
-    """The answer to a call: its arguments, and its payload in memory of its own."""
+    """The answer to a call: its arguments, and its payload in its own memory."""
 
     args: Any
     payload: memoryview

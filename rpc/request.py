@@ -1,4 +1,4 @@
-"""What a handler gets: one request of the peer, with the two ways to answer it.
+"""The argument of a handler: one request of the peer, with its two ways to answer.
 
 Made by `Connection`, used by the handlers of brokers and clients. May touch: its connection.
 """
@@ -17,7 +17,7 @@ from raylog.rpc.reply import Reply
 logger = logging.getLogger(__name__)
 
 MAX_REFUSALS = 200
-"""Kinds of refusals that a server counts apart; further methods count as "other"."""
+"""Kinds of refusals that a server counts separately; further methods count as "other"."""
 
 
 class RequestConnection(Protocol):
@@ -39,10 +39,10 @@ class RequestConnection(Protocol):
         """Close at once."""
 
     def on_close(self, callback: Callable[[Any], None]) -> None:
-        """Have the callback called once, soon after the connection is closed."""
+        """Call the callback once, soon after the connection is closed."""
 
     def notify(self, method: str, args: object = None) -> None:
-        """Send the peer a request that has no answer."""
+        """Send the peer a request without an answer."""
 
     def call_nowait(
         self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float
@@ -84,36 +84,36 @@ class Request:
         self.payload = payload
         self.is_notification = is_notification
         self.began_ns = 0
-        """For the handler's use: when it began with this request."""
+        """For the handler's use: when it started this request."""
         self._open = not is_notification
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer is still owed. Always False for a notification."""
+        """Whether an answer is still due. Always False for a notification."""
         return self._open
 
     @property
     def is_deserted(self) -> bool:
-        """Whether its connection has gone, so that no answer can arrive."""
+        """Whether its connection is closed, so that no answer can arrive."""
         return self.connection.is_closed
 
     @property
     def is_behind(self) -> bool:
-        """Whether the peer has more of our answers to take than `Limits.send_high_water_bytes`."""
+        """Whether the peer has more of our answers to read than `Limits.send_high_water_bytes`."""
         return self.connection.is_behind
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
-        """Answer. Does nothing when the request was answered before, is a notification, or the connection has gone.
+        """Answer. Does nothing when the request was answered before, is a notification, or the connection is closed.
 
-        Large payload parts are sent from where they lie: do not change them afterwards. An answer that cannot be
-        encoded or is over the frame limit raises TypeError or FrameTooLarge here, and the caller gets that error.
+        Large payload parts are sent without a copy: do not change them afterwards. An answer that cannot be encoded or
+        is over the frame limit raises TypeError or FrameTooLarge here, and the caller gets that error.
         """
         if not self._open:
             return
         self._open = False
         try:
             self.connection.send_reply(self._correlation_id, args, payload, len(self.payload))
-        except Exception as error:  # whatever made this answer impossible, the caller must not wait for its deadline
+        except Exception as error:  # after any error the caller must not wait for its deadline
             self._open = True
             self.fail(error)
             raise
@@ -140,19 +140,19 @@ Handler: TypeAlias = Callable[[Request], None]
 
 
 def _count_refusal(refusals: dict[tuple[str, int], int] | None, method: str, code: object) -> None:
-    """Count a request that was answered with an error. Methods are the peer's to name, so there is a limit."""
+    """Count a request that was answered with an error. The peer chooses method names, so there is a limit."""
     if refusals is not None and isinstance(code, int):
         key = (method, code) if (method, code) in refusals or len(refusals) < MAX_REFUSALS else ("other", code)
         refusals[key] = refusals.get(key, 0) + 1
 
 
 def refuse_requests(request: Request) -> None:
-    """The handler of an end that has none."""
+    """The handler of an end without one."""
     raise InvalidRequest(f"This end takes no requests; {request.method} was refused.")
 
 
 def describe(error: BaseException) -> list[object]:
-    """An error as it travels: [code, message, details]."""
+    """An error on the wire: [code, message, details]."""
     if isinstance(error, RaylogError):
         return [error.code, error.message, error.details]
     return [UnknownServerError.code, f"{type(error).__name__}: {error}", {}]

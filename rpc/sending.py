@@ -1,8 +1,8 @@
-"""The way out of a connection: frames are gathered for one tick of the loop, then leave in one scatter write.
+"""The send side of a connection: frames are gathered for one loop iteration, then leave in one scatter write.
 
-Small frames are joined; large payloads are never copied, but handed to the kernel where they lie (`writev`). Python
-3.11's transport would copy all that the socket does not take at once, so unsent bytes wait here, and the transport gets
-only a small piece, whose departure tells us that the socket takes bytes again. Over TLS everything goes through the
+Small frames are joined; large payloads are never copied, but passed to the kernel in place (`writev`). Python 3.11's
+transport would copy all bytes that the socket does not accept at once, so unsent bytes wait here, and the transport
+gets only a small piece; when that has left, the socket accepts bytes again. Over TLS everything goes through the
 transport. Used by `Connection` alone. May touch: its transport and that transport's socket.
 """
 
@@ -23,16 +23,16 @@ JOIN_BELOW_BYTES = 8 * 1024
 """A payload part below this is copied next to its header: cheaper than an entry of its own in the scatter write."""
 FLUSH_AT_ONCE_BYTES = 128 * 1024
 _RESIDUE_BYTES = 32 * 1024
-_TURN_BYTES = 4 * 1024 * 1024  # after so much in one go, other connections get their turn
+_TURN_BYTES = 4 * 1024 * 1024  # after so much at a time, other connections get their turn
 _PIECES_PER_WRITE = 512  # the kernel's own limit is 1024
 _TLS_HIGH_BYTES = 256 * 1024
 
 
 class WriteCoalescer:
-    """While it is entered, nothing that a loop's connections queue is sent; at its end all of it is.
+    """While it is entered, nothing queued by a loop's connections is sent; at its end all of it is.
 
-    For work that queues in one go what belongs coalescer: each connection then writes once, and at once, where it would
-    otherwise need another turn of the loop. One for each loop, which may be entered again inside.
+    For code that queues many frames at a time: each connection then writes once, and at once, where it would otherwise
+    need another iteration of the loop. One for each loop; may be nested.
     """
 
     __slots__ = ("depth", "queues", "unsent_bytes")
@@ -40,15 +40,15 @@ class WriteCoalescer:
 
     def __init__(self) -> None:
         self.depth = 0
-        """How often it is entered. What is on the way of every message raises and lowers it itself, without a call."""
+        """Nesting depth. The path of every message raises and lowers it inline, without a call."""
         self.queues: list[SendQueue] = []
-        """What waits for the end; for a queue to append itself while `depth` is not zero."""
+        """Queues to flush at the end; a queue appends itself while `depth` is not zero."""
         self.unsent_bytes = 0
-        """Bytes that the sockets of this loop did not take yet, as of the last write of each connection."""
+        """Bytes that the sockets of this loop have not accepted yet, as of the last write of each connection."""
 
     @classmethod
     def on(cls, loop: asyncio.AbstractEventLoop) -> WriteCoalescer:
-        """The one of this loop."""
+        """The coalescer of this loop."""
         found = cls._of_loops.get(loop)
         if found is None:
             found = cls._of_loops[loop] = cls()
@@ -63,7 +63,7 @@ class WriteCoalescer:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits; for whoever has lowered `depth` to zero."""
+        """Flush the waiting queues; for callers that have lowered `depth` to zero."""
         queues, self.queues = self.queues, []
         for queue in queues:
             queue.scheduled_flush()
@@ -72,8 +72,8 @@ class WriteCoalescer:
 class SendQueue:
     """Unsent frames of one connection, in order.
 
-    `on_low` is called when the unsent bytes have fallen to half of the high mark after having been above it;
-    `on_error` when the socket refuses to take more for good.
+    `on_low` is called when the unsent bytes have fallen to half of the high mark after having been above it; `on_error`
+    when the socket fails permanently.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class SendQueue:
         self._on_low = on_low
         self._on_error = on_error
         self._transport: asyncio.Transport | None = None
-        self._fd = -1  # of a plain TCP socket; -1 means: write through the transport
+        self._fd = -1  # of a plain TCP socket; -1 = write through the transport
         self._pieces: deque[Buffer] = deque()
         self._tail = bytearray()  # the piece that still grows
         self._flush_scheduled = False
@@ -121,23 +121,23 @@ class SendQueue:
         self.is_over = False
         """The unsent bytes have crossed the high mark and have not yet fallen to half of it."""
         self.writes = 0
-        """Writes of which the socket took something while bytes waited: it grows as long as the peer reads."""
+        """Writes of which the socket accepted something while bytes waited: it grows as long as the peer reads."""
         self._counted_bytes = 0  # our share of `WriteCoalescer.unsent_bytes`
         self._waiters: list[asyncio.Future[None]] = []
 
     def attach(self, transport: asyncio.Transport) -> None:
-        """Begin to send through `transport`."""
+        """Start sending through `transport`."""
         self._transport = transport
         sock = transport.get_extra_info("socket")
         if transport.get_extra_info("sslcontext") is None and sock is not None and hasattr(os, "writev"):
             self._fd = sock.fileno()
-            # Zero: we are told as soon as the transport holds a byte, and again when it holds none.
+            # Zero: the transport reports as soon as it holds a byte, and again when it holds none.
             transport.set_write_buffer_limits(high=0)
         else:
             transport.set_write_buffer_limits(high=_TLS_HIGH_BYTES)
 
     def detach(self) -> None:
-        """Forget the transport and everything unsent: the connection is gone, its descriptor may be another's soon."""
+        """Drop the transport and everything unsent: the connection is closed, and its descriptor may be reused."""
         self._transport = None
         self._fd = -1
         self._pieces.clear()
@@ -190,11 +190,11 @@ class SendQueue:
                 waiter.set_result(None)
 
     def pause(self) -> None:
-        """The transport holds unsent bytes: the socket takes no more."""
+        """The transport holds unsent bytes: the socket's buffer is full."""
         self._paused = True
 
     def resume(self) -> None:
-        """The transport has sent what it held."""
+        """The transport has sent all it held."""
         self._paused = False
         self._flush()
 
@@ -207,15 +207,15 @@ class SendQueue:
         self._flush()
 
     def scheduled_flush(self) -> None:
-        """What was put off until the end of the turn: send."""
+        """Send what was deferred to the end of the iteration."""
         self._flush_scheduled = False
         tail = self._tail
         if tail and self._fd >= 0 and not (self._pieces or self._paused or self._closing or self.is_over):
-            # Nearly always: a few small frames, and a socket that takes them all.
+            # The common case: a few small frames, and a socket that accepts them all.
             try:
                 written = os.write(self._fd, tail)
             except OSError:
-                written = 0  # what is wrong shows again below
+                written = 0  # the error shows again below
             self.unsent_bytes -= written
             if written == len(tail):
                 tail.clear()
@@ -247,11 +247,11 @@ class SendQueue:
             self.release_waiters()
             self._on_low()
         if self._closing and not pieces:
-            # Not at once: we may be inside the transport's own write, which closes a second time when it finds it so.
+            # Deferred: this may run inside the transport's own write, which closes a second time in that case.
             self._loop.call_soon(transport.close)
 
     def _write_scattered(self, transport: asyncio.Transport) -> bool:
-        """Give the socket all it takes at once; False when the connection is broken."""
+        """Write to the socket until it is full; False when the connection is broken."""
         batch = list(islice(self._pieces, _PIECES_PER_WRITE))
         try:
             written = os.writev(self._fd, batch)
@@ -259,7 +259,7 @@ class SendQueue:
             written = 0
         except OSError as error:
             self._paused = True
-            self._loop.call_soon(self._on_error, error)  # not at once, for the reason given in `_flush`
+            self._loop.call_soon(self._on_error, error)  # deferred, for the reason given in `_flush`
             return False
         self.writes += written > 0
         if written == sum(map(len, batch)):
@@ -283,12 +283,12 @@ class SendQueue:
         transport.write(piece)
 
     def _count(self) -> None:
-        """Bring our share of the loop's unsent bytes up to date."""
+        """Update this queue's share of the loop's unsent bytes."""
         self._coalescer.unsent_bytes += self.unsent_bytes - self._counted_bytes
         self._counted_bytes = self.unsent_bytes
 
     def _drop(self, count: int) -> None:
-        """Forget the first `count` bytes of the queue."""
+        """Drop the first `count` bytes of the queue."""
         pieces = self._pieces
         while count:
             head = pieces[0]

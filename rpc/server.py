@@ -1,4 +1,4 @@
-"""`RpcServer`: listens, proves who connects, and gives their requests to one handler.
+"""`RpcServer`: listens, authenticates peers, and passes their requests to one handler.
 
 Started by brokers, replicas and coordinators. May touch: the network.
 """
@@ -25,13 +25,13 @@ from raylog.rpc.request import Handler
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_SHARE = 4  # sweeps in the shortest of the times that they watch
+_SWEEP_SHARE = 4  # sweeps in the shortest of the watched times
 _SWEEP_MOST_S = 5.0
 _SHARE_OF_MEMBERS = 10  # a tenth of the connections is kept for brokers, replicas and the controller
 
 
 class _Surplus(asyncio.Protocol):
-    """A connection over the server's limit, or too late: closed as soon as it is there."""
+    """A connection over the server's limit, or too late: closed on arrival."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -42,8 +42,8 @@ class RpcServer:
     """Listens on one address. `connections` holds the authenticated connections that are not closed.
 
     `on_connect` is called for each of them before their first request is read. Port 0 lets the system choose.
-    `permissions` say what a peer may call by what it has proved; without, everything. A secret in bytes is the
-    cluster's; a source of credentials is asked anew for each connection. Raises ValueError for a secret that is none.
+    `permissions` decide what a peer may call by the role it has proved; None: everything. A secret in bytes is the
+    cluster's; a source of credentials is read again for each connection. Raises ValueError for an unusable secret.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RpcServer:
         tls: ssl.SSLContext | None = None,
         on_connect: Callable[[Connection], None] | None = None,
     ) -> None:
-        to_listen(secret)  # raises for a secret that keeps nobody out
+        to_listen(secret)  # raises for a secret too short to be secure
         self._advertised = Advertised.read()
         self._permissions = permissions
         self._handler = handler
@@ -86,7 +86,7 @@ class RpcServer:
         """Requests that were answered with an error, by (method, error code), since the start."""
 
     async def start(self) -> tuple[str, int]:
-        """Listen; return host and port. Raises OSError (no such address to be had), RuntimeError (second call)."""
+        """Listen; return host and port. Raises OSError (address not available), RuntimeError (second call)."""
         if self._server is not None:
             raise RuntimeError("This server has been started already; make another one.")
         self._max_connections = connections_within(raise_descriptor_limit(), self._limits.max_connections)
@@ -101,7 +101,7 @@ class RpcServer:
             backlog=1024,
             start_serving=False,
         )
-        # In a step of its own: who is cancelled while `create_server` begins to serve never learns what was opened.
+        # In a step of its own: a task cancelled while `create_server` starts to serve never gets the server to close.
         await self._server.start_serving()
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
@@ -119,7 +119,7 @@ class RpcServer:
             connection.close("the server is closing")
         if closing:
             waits = [asyncio.ensure_future(connection.wait_closed()) for connection in closing]
-            # A second more than the linger, after which each connection is cut by itself.
+            # A second more than the linger, after which each connection is cut anyway.
             _, late = await asyncio.wait(waits, timeout=self._limits.close_linger_s + 1)
             for wait in late:
                 wait.cancel()
@@ -147,7 +147,7 @@ class RpcServer:
         return connection
 
     def _replace_oldest_stranger(self) -> None:
-        """Make room for a connection: a peer that knows the secret proves it in one round trip, others stay."""
+        """Make room for a connection: a peer with the secret authenticates in one round trip, others do not."""
         oldest = next(iter(self._strangers))
         del self._strangers[oldest]
         oldest.abort("a newer connection took the place of one that had not authenticated")
@@ -169,7 +169,7 @@ class RpcServer:
         if self._on_connect is not None:
             try:
                 self._on_connect(connection)
-            except Exception:  # the callback's bug concerns this connection alone
+            except Exception:  # an error in the callback affects this connection only
                 logger.exception("The on_connect callback failed for %s.", connection.peer)
                 connection.close("the server could not set the connection up")
 

@@ -1,1 +1,1 @@
-"""Bytes on disk: record batches, segments, indexes and the partition log. Imports nothing else of Raylog."""
+"""On-disk data: record batches, segments, indexes and the partition log. Imports nothing else of Raylog."""

@@ -1,9 +1,8 @@
-"""Descriptors kept in reserve, so that the log can go on when the process has run out of them.
+"""Reserved descriptors, so that the log can continue when the process has run out of them.
 
-A process that holds as many connections as its descriptor limit allows can open no file: EMFILE. That is no fault of
-the disk. Every open of this package goes through `open_file`, which gives up a reserved descriptor and tries
-again; the reserve is filled again by later calls. What still fails raises `DescriptorsExhausted`: it can be repeated,
-nothing is lost.
+A process that holds as many connections as its descriptor limit allows can open no file: EMFILE. That is no disk error.
+Every open of this package goes through `open_file`, which frees a reserved descriptor and retries; later calls refill
+the reserve. A remaining failure raises `DescriptorsExhausted`: the call can be repeated, nothing is lost.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pathlib import Path
 from raylog.storage import filesystem
 
 RESERVED = 8
-"""A roll opens one file for good and two for a moment, in each of the owner's thread and the thread that syncs."""
+"""A roll opens one file permanently and two temporarily, in each of the owner's thread and the thread that syncs."""
 EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
 
 class Reserve:
-    """Descriptors of `/dev/null` that are closed when something else needs their place. Safe to use from any thread."""
+    """Descriptors of `/dev/null`, closed when another file needs a descriptor. Safe to use from any thread."""
 
     def __init__(self, size: int = RESERVED) -> None:
         self._size = size
@@ -31,8 +30,8 @@ class Reserve:
         self._short = False
 
     def fill(self) -> None:
-        """Take as many descriptors as are missing, or as there are."""
-        with self._lock, suppress(OSError):  # none is left: the next call tries again
+        """Open as many descriptors as are missing, or as are available."""
+        with self._lock, suppress(OSError):  # none is left: the next call retries
             self._short = True
             while len(self._held) < self._size:
                 self._held.append(filesystem.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC, 0))
@@ -46,7 +45,7 @@ class Reserve:
             try:
                 return filesystem.open(path, flags, mode)
             except OSError as error:
-                # Another thread may take the place that is given up here, for a connection: so until none is left.
+                # Another thread may take the freed descriptor, for a connection: so retry until none is left.
                 if error.errno not in EXHAUSTED or not self._give_up_one():
                     raise
 
@@ -59,7 +58,7 @@ class Reserve:
             return True
 
     def release(self) -> None:
-        """Close what is held."""
+        """Close the reserved descriptors."""
         with self._lock:
             while self._held:
                 filesystem.close(self._held.pop())
@@ -70,7 +69,7 @@ _reserve = Reserve()
 
 
 def keep_reserve() -> None:
-    """Take the process's reserve. Called when a log is opened; again is harmless."""
+    """Fill the process's reserve. Called when a log is opened. Idempotent."""
     _reserve.fill()
 
 

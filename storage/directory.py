@@ -1,8 +1,8 @@
-"""A broker's data directory: who it belongs to, and who has it open.
+"""A broker's data directory: its owner, and the lock of the process that has it open.
 
-Opened by the broker actor before any partition in it. `meta.properties` says for which cluster and broker the data is
-(names and meaning as Kafka's); the lock `.lock` is held while the directory is open, so that a second process is
-refused with the name of the first.
+Opened by the broker actor before any partition in it. `meta.properties` names the cluster and broker of the data (names
+and meaning as Kafka's); the lock `.lock` is held while the directory is open, so that a second process is refused with
+the name of the first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTITION_MAX = 2**31 - 1
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise InvalidTopic unless `topic` may name a topic, by Kafka's rule."""
+    """Raise InvalidTopic unless `topic` is a valid topic name, by Kafka's rule."""
     if topic in (".", "..") or not TOPIC_NAME.fullmatch(topic):
         raise InvalidTopic(
             f"Topic name {topic!r} is invalid. Use 1 to 249 letters, digits, dots, underscores and hyphens, "
@@ -45,7 +45,7 @@ def partition_folder(root: Path, topic: str, partition: int) -> Path:
 
 
 def parse_partition_folder(name: str) -> tuple[str, int] | None:
-    """The (topic, partition) a folder name stands for, or None if it is no partition's."""
+    """The (topic, partition) of a folder name, or None if it is no partition's."""
     topic, _, number = name.rpartition("-")
     if not TOPIC_NAME.fullmatch(topic) or topic in (".", "..") or not PARTITION_NUMBER.fullmatch(number):
         return None
@@ -72,7 +72,7 @@ class DataDirectory:
         return None if known is None else int(known)
 
     def assign_broker(self, broker_id: int) -> None:
-        """Make a new directory the given broker's, durably. Raises WrongDirectory when it is another's already."""
+        """Assign a new directory to the given broker, durably. Raises WrongDirectory when another broker owns it."""
         if self.broker_id is None:
             self._properties["broker.id"] = str(broker_id)
             _write(self.path, self._properties)
@@ -82,12 +82,12 @@ class DataDirectory:
 
     @property
     def directory_id(self) -> str:
-        """Made at random when the directory was first used: a copy or an emptied directory shows by it."""
+        """Random, made when the directory was first used: identifies a copied or emptied directory."""
         return self._properties["directory.id"]
 
     @classmethod
     def open(cls, path: Path, *, cluster_id: str | None, broker_id: int | None) -> DataDirectory:
-        """Lock the directory and check that it is ours, or make it ours if it is new.
+        """Lock the directory and check its owner, or claim it if it is new.
 
         `cluster_id` None takes the one in the directory (a new one in a new directory). `broker_id` None takes the
         one in the directory; a new directory then gets one by `assign_broker`. Raises DirectoryInUse, WrongDirectory,
@@ -98,12 +98,12 @@ class DataDirectory:
         lock = FolderLock(path, path / LOCK, wait_s=0)
         try:
             return cls(path, lock, _identify(path, cluster_id, broker_id))
-        except BaseException:  # whatever it was, the lock must not stay with a directory that was not opened
+        except BaseException:  # after any error the directory must not stay locked without being open
             lock.release()
             raise
 
     def partition_folders(self) -> list[tuple[str, int, Path]]:
-        """Every partition kept here, as (topic, partition, folder), sorted."""
+        """Every partition in the directory, as (topic, partition, folder), sorted."""
         found = []
         for folder in list_files(self.path):
             parsed = parse_partition_folder(folder.name)
@@ -112,7 +112,7 @@ class DataDirectory:
         return sorted(found)
 
     def close(self) -> None:
-        """Give the lock back. Idempotent."""
+        """Release the lock. Idempotent."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -125,11 +125,11 @@ class DataDirectory:
 
 
 def _tighten(path: Path) -> None:
-    """Take what versions up to 0.1 made readable for all from everybody but its owner. Once: see `private_folder`."""
+    """Restrict files that versions up to 0.1 left world-readable to their owner. Once: see `private_folder`."""
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
             place = os.path.join(folder, name)
-            with suppress(OSError):  # removed meanwhile, or not ours: the data directory itself is closed already
+            with suppress(OSError):  # removed meanwhile, or not ours: the data directory itself is private already
                 if not os.path.islink(place):
                     os.chmod(place, os.stat(place).st_mode & 0o700)
 

@@ -1,7 +1,7 @@
-"""Show what is in the files of a partition, as plain rows, for `raylog log dump` and for tests.
+"""Shows the contents of a partition's files, as plain rows, for `raylog log dump` and for tests.
 
-Reads files without opening the log, so it may run beside a living broker or on a damaged folder. Nothing here raises
-because of what a file holds: damage becomes a `ProblemRow` with its position, and the dump of that file ends there.
+Reads files without opening the log, so it may run beside a live broker or on a damaged folder. Damage in a file never
+raises: it becomes a `ProblemRow` with its position, and the dump of that file ends there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CODEC_NAMES = {number: name for name, number in COMPRESSIONS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """One batch: where it lies, what its header says, and whether its CRC is right."""
+    """One batch: its position, its header's fields, and whether its CRC is right."""
 
     file: str
     position: int
@@ -62,7 +62,7 @@ class RecordRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:
-    """Something is wrong at this byte of this file."""
+    """Damage at this byte of this file."""
 
     file: str
     position: int
@@ -73,7 +73,7 @@ Row = BatchRow | RecordRow | ProblemRow
 
 
 def dump_segment(path: Path, *, records: bool = False) -> Iterator[Row]:
-    """Every batch of a `.log` file in order, with its records if asked, up to the first damage."""
+    """Every batch of a `.log` file in order, with its records if requested, up to the first damage."""
     position, expected = 0, -1
     try:
         fd = filesystem.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
@@ -156,7 +156,7 @@ def _record_rows(name: str, position: int, header: BatchHeader, data: bytes) -> 
 
 
 def check_indexes(path: Path) -> Iterator[ProblemRow]:
-    """What is wrong with the indexes of a `.log` file; nothing for the active segment, which has none on disk."""
+    """Errors in the indexes of a `.log` file; none for the active segment, which has no indexes on disk."""
     batches = {row.position: row for row in dump_segment(path) if isinstance(row, BatchRow)}
     base = int(path.stem) if path.stem.isdecimal() else 0
     offsets_file, times_file = path.with_suffix(INDEX), path.with_suffix(TIME_INDEX)
@@ -192,7 +192,7 @@ def _check_times(path: Path, base: int, batches: list[BatchRow]) -> Iterator[Pro
 
 
 def dump_folder(folder: Path, *, records: bool = False) -> Iterator[Row]:
-    """Every segment of a partition in order, and what is wrong with its indexes."""
+    """Every segment of a partition in order, and the errors of its indexes."""
     for path in list_files(folder, LOG):
         yield from dump_segment(path, records=records)
         yield from check_indexes(path)

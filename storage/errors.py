@@ -1,7 +1,7 @@
-"""The errors of the tree that only storage raises, and the sentences for those that it shares with clients.
+"""Errors that only storage raises, and the messages of those that it shares with clients.
 
-Each is a subclass of the error that a client meets under its number: a full disk is a `KafkaStorageError` to a
-producer, a batch that cannot be read a `CorruptMessage`. Pure.
+Each is a subclass of the error that clients receive: a full disk is a `KafkaStorageError` to a producer, a batch that
+cannot be read a `CorruptMessage`. Pure.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRange:
 
 
 def unsupported(codec: object, hint: str = "Use none, gzip, snappy, lz4 or zstd") -> UnsupportedCompression:
-    """The error for a codec that is not known here, or whose library is not installed."""
+    """The error for an unknown codec, or one whose library is not installed."""
     return UnsupportedCompression(f"Compression {codec!r} is not supported. {hint}.")
 
 
 def refused(reason: str) -> InvalidRecord:
-    """The error for a batch whose header says what no producer may write."""
+    """The error for a batch whose header has values that no producer may write."""
     return InvalidRecord(f"Record batch is refused: {reason}.")
 
 
@@ -62,7 +62,7 @@ class DiskFull(KafkaStorageError):
 
 
 class DescriptorsExhausted(KafkaStorageError):
-    """The process has no file descriptor left. Nothing was lost; the same call succeeds when there is one again."""
+    """The process has no file descriptor left. Nothing was lost; the same call succeeds when one is free."""
 
     def __init__(self, action: str, error: OSError) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class DescriptorsExhausted(KafkaStorageError):
 
 
 class NotDurable(KafkaStorageError):
-    """A file was replaced, but its folder could not be synced: the new content is there, and may be lost."""
+    """A file was replaced, but its folder could not be synced: the new content is readable, and may be lost."""
 
     def __init__(self, path: object, cause: RaylogError) -> None:
         super().__init__(f"{path} was written, but may be lost with the machine's power: {cause}")
@@ -93,7 +93,7 @@ class LogDamaged(KafkaStorageError):
 
 
 class DirectoryInUse(DataDirectoryError):
-    """Another living process holds the data directory."""
+    """Another live process holds the data directory."""
 
     def __init__(self, path: object, pid: int, command: str, since: str, host: str) -> None:
         super().__init__(
@@ -132,14 +132,14 @@ class WrongTopicId(DataDirectoryError):
 
 
 class LogClosed(KafkaStorageError):
-    """The log was closed or has failed, and takes no more calls. Open it again."""
+    """The log was closed or has failed, and refuses further calls. Open it again."""
 
     def __init__(self, path: object, reason: str = "it was closed") -> None:
         super().__init__(f"Log {path} takes no calls because {reason}. Open it again.")
 
 
 def from_os_error(action: str, error: OSError) -> KafkaStorageError:
-    """The storage error that stands for `error`; `action` completes the sentence "Could not ..."."""
+    """The storage error for `error`; `action` completes the sentence "Could not ..."."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(action, error)
     if error.errno in (errno.EMFILE, errno.ENFILE):

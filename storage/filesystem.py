@@ -1,6 +1,6 @@
-"""The port between storage and the operating system: the calls by which files are touched, each under one name.
+"""The port between storage and the operating system: every file operation, under one name each.
 
-Every module of `storage/`, and the actors that keep files of their own, call `filesystem.pwrite(...)` in place of
+Every module of `storage/`, and the actors with files of their own, call `filesystem.pwrite(...)` in place of
 `os.pwrite(...)`. Each name is the function of `os` itself, so a call costs the same. A simulator binds its own disk
 with `bind`; production never does. Arguments, results and errors (OSError with its `errno`) are those of `os`.
 """
@@ -20,7 +20,7 @@ Place = str | Path
 
 
 class Status(Protocol):
-    """The part of `os.stat_result` that storage looks at."""
+    """The fields of `os.stat_result` that storage reads."""
 
     @property
     def st_mode(self) -> int: ...
@@ -61,7 +61,7 @@ CALLS = (
 
 @contextmanager
 def bind(system: object) -> Iterator[None]:
-    """Have the methods of `system` that are named in `CALLS` answer these calls, in the whole process, for a block."""
+    """Bind the methods of `system` named in `CALLS` in place of these calls, in the whole process, for a block."""
     before = {name: globals()[name] for name in CALLS}
     globals().update({name: getattr(system, name) for name in CALLS})
     try:

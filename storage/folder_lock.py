@@ -1,8 +1,8 @@
 """An exclusive lock on a folder, held by the process that writes to it.
 
 Taken by the broker for its data directory, by replicas for theirs, and before a folder is removed. Ray may run two
-processes of one actor for a while (a dying one and its successor). The kernel drops the lock with its holder, so a
-successor waits no longer than that, and a stale file blocks no process.
+processes of one actor for a while (a dying one and its successor). The kernel releases the lock when its holder exits,
+so a successor waits no longer than that, and a stale file blocks no process.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def lock_path(folder: Path) -> Path:
 
 
 class FolderLock:
-    """Two lives of one actor never write to the same files. Blocks while it waits: take it in a thread."""
+    """Keeps two processes of one actor from writing to the same files. Blocks: acquire it in a thread."""
 
     def __init__(self, folder: Path, file: Path | None = None, *, wait_s: float = LOCK_WAIT_S) -> None:
-        """Wait until the former holder has let go. `file` is the lock's file, by default that of `lock_path`.
+        """Wait until the former holder has released it. `file` is the lock's file, by default that of `lock_path`.
 
         Raises DirectoryInUse, which names the holder, after `wait_s` seconds; StorageIoError, DiskFull.
         """
@@ -58,7 +58,7 @@ class FolderLock:
             raise from_os_error(f"lock {folder}", error) from error
 
     def release(self, *, for_good: bool = False) -> None:
-        """Give the lock back; `for_good` removes its file too, with the folder. Idempotent."""
+        """Release the lock; `for_good` removes its file too, with the folder. Idempotent."""
         if self._descriptor < 0:
             return
         if for_good:
@@ -83,7 +83,7 @@ class FolderLock:
         return False
 
     def _names(self, descriptor: int) -> bool:
-        """Whether the path still means the file that was locked: its last holder may have removed it."""
+        """Whether the path still names the locked file: its last holder may have removed it."""
         try:
             named = filesystem.stat(self.path)
         except FileNotFoundError:

@@ -117,8 +117,7 @@ class _Plan:
         return partition is not None
 
     def _shift_by_way_of_a_third(self, full: BrokerId, idle: BrokerId) -> bool:
-        """The direct move is barred by node placement: a third broker gives a replica to the idle one and takes one
-        from the full."""
+        """Node placement bars the direct move: the full broker gives one to a third, which gives one to the idle."""
         for third in self._brokers:
             if third not in (full, idle):
                 given = min(self._movable(third, idle), key=lambda move: self._rank[move], default=None)

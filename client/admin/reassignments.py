@@ -76,8 +76,7 @@ class AsyncMoving:
     async def alter_partition_reassignments(
         self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
     ) -> None:
-        """Begin to move partitions to other brokers, and cancel moves (None). Atomic: all of it, or nothing with an
-        error.
+        """Begin to move partitions to other brokers, and cancel moves (None). All of it, or nothing with an error.
 
         Returns when the moves have begun; `list_partition_reassignments` and `wait_for_reassignments` report progress.
         `throttle`: bytes per second that each broker fetches for the replicas it gets, kept as the cluster's

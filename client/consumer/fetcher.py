@@ -49,8 +49,7 @@ class Fetcher:
         on_change: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_data`: records came; `on_change`: a partition needs a position; `on_error`: an error to raise to the
-        user."""
+        """`on_data`: records came; `on_change`: a partition needs a position; `on_error`: an error for the user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment

@@ -58,8 +58,7 @@ class Step(Enum):
 
 
 class GroupSession:
-    """Drives one member. `turn()` makes all progress that needs no wait; the tasks call `notify` when more is
-    possible."""
+    """Drives one member. `turn()` makes all progress possible without a wait; the tasks call `notify` for more."""
 
     def __init__(
         self,
@@ -234,8 +233,9 @@ class GroupSession:
         return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
 
     async def _look_up(self, topics: Sequence[str]) -> None:
-        """Fetch the topics. Raises UnknownTopicOrPartition when none exists; otherwise a missing topic is left out, and
-        added when it is created.
+        """Fetch the topics. Raises UnknownTopicOrPartition when none exists.
+
+        Otherwise a missing topic is left out, and added when it is created.
         """
         answers = await asyncio.gather(
             *(self._cluster.topic(topic, timeout_s=self._request_s) for topic in topics), return_exceptions=True

@@ -403,8 +403,7 @@ class PartitionState:
 
 
 def _of(batch: FetchedBatch, error: RaylogError) -> RaylogError:
-    """Handle a batch that cannot be opened: one read from a file is fetched from its leader before the error is
-    raised."""
+    """The error of a batch that cannot be opened; one read from a file is fetched from its leader first."""
     if batch.is_near and isinstance(error, CorruptMessage):
         return NearReadFailed(error.message)
     return error

@@ -35,8 +35,7 @@ class PositionFinder:
         on_end: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_found`: a partition has a position now; `on_end`: a search is over; `on_error`: an error to raise to the
-        user."""
+        """`on_found`: a partition has a position now; `on_end`: a search is over; `on_error`: an error for the user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment

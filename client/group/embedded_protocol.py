@@ -1,5 +1,4 @@
-"""Subscriptions and assignments that group members exchange through the coordinator, as wire lists. Used by the
-consumer client.
+"""Subscriptions and assignments that group members exchange, as wire lists. Used by the consumer client.
 
 The client turns the lists into bytes (msgpack) for JoinGroup's metadata and SyncGroup's assignments, and back; the
 coordinator never opens them.

@@ -148,8 +148,7 @@ class Accumulator:
         return batch
 
     def queue_of(self, topic_queues: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue | None:
-        """Choose a record's queue: by partition, by the partitioner, by key. None: the current one for records without
-        key.
+        """A record's queue: by partition, by the partitioner, by key. None: the current one for records without key.
 
         Raises UnknownTopicOrPartition.
         """
@@ -165,8 +164,7 @@ class Accumulator:
         return self._choose is not None
 
     def when_room(self, callback: Callable[[], object]) -> bool:
-        """Call `callback` once when memory gets free; False (and no call) when there is some, or the producer is
-        closed."""
+        """Call `callback` once when memory gets free; False (and no call) if there is some, or after close."""
         with self.turn:
             if self.closed_by is not None or self._buffered == 0:
                 return False
@@ -280,8 +278,7 @@ class Accumulator:
         return left
 
     def disown(self, error: RaylogError) -> None:
-        """In a forked child: refuse everything. The parent's threads do not exist here, so none of them holds the
-        lock."""
+        """In a forked child: refuse everything. No thread of the parent exists here to hold the lock."""
         self.turn.free = True
         self.closed_by = error
         self._memory = -1
@@ -304,8 +301,7 @@ class Accumulator:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 
     def _sticky_queue(self, topic_queues: TopicQueues, size: int) -> PartitionQueue:
-        """The queue for the next `size` bytes without key. A queue that has had its share of them does not wait for
-        more."""
+        """The queue for the next `size` bytes without key. A queue that has had its share does not wait for more."""
         queue = topic_queues.sticky
         if size <= topic_queues.sticky_left():
             return queue

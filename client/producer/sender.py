@@ -129,8 +129,7 @@ class Sender:
             loop.call_soon_threadsafe(self._woken)
 
     def look_again(self) -> None:
-        """Schedule a pass in this iteration of the loop; on the loop only. Several calls in one iteration make one
-        pass."""
+        """Schedule a pass in this iteration of the loop; on the loop only. Calls in one iteration share a pass."""
         if not self._is_pass_due and self._loop is not None and not self._is_closed:
             self._is_pass_due = True
             self._loop.call_soon(self._pass)

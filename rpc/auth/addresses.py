@@ -1,9 +1,9 @@
 """The addresses at which a server may be reached, as the handshake compares them.
 
 A client puts the address and port that its socket is connected to into its proof; the server accepts those of its own
-end of the same connection. Names play no part, so a host may have several, and a server that listens on 0.0.0.0 knows
-each address by which it is reached. Whatever stands between and forwards the bytes has another address, and is refused.
-A NAT or a tunnel that is wanted is named in `RAYLOG_ADVERTISED_ADDRESSES`. Used by `connection.py` and `server.py`.
+end of the same connection. Names are not compared, so a host may have several, and a server that listens on 0.0.0.0
+knows each address by which it is reached. A process that forwards the bytes in between has another address, and is
+refused. An intended NAT or tunnel is listed in `RAYLOG_ADVERTISED_ADDRESSES`. Used by `connection.py` and `server.py`.
 May touch: the environment.
 """
 
@@ -18,7 +18,7 @@ ENV_ADVERTISED = "RAYLOG_ADVERTISED_ADDRESSES"
 
 
 def canonical(name: object) -> str:
-    """`host:port` of a socket's address, the same at both ends of a connection; "" for what is no IP address."""
+    """`host:port` of a socket's address, the same at both ends of a connection; "" for anything but an IP address."""
     if not isinstance(name, tuple) or len(name) < 2:
         return ""
     host, port = str(name[0]), int(name[1])
@@ -36,14 +36,14 @@ def _text(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """Addresses of forwarders that are this server's own: with one port, or with the port that it listens on."""
+    """Addresses of this server's own forwarders: with one port, or with the port that it listens on."""
 
     hosts: frozenset[str] = frozenset()
     places: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Advertised:
-        """Read `ADDRESS[:PORT],...` from the environment; raises ValueError for what is no IP address."""
+        """Read `ADDRESS[:PORT],...` from the environment; raises ValueError for anything but an IP address."""
         hosts, places = set(), set()
         for part in (part.strip() for part in environ.get(ENV_ADVERTISED, "").split(",")):
             if not part:
@@ -63,7 +63,7 @@ class Advertised:
         return cls(frozenset(hosts), frozenset(places))
 
     def accepts(self, dialled: str, local: str) -> bool:
-        """Whether a client that is connected to `dialled` meant the server whose end of the connection is `local`."""
+        """Whether a client connected to `dialled` has reached the server whose end of the connection is `local`."""
         if dialled == local or dialled in self.places:
             return True
         host, _, port = dialled.rpartition(":")

@@ -1,9 +1,9 @@
-"""The secrets and tokens of a process: what it offers when it connects, and which roles it accepts when it listens.
+"""The secrets and tokens of a process: what it proves when it connects, and which roles it accepts when it listens.
 
-A cluster has two secrets. Brokers, replicas, coordinators and the controller prove the cluster's, and may call
-everything; clients prove the clients', and may call what `protocol/permissions.py` gives them. Each has one value,
-or two while it is being changed. A Spark task has neither: it has a token (`tokens.py`). Used by `auth.py`, by servers
-and by everything that connects. Pure.
+A cluster has two secrets. Brokers, replicas, coordinators and the controller prove the cluster's, and may call every
+method; clients prove the clients', and may call the methods in `protocol/permissions.py`. Each has one value, or two
+during a rotation. A Spark task has neither: it has a token (`tokens.py`). Used by `auth.py`, by servers and by all
+connecting processes. Pure.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from raylog.rpc.auth.tokens import ReadToken
 
 MIN_SECRET_BYTES = 16
 MAX_VALUES = 2
-"""Values of one secret that hold at the same time: the new one and the one that it replaces."""
+"""Values of one secret that are valid at the same time: the new one and the one that it replaces."""
 _CLIENT_LABEL = b"raylog: the clients' secret, derived from the cluster's"
 
 
 class Role(IntEnum):
-    """What a peer may call; each role includes the ones below it."""
+    """A peer's role; each includes the roles below it."""
 
     READER = 1
-    """Has a token: reads the partitions that the token names, until it expires."""
+    """Has a token: may read the partitions named in it, until it expires."""
     CLIENT = 2
     CLUSTER = 3
 
 
 def check_secret(value: bytes) -> bytes:
-    """Return the value. Raises ValueError, without the value in it, when it is too short to keep anybody out."""
+    """Return the value. Raises ValueError, without the value in it, when it is too short to be secure."""
     if not value:
         raise ValueError("The cluster's secret is empty: anybody could connect. Give at least 16 bytes.")
     if len(value) < MIN_SECRET_BYTES:
@@ -44,7 +44,7 @@ def check_secret(value: bytes) -> bytes:
 
 
 def derived_client_secret(cluster_secret: bytes) -> bytes:
-    """The clients' secret of a cluster that has only one: follows from the cluster's secret, and not the other way."""
+    """The clients' secret of a cluster with one secret: derived from the cluster's secret, and not reversible."""
     return hmac.digest(cluster_secret, _CLIENT_LABEL, "sha256")
 
 
@@ -52,7 +52,7 @@ def derived_client_secret(cluster_secret: bytes) -> bytes:
 class Credentials:
     """The secrets that one process knows, newest value first. Never shown, never pickled.
 
-    Of a client: `client` holds what the user gave, which may be the cluster's secret as well; the server finds out.
+    Of a client: `client` holds the user's value, which may also be the cluster's secret; the server determines which.
     Invariant: every value has at least `MIN_SECRET_BYTES` bytes, and each secret at most `MAX_VALUES` values.
     """
 
@@ -96,11 +96,11 @@ class Credentials:
 
 
 Secret: TypeAlias = bytes | ReadToken | Credentials | Callable[[], Credentials]
-"""How callers give a secret: its bytes, a token, credentials, or a source that is asked for each connection."""
+"""A secret as callers pass it: its bytes, a token, credentials, or a source that is read for each connection."""
 
 
 def to_listen(secret: Secret) -> Credentials:
-    """The credentials that a server accepts now; bytes are the cluster's secret. Raises ValueError for none."""
+    """The credentials that a server accepts now; bytes are the cluster's secret. Raises ValueError without any."""
     found = Credentials.of_cluster((secret,)) if isinstance(secret, bytes) else _current(secret)
     if not found.cluster:
         raise ValueError("A server needs the cluster's secret.")
@@ -108,7 +108,7 @@ def to_listen(secret: Secret) -> Credentials:
 
 
 def to_dial(secret: Secret) -> Credentials:
-    """The credentials that a connecting process offers now. Raises ValueError for none."""
+    """The credentials that a connecting process proves now. Raises ValueError without any."""
     found = Credentials(client=(secret,)) if isinstance(secret, bytes) else _current(secret)
     if not found.offered and found.token is None:
         raise ValueError("The cluster's secret is empty; give the secret of the cluster to connect to.")

@@ -15,7 +15,7 @@ and a process in between that relays them is refused: the client's address of th
 follow the known fields of a body are ignored, so that later versions can add some; the first 39 bytes of a hello and
 the first byte of the other messages are the same in every version. No message is longer than `MAX_MESSAGE_BYTES`.
 
-Pure: nonces, addresses and time are arguments, bytes come in and go out; `Connection` does the rest.
+Pure: nonces, addresses and time are arguments, bytes come in and go out; `Connection` does the I/O.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PREFIX_BYTES = len(_MAGIC) + 1 + NONCE_BYTES
 
 
 class Refusal(IntEnum):
-    """Why a server refuses, as it tells the client. Only a peer that has proved a secret learns more than the first."""
+    """Why the server refuses, as sent to the client. Unless the peer has proved a secret, always the first."""
 
     UNKNOWN_SECRET = 0
     OTHER_VERSION = 1
@@ -57,17 +57,17 @@ class Refusal(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """What both ends know about the connection without the peer's help. Invariant: equal at both ends, or relayed."""
+    """What each end observes of the connection. Invariant: equal at both ends, or the connection is relayed."""
 
     address: str = ""
-    """Where the client's socket is connected to; at the server, its own end of the connection."""
+    """The address that the client's socket is connected to; at the server, its own end of the connection."""
     certificate: bytes = b""
     """SHA-256 of the server's certificate; empty without TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What one end says about itself."""
+    """What one end reports about itself."""
 
     feature_level: int = FEATURE_LEVEL
     name: str = SOFTWARE
@@ -76,18 +76,18 @@ class Software:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """What is known of the other end once it is authenticated."""
+    """The authenticated properties of the other end."""
 
     role: Role
-    """What the client may call, by the server's verdict."""
+    """The client's role, as granted by the server."""
     feature_level: int
     software: str
     grant: ReadGrant | None = field(default=None, repr=False)
-    """What a token allows; None for the other roles."""
+    """The grant of a token; None for the other roles."""
 
 
 class _Fields:
-    """Reads the fields of a body from its beginning; what follows the last one asked for is ignored."""
+    """Reads the fields of a body in order; bytes behind the last field read are ignored."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -131,7 +131,7 @@ def _check_nonce(nonce: bytes) -> None:
 
 
 class ServerHandshake:
-    """The accepting end. `bind` it, send `opening`, then give each message of `wanted_bytes` bytes to `receive`."""
+    """The accepting end. `bind` it, send `opening`, then pass each message of `wanted_bytes` bytes to `receive`."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class ServerHandshake:
         accepts: Callable[[str, str], bool] = str.__eq__,
         software: Software | None = None,
     ) -> None:
-        """`now_s` gives seconds since 1970; `accepts(dialled, own)` says whether an address is this server's."""
+        """`now_s` returns seconds since 1970; `accepts(dialled, own)` decides whether an address is this server's."""
         _check_nonce(nonce)
         if not credentials.accepted():
             raise ValueError("The cluster's secret is empty: anybody could connect. Give at least 16 bytes.")
@@ -158,7 +158,7 @@ class ServerHandshake:
         self.wanted_bytes = _ANSWER_HEAD.size
         self.peer: Peer | None = None
         self.farewell = _refusal(Refusal.MALFORMED)
-        """What to send before closing when `receive` has raised."""
+        """The bytes to send before closing when `receive` has raised."""
 
     @property
     def is_done(self) -> bool:
@@ -166,11 +166,11 @@ class ServerHandshake:
         return self.peer is not None
 
     def bind(self, ends: Endpoints) -> None:
-        """Say which connection this is; before the first message is received."""
+        """Bind to the connection's addresses and certificate; before the first message is received."""
         self._ends = ends
 
     def receive(self, message: bytes) -> bytes:
-        """Take the next part of the client's answer; return what to send, if anything. Raises AuthenticationFailed."""
+        """Process the next part of the client's answer; return the reply, if any. Raises AuthenticationFailed."""
         if not self._head:
             return self._take_head(message)
         transcript = self.opening + self._head + message
@@ -211,7 +211,7 @@ class ServerHandshake:
         return b""
 
     def _key_proved(self, kind: int, claims: bytes, proofs: bytes, proved: bytes) -> tuple[Role, bytes]:
-        """Compare every proof with every key that is accepted; the time does not tell which one was close."""
+        """Compare every proof with every accepted key; the timing does not reveal which one was close."""
         keys = self._credentials.accepted()
         if kind == _TOKEN:
             keys = [(Role.READER, key_of(value, claims)) for _, value in keys]
@@ -247,7 +247,7 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """The connecting end. `bind` it, then give each message of `wanted_bytes` bytes to `receive`."""
+    """The connecting end. `bind` it, then pass each message of `wanted_bytes` bytes to `receive`."""
 
     opening = b""
     farewell = b""
@@ -275,11 +275,11 @@ class ClientHandshake:
         return self.peer is not None
 
     def bind(self, ends: Endpoints) -> None:
-        """Say which connection this is; before the first message is received."""
+        """Bind to the connection's addresses and certificate; before the first message is received."""
         self._ends = ends
 
     def receive(self, message: bytes) -> bytes:
-        """Take the next part of the hello or the verdict; return what to send. Raises AuthenticationFailed."""
+        """Process the next part of the hello or the verdict; return the reply. Raises AuthenticationFailed."""
         if self._is_answered:
             self._take_verdict(message)
             return b""
@@ -346,7 +346,7 @@ class ClientHandshake:
             raise AuthenticationFailed("The server does not know the cluster's secret; do not trust it.")
         fields = _Fields(message[:-_PROOF_BYTES])
         role, level, software = fields.number(1), fields.number(2), fields.text()
-        # A role that a later version may add is one that this version has no use for.
+        # A role that a later version may add has no use in this version.
         known = Role(role) if role in Role._value2member_map_ else Role.READER
         self.peer = Peer(role=known, feature_level=level, software=software)
         self.wanted_bytes = 0
@@ -357,7 +357,7 @@ def _refusal(reason: Refusal) -> bytes:
 
 
 def _sentence(reason: int, address: str) -> str:
-    """What a refusal means. It is not authenticated: the sentences are ours, the server only chooses one."""
+    """The error for a refusal. It is not authenticated: the messages are ours, the server only chooses one."""
     match reason:
         case Refusal.OTHER_VERSION:
             return "The server refused our version of the handshake: upgrade the older of the two."

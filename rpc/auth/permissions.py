@@ -1,7 +1,7 @@
-"""Which role may call which method of an endpoint, and what a token lets its holder ask for there.
+"""Which role may call which method of an endpoint, and which requests a token covers.
 
-Made from the pages by `protocol/permissions.py`. `Connection` refuses what is not allowed before the handler sees it.
-Pure, but for the clock by which tokens end.
+Made from the pages by `protocol/permissions.py`. `Connection` refuses forbidden requests before the handler sees them.
+Pure, except for the clock by which tokens expire.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _covers_nothing(method: str, args: Any, grant: ReadGrant) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The lowest role for each method of one kind of endpoint; a method that is not named is for nobody but the
-    cluster itself, so that a new one is closed until somebody decides."""
+    """The lowest role for each method of one kind of endpoint; a method without an entry is for the cluster itself
+    only, so that a new one is closed by default."""
 
     endpoint: str
     """The kind of endpoint, as refusals name it."""
@@ -36,7 +36,7 @@ class Permissions:
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Work the sets out once: they are looked into for every request."""
+        """Compute the sets once: they are read for every request."""
         for role in (Role.READER, Role.CLIENT):
             self._sets[role] = frozenset(method for method, lowest in self.roles.items() if lowest <= role)
 
@@ -45,7 +45,7 @@ class Permissions:
         return self._sets.get(role)
 
     def admit(self, role: Role, grant: ReadGrant | None, handler: Handler) -> tuple[frozenset[str] | None, Handler]:
-        """What a peer may call, and the handler of its requests."""
+        """The methods that a peer may call, and the handler of its requests."""
         return self.allowed(role), handler if grant is None else self.guarded(handler, grant)
 
     def refusal(self, method: str, role: Role) -> RaylogError:
@@ -60,7 +60,7 @@ class Permissions:
         )
 
     def guarded(self, handler: Handler, grant: ReadGrant) -> Handler:
-        """The handler of a connection that has only a token: refuses what the grant does not cover, or ended."""
+        """The handler of a connection with only a token: refuses requests outside the grant or after its end."""
 
         def guard(request: Request) -> None:
             if time.time() >= grant.expires_s:

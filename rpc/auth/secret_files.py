@@ -1,8 +1,8 @@
-"""The files of a data directory that hold the secrets: made, read, and read again when they change.
+"""The secret files of a data directory: created, read, and re-read when they change.
 
-`secret` is the cluster's, `client-secret` the clients'. Each holds 64 hexadecimal digits; two such lines while a secret
-is being changed, the new value first. Without `client-secret` the clients' secret follows from the cluster's. Read by
-every actor on its own node, so that no secret travels in Ray's actor specifications. May touch: these files.
+`secret` is the cluster's, `client-secret` the clients'. Each holds 64 hexadecimal digits; two such lines during a
+rotation, the new value first. Without `client-secret` the clients' secret is derived from the cluster's. Read by every
+actor on its own node, so that no secret travels in Ray's actor specifications. May touch: these files.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _State = tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]
 
 
 class SecretFileError(Exception):
-    """A secret's file is missing, holds something else, or may be read by others; the message says what to do."""
+    """A secret's file is missing, malformed, or readable by other users; the message names the remedy."""
 
 
 def parse_values(text: str, path: Path) -> tuple[bytes, ...]:
-    """The values in a file's text, newest first. Raises SecretFileError, without any of it."""
+    """The values in a file's text, newest first. Raises SecretFileError, which never contains them."""
     lines = text.split()
     try:
         values = tuple(check_secret(bytes.fromhex(line)) for line in lines)
@@ -46,7 +46,7 @@ def parse_values(text: str, path: Path) -> tuple[bytes, ...]:
 
 
 def read_values(path: Path) -> tuple[bytes, ...]:
-    """The values in a file. Raises SecretFileError, also for a file that others than its owner may read."""
+    """The values in a file. Raises SecretFileError, also for a file that other users may read."""
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             loose = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
@@ -59,7 +59,7 @@ def read_values(path: Path) -> tuple[bytes, ...]:
 
 
 def make_once(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, unless it is there; of several processes one wins. Raises OSError."""
+    """Create a file that only its owner may read, unless it exists; of several processes one wins. Raises OSError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -68,14 +68,14 @@ def make_once(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileExistsError):
-            os.link(fresh, path)  # unlike a rename, it never replaces what another process has put there
+            os.link(fresh, path)  # unlike a rename, it never replaces another process's file
     finally:
         fresh.unlink(missing_ok=True)
     sync_names(path.parent)
 
 
 def sync_names(folder: Path) -> None:
-    """Make names that were added to a folder durable. Raises OSError."""
+    """Make names added to a folder durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -84,9 +84,9 @@ def sync_names(folder: Path) -> None:
 
 
 def make_secrets(folder: Path) -> None:
-    """Make what is missing of both files, durably. Raises OSError and SecretFileError.
+    """Create the missing ones of both files, durably. Raises OSError and SecretFileError.
 
-    A directory from before there were two secrets keeps its own as the cluster's.
+    A directory from before there were two secrets keeps its single one as the cluster's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / CLUSTER_FILE).exists():
@@ -99,7 +99,7 @@ def make_secrets(folder: Path) -> None:
 def copy_secrets(folder: Path, credentials: Credentials) -> None:
     """Bring both files of another node's directory up to date. Raises OSError and SecretFileError.
 
-    A file that has no value in common with the new ones is another cluster's, and stays.
+    A file that has no value in common with the new ones is another cluster's, and is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, values in ((CLUSTER_FILE, credentials.cluster), (CLIENT_FILE, credentials.client)):
@@ -124,9 +124,9 @@ def _lines(values: Sequence[bytes]) -> str:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SecretFiles:
-    """The credentials of a data directory, as a source that servers and connections ask each time.
+    """The credentials of a data directory, as a source that servers and connections read each time.
 
-    Holds no secret when it is pickled: only where the files are.
+    A pickle of it holds no secret, only the files' location.
     """
 
     folder: Path
@@ -134,7 +134,7 @@ class SecretFiles:
     _last: Credentials | None = field(default=None, init=False, repr=False, compare=False)
 
     def __call__(self) -> Credentials:
-        """The credentials now. Files that became unreadable leave the last ones in force, with a line in the log.
+        """The current credentials; those read last, with a warning in the log, if the files became unreadable.
 
         Raises SecretFileError when they could never be read.
         """

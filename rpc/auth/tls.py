@@ -1,7 +1,7 @@
 """TLS contexts from the environment variables that Ray itself uses, so that one configuration serves both.
 
-A context reads its files again when they change, so that renewed certificates and authorities hold from the next
-connection on. Called by everything that listens and connects. May touch: the environment, and the certificate files it
+A context reads its files again when they change, so that renewed certificates and authorities apply from the next
+connection on. Used by all listeners and connecting clients. May touch: the environment, and the certificate files it
 names.
 """
 
@@ -22,7 +22,7 @@ _VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
 
 def tls_is_on(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether RAY_USE_TLS is on. Raises ValueError for a value that Ray would take for off without a word."""
+    """Whether RAY_USE_TLS is on. Raises ValueError for a value that Ray would silently treat as off."""
     text = environ.get("RAY_USE_TLS", "").strip().lower()
     if text in _ON:
         return True
@@ -38,14 +38,14 @@ class LoadedContext(ssl.SSLContext):
     """A context as the files were at one moment."""
 
     certificate_digest: bytes = b""
-    """SHA-256 of our own certificate, by which the handshake tells this server from one in between."""
+    """SHA-256 of our own certificate; the handshake detects a relaying server by it."""
 
 
 class ReloadingContext(ssl.SSLContext):
-    """Stands for a context whose files may change: each connection gets one made of the files as they are then.
+    """Stands for a context whose files may change: each connection gets one made of the current files.
 
-    Files that cannot be used, for example because only one of two has been replaced, are reported once; the context
-    from before is used until they are.
+    Unusable files, for example when only one of two has been replaced, are reported once; the previous context is used
+    until they are usable.
     """
 
     def __new__(cls, *, server_side: bool, files: tuple[str, str, str]) -> Self:
@@ -67,7 +67,7 @@ class ReloadingContext(ssl.SSLContext):
         return self.current().wrap_bio(*args, **kwargs)
 
     def current(self) -> LoadedContext:
-        """The context made of the files as they are, or as they were when they could be used last."""
+        """The context made of the current files, or of the last usable ones."""
         states = _states(self._files)
         if states != self._seen:
             self._seen = states
@@ -126,6 +126,6 @@ def server_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | 
 def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | None:
     """The context for making connections, or None when RAY_USE_TLS is off. Errors as for `server_context`.
 
-    The server's certificate must be the authority's, and name the host or address that is connected to.
+    The server's certificate must be signed by the authority, and name the host or address of the connection.
     """
     return ReloadingContext(server_side=False, files=_files(environ)) if tls_is_on(environ) else None

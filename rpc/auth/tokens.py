@@ -1,9 +1,9 @@
-"""Tokens that let their holder read some partitions for a while, made by a process that knows a secret.
+"""Tokens that let their holder read some partitions for a limited time, made by a process that knows a secret.
 
-A token has two parts. The claims say what may be read and until when; the key is an HMAC of the claims under the
+A token has two parts. The claims list what may be read and until when; the key is an HMAC of the claims under the
 clients' (or the cluster's) secret. In the handshake the holder sends the claims and proves that it knows the key, which
-never travels on that connection: a server that knows the secret computes the same key. The secret cannot be found from
-either part. Used by `auth.py` and by those who hand out work, such as Spark's planner. Pure.
+never travels on that connection: a server that knows the secret computes the same key. The secret cannot be derived
+from either part. Used by `auth.py` and by planners of distributed work, such as Spark's. Pure.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 
 _LABEL = b"raylog read token\x00"
 MAX_CLAIMS_BYTES = 640
-"""Bytes that the claims may have, so that they fit into a handshake message: about a hundred partitions of a topic."""
+"""Most bytes of the claims, so that they fit into a handshake message: about a hundred partitions of a topic."""
 
 
 class TokenError(ValueError):
-    """Claims that are none, or too long."""
+    """Malformed or too long claims."""
 
 
 class TopicGrant(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +32,7 @@ class TopicGrant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReadGrant(msgspec.Struct, frozen=True, array_like=True):
-    """What a token allows: fetching and looking up offsets in these partitions, and metadata of their topics."""
+    """The grant of a token: fetching and looking up offsets in these partitions, and metadata of their topics."""
 
     expires_s: int
     """Seconds since 1970 from which on the token is refused."""
@@ -60,7 +60,7 @@ _decode = msgspec.msgpack.Decoder(ReadGrant).decode
 
 
 def mint(secret: bytes, grant: ReadGrant) -> ReadToken:
-    """Make the token of a grant. Raises TokenError when the grant names more than fits."""
+    """Make the token of a grant. Raises TokenError when the grant names more partitions than fit."""
     claims = msgspec.msgpack.encode(grant)
     if len(claims) > MAX_CLAIMS_BYTES:
         raise TokenError(f"A token of {len(claims)} bytes is over the limit of {MAX_CLAIMS_BYTES}: grant less at once.")
@@ -73,7 +73,7 @@ def key_of(secret: bytes, claims: bytes) -> bytes:
 
 
 def read_claims(claims: bytes) -> ReadGrant:
-    """What the claims say; only after the holder has proved the key. Raises TokenError."""
+    """Decode the claims; only after the holder has proved the key. Raises TokenError."""
     try:
         return _decode(claims)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""The machine below: descriptors, sockets, memory, identity of the host."""
+"""The host: descriptors, sockets, memory, identity."""

@@ -1,4 +1,4 @@
-"""The descriptor limit of this process: raised as far as allowed, and what of it connections may take.
+"""The descriptor limit of this process: raised as far as allowed, and the share for connections.
 
 Called by `RpcServer.start`. May touch: this process's resource limits.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 
 MOST_DESCRIPTORS = 1_048_576
-"""As far as the soft limit is raised: some systems allow billions, and programs that walk all of them get stuck."""
+"""Upper bound for the soft limit: some systems allow billions, and programs that iterate over all of them hang."""
 _SHARE_OF_CONNECTIONS = 0.5
 
 
@@ -30,7 +30,7 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_within(descriptors: int, max_connections: int) -> int:
-    """How many connections a server accepts in a process that may open so many files.
+    """How many connections a server accepts in a process with this limit of open files.
 
     The other half stays for segments, indexes and the process's own connections: accept() never takes the descriptor
     that an append or a sync needs.

@@ -1,6 +1,6 @@
-"""Which machine this is, for two ends that want to know whether they can open the same files.
+"""Identifies the machine, for two ends that have to know whether they can open the same files.
 
-Used by clients that read segment files themselves and by the replicas that tell them where. May touch: /proc.
+Used by clients that read segment files themselves and by the replicas that locate them. May touch: /proc.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def machine_number() -> int | None:
-    """A number (63 bits) that all processes under one running kernel have in common, and no others; None if unknown.
+    """A number (63 bits) shared by all processes under one running kernel, and no others; None if unknown.
 
-    Containers on one machine share it and may still see other files: compare device and inode of what was opened.
+    Containers on one machine share it and may still see different files: compare device and inode of the opened file.
     """
     try:
         boot_id = _BOOT_ID.read_bytes()

@@ -1,4 +1,4 @@
-"""A warning that strangers can cause as often as they like: one line in ten seconds, with the number left out."""
+"""A rate-limited warning for events that any peer can cause: one line in ten seconds, with the number left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_S = 10.0
 
 
 class OccasionalWarning:
-    """Logs at most one line each `INTERVAL_S`; the next line says how many were left out."""
+    """Logs at most one line each `INTERVAL_S`; the next line has the number left out."""
 
     def __init__(self, logger: logging.Logger, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger

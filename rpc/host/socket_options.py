@@ -6,7 +6,7 @@ import socket
 
 
 def configure_socket(sock: socket.socket | None, dead_peer_timeout_s: float) -> None:
-    """No delay for small frames; a peer that vanished without a word is noticed within `dead_peer_timeout_s`."""
+    """No delay for small frames; a peer that vanished silently is detected within `dead_peer_timeout_s`."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     probe_s = max(1, int(dead_peer_timeout_s / 3))

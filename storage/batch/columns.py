@@ -1,4 +1,4 @@
-"""The column body of a record batch (magic 77), opened: each column is decoded when it is asked for, and only then.
+"""The column body of a record batch (magic 77), opened: each column is decoded on first use.
 
 Made by `records.open_batch`. A body is a msgpack array `[timestamp_deltas, keys, values, headers]`, in a cleaned batch
 also `offset_deltas`; each column is an array, or nil where all its values are null. Pure.
@@ -26,7 +26,7 @@ _HEADER_BYTES_MIN = 3
 _PAIR_KINDS = (0x92, ARRAY_16, ARRAY_32)
 """First bytes of an encoded pair."""
 _RUNS_MAX = 16
-"""A batch whose records were made within so many milliseconds has its timestamps made a run at a time."""
+"""A batch whose records span at most so many milliseconds has its timestamps decoded in runs."""
 
 
 class Columns(NamedTuple):
@@ -50,7 +50,7 @@ class _Parts(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Whole(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The body for one who wants everything."""
+    """The body for readers of every column."""
 
     timestamp_deltas: msgspec.Raw
     keys: Column | None
@@ -59,7 +59,7 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _OnlyValues(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The body for one who wants nothing but the values: they are gone through once."""
+    """The body for readers of values only: one pass over them."""
 
     timestamp_deltas: msgspec.Raw
     keys: msgspec.Raw
@@ -75,7 +75,7 @@ _DECODE = {"keys": _decode_bytes, "values": _decode_bytes, "headers": msgspec.ms
 
 
 class OpenBatch:
-    """The records of one batch. Each look at a column decodes it anew. Looking raises CorruptBatch at nonsense."""
+    """The records of one batch. Each access decodes a column anew. Access raises CorruptBatch for malformed bytes."""
 
     __slots__ = (
         "_append_ms",
@@ -104,18 +104,19 @@ class OpenBatch:
         append_ms: int | None,
         source: tuple[Buffer, int, int] | None = None,
     ) -> None:
-        """`append_ms` is the log append time where that speaks for all records. Raises CorruptBatch.
+        """`append_ms` is the log append time where it applies to all records. Raises CorruptBatch.
 
-        `source`: a buffer, and where the body begins and ends there; bytes are gone through faster than a view of them.
+        `source`: a buffer, and where the body begins and ends there; iteration over bytes is faster than over a view of
+        them.
         """
         self.rows = rows
-        # What was compressed may be a thousand times larger than what was sent: no list is made of it before it is
-        # known to have as many elements as the batch has records.
+        # Compressed data may expand a thousand times: no list is made of it before it is known to have as many elements
+        # as the batch has records.
         self._is_checked = source is not None
         self._source = source or (body, 0, len(body))
         self._layout: Layout | None = None
         self._is_laid_out = False
-        """Whether it was looked for."""
+        """Whether the look-up was done."""
         self._position = position
         self._base_ms = base_ms
         self._append_ms = append_ms
@@ -125,7 +126,7 @@ class OpenBatch:
         self._parts: _Parts | None = None
         self.offsets: range | list[int]
         """Of each record, rising."""
-        # Without a fifth column, as usual, there are no gaps, and nothing has to be looked at.
+        # Without a fifth column, as usual, there are no gaps, and nothing to decode.
         if (len(body) == 0 or body[0] != FOUR_COLUMNS) and self.part("offset_deltas") is not None:
             self.offsets = [
                 base_offset + delta for delta in self._decoded(_decode_integers, self._split().offset_deltas)
@@ -149,7 +150,7 @@ class OpenBatch:
             return self._columns
         if not self._is_checked:
             self._check_lengths()
-        try:  # not by `_decoded`: this is on the way of every batch
+        try:  # not by `_decoded`: this is on the path of every batch
             body = _decode_whole(self._body)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise self._unreadable(error) from error
@@ -180,7 +181,7 @@ class OpenBatch:
         return found
 
     def column(self, name: str) -> list[Any] | None:
-        """`keys`, `values` or `headers` (or `timestamps`): of each record; None where all are null."""
+        """`keys`, `values` or `headers` (or `timestamps`) of each record; None where all are null."""
         if self._columns is not None:
             found: list[Any] | None = getattr(self._columns, name)
             return found
@@ -199,20 +200,20 @@ class OpenBatch:
         return column
 
     def kept_column(self, name: str) -> list[Any] | None:
-        """The same, decoded once."""
+        """The same, cached."""
         if name not in self._kept:
             self._kept[name] = self.column(name)
         return self._kept[name]
 
     @property
     def timestamp_base(self) -> tuple[int, bool]:
-        """What timestamp deltas are to be added to, and whether it is already the timestamp of all records."""
+        """The base of the timestamp deltas, and whether it is already the timestamp of all records."""
         return (self._base_ms, False) if self._append_ms is None else (self._append_ms, True)
 
     def part(self, name: str) -> memoryview | None:
-        """The elements of a column as they are encoded, without what says how many they are; None for nil.
+        """The encoded elements of a column, without their count; None for nil.
 
-        Raises CorruptBatch unless they are as many as the batch has records. Only if `is_encoded`.
+        Raises CorruptBatch unless there is one for each record of the batch. Only if `is_encoded`.
         """
         return self._elements(getattr(self._split(), name))
 
@@ -229,19 +230,19 @@ class OpenBatch:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether there are encoded columns to look at."""
+        """Whether there are encoded columns to read."""
         return self._columns is None
 
     @property
     def layout(self) -> Layout | None:
-        """Where keys and values lie, if that can be told of all of them at once."""
+        """Positions of keys and values, if a grid describes all of them."""
         if not self._is_laid_out:
             self._is_laid_out = True
             self._layout = find_layout(*self._source, self.rows)
         return self._layout
 
     def grid(self, name: str) -> Grid | None:
-        """`keys` or `values` of one length, as they lie in the body; None where they differ, or are not encoded."""
+        """`keys` or `values` of one length, in the body; None where lengths differ, or they are not encoded."""
         layout = self.layout
         if layout is not None:
             return layout.keys if name == "keys" else layout.values
@@ -249,7 +250,7 @@ class OpenBatch:
         return None if part is None else find_grid(part, 0, len(part), self.rows)
 
     def has_only_nulls(self, name: str) -> bool:
-        """Whether `keys`, `values` or `headers` are null, all of them; known without a look at each."""
+        """Whether `keys`, `values` or `headers` are all null; known without decoding each."""
         layout = self.layout
         if layout is not None:
             return name == "headers" or self.grid(name) is None
@@ -269,7 +270,7 @@ class OpenBatch:
             raise self._unreadable(error) from error
 
     def _check_lengths(self) -> None:
-        """CorruptBatch unless each column has an element a record; nothing is allocated for them."""
+        """CorruptBatch unless each column has one element per record; allocates nothing for them."""
         for name in ("timestamp_deltas", "keys", "values"):
             self.part(name)
         headers = self.part("headers")
@@ -290,7 +291,7 @@ class OpenBatch:
 
 
 def _runs(part: memoryview) -> list[tuple[int, int]] | None:
-    """Rising small integers as (value, how often); None if that is not what is encoded there, one byte each."""
+    """Rising small integers as (value, count); None unless that is how the column is encoded, one byte each."""
     data = bytes(part)
     first, last = data[0], data[-1]
     if not first <= last <= min(0x7F, first + _RUNS_MAX):

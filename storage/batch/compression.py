@@ -4,7 +4,7 @@ Called by `records` on producers and consumers; brokers never open a body. A cod
 codec is first used, so that a process which never compresses pays nothing. The framings are those that Kafka clients
 read and write: gzip streams, xerial-framed snappy, lz4 frames with independent blocks, zstd frames.
 
-A body comes from the network, so every decompressor has a limit and refuses to grow past it (`CorruptBatch`).
+A body comes from the network, so every decompressor has a size limit and raises `CorruptBatch` above it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
-    """The original bytes; CorruptBatch when `data` is not valid or would grow beyond `max_bytes`."""
+    """The original bytes; CorruptBatch when `data` is not valid or would exceed `max_bytes`."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -149,7 +149,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     declared = _zstd_content_size(memoryview(data))
     if declared is not None and declared > max_bytes:
         raise _too_large(max_bytes)
-    # The output buffer is the guard: the decoder cannot write past it, whatever the header promised.
+    # The output buffer is the guard: the decoder cannot write past it, even if the header declares less.
     room = max_bytes if declared is None else declared
     guess = min(room, max(_FIRST_GUESS_BYTES, 4 * len(data))) if declared is None else room
     while True:

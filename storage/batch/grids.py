@@ -1,7 +1,7 @@
-"""Columns whose byte strings all have one length, found in a batch's body without a look at each of them.
+"""Columns whose byte strings all have one length, found in a batch's body without decoding each.
 
-Records of a fixed size are common, and nothing about a column of them needs to be decoded: where each lies follows from
-where the first does. Used by `columns.py`, and through it by consumers. Pure.
+Records of a fixed size are common, and a column of them needs no decoding: the position of each follows from the first.
+Used by `columns.py`, and through it by consumers. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Grid(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A body of which nothing but keys and values of one length each has to be known; None where all are null."""
+    """The layout of a body with keys and values of one length each; None where all are null."""
 
     timestamp_deltas: bytes | None
     """One byte each, below 128."""
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
 
 
 def array_at(data: Buffer, at: int) -> tuple[int, int] | None:
-    """How many elements the array has that begins at byte `at`, and where the first of them begins; None for no array.
+    """The element count of the array at byte `at`, and where its first element begins; None for anything but an array.
 
     Raises IndexError where the data ends.
     """
@@ -50,7 +50,7 @@ def array_at(data: Buffer, at: int) -> tuple[int, int] | None:
 
 
 def find_grid(data: Buffer, at: int, limit: int, rows: int) -> Grid | None:
-    """The `rows` byte strings from byte `at` on, if all are as long as the first and end at byte `limit` at the latest.
+    """The `rows` byte strings from byte `at` on, if all are as long as the first and end at or before byte `limit`.
 
     None otherwise.
     """
@@ -63,7 +63,8 @@ def find_grid(data: Buffer, at: int, limit: int, rows: int) -> Grid | None:
     end = at + stride * rows
     if end > limit:
         return None
-    # The first string ends where the second begins, so if that begins alike it ends where the third begins, and so on.
+    # The first string ends where the second begins, so if that begins with the same length it ends where the third
+    # begins, and so on.
     for place in range(at, at + head):
         if bytes(data[place:end:stride]) != bytes(data[place : place + 1]) * rows:
             return None
@@ -71,7 +72,7 @@ def find_grid(data: Buffer, at: int, limit: int, rows: int) -> Grid | None:
 
 
 def find_layout(data: Buffer, start: int, end: int, rows: int) -> Layout | None:
-    """The layout of the body from byte `start` up to `end`; None where it is another, or none at all."""
+    """The layout of the body from byte `start` up to `end`; None where it is not a grid."""
     try:
         if data[start] != FOUR_COLUMNS or not rows:
             return None
@@ -99,6 +100,6 @@ def find_layout(data: Buffer, start: int, end: int, rows: int) -> Layout | None:
                 at = found[1] + grid.stride * rows
             grids.append(grid)
         has_no_headers = at + 1 == end and data[at] == NIL
-    except IndexError:  # cut off: for the decoder to say
+    except IndexError:  # cut off: the decoder raises the error
         return None
     return Layout(deltas, grids[0], grids[1]) if has_no_headers else None

@@ -94,7 +94,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether this is a marker of the broker's own, which consumers skip."""
+        """Whether this is a control batch, which consumers skip."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
@@ -106,12 +106,12 @@ class BatchHeader(NamedTuple):
 
 
 _new = tuple.__new__
-"""Makes a header of as many fields as it has without the call that `_make` and `_replace` are."""
+"""Makes a header of all fields without the call overhead of `_make` and `_replace`."""
 _unpack_header = HEADER.unpack_from
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at `position` and check what can be checked without the body; CorruptBatch if it is not one.
+    """Read the header at `position` and check all that needs no body; CorruptBatch for a malformed one.
 
     The batch itself may be cut off by the end of `buffer`; compare `header.size`.
     """
@@ -129,7 +129,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch of `buffer` as (position, header); stops at a cut-off tail, raises CorruptBatch at nonsense."""
+    """Each whole batch of `buffer` as (position, header); stops at a cut-off tail. CorruptBatch if malformed."""
     position, end = 0, len(buffer)
     while position + HEADER_BYTES <= end:
         header = parse_header(buffer, position)
@@ -140,7 +140,7 @@ def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def end_offset(buffer: Buffer, otherwise: int) -> int:
-    """The offset behind the last whole batch of `buffer`; `otherwise` if there is none. CorruptBatch at nonsense."""
+    """The offset behind the last whole batch of `buffer`; `otherwise` if there is none. CorruptBatch if malformed."""
     position, size = 0, len(buffer)
     while position + HEADER_BYTES <= size:
         header = parse_header(buffer, position)
@@ -174,9 +174,9 @@ def stamp(batch: bytearray | memoryview, position: int, base_offset: int, leader
 def stamp_all(
     view: memoryview, batches: Sequence[tuple[int, BatchHeader]], offset: int, leader_epoch: int
 ) -> list[BatchHeader]:
-    """Stamp batches one behind the other from `offset` on, as a leader of this epoch; their headers, as they are then.
+    """Stamp consecutive batches from `offset` on, as a leader of this epoch; returns their headers, as stamped.
 
-    `batches` are their positions in `view` and the headers they came with.
+    `batches` are their positions in `view` and their headers before.
     """
     headers = []
     for position, header in batches:
@@ -200,7 +200,7 @@ def header_before(
     partition_leader_epoch: int,
     attributes: int,
 ) -> bytes:
-    """The header that belongs before an encoded (and compressed) body. `attributes` already names the codec."""
+    """The header before an encoded (and compressed) body. `attributes` already names the codec."""
     checked = _CHECKED.pack(
         attributes,
         count - 1,

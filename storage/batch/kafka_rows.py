@@ -40,7 +40,7 @@ def encode_records(
     timestamps: Sequence[int],
     headers: Sequence[Sequence[Header] | None] | None,
 ) -> bytes:
-    """The records one after another; timestamps are milliseconds, the first is the base."""
+    """The records in sequence; timestamps are milliseconds, the first is the base."""
     out, record = bytearray(), bytearray()
     base = timestamps[0]
     for index, moment in enumerate(timestamps):
@@ -140,7 +140,7 @@ def decode_records(body: Buffer, header: BatchHeader) -> Columns:
         dense: range | list[int] = range(header.base_offset, header.next_offset)
     else:
         dense = offsets
-    if header.attributes & TIMESTAMP_TYPE_BIT:  # log append time: the header speaks for all records
+    if header.attributes & TIMESTAMP_TYPE_BIT:  # log append time: the header's timestamp applies to all records
         timestamps = [header.max_timestamp] * len(timestamps)
     return Columns(
         dense,

@@ -32,7 +32,7 @@ from raylog.storage.batch.header import (
 from raylog.storage.errors import CorruptBatch, unsupported
 
 BODY_BYTES_MAX = 128 << 20  # a body may not decompress to more than this
-RECORDS_MAX = 1 << 22  # null columns cost no bytes, so the record count of a batch needs a bound of its own
+RECORDS_MAX = 1 << 22  # null columns take no bytes, so the record count of a batch needs its own bound
 _encode_body = msgspec.msgpack.Encoder().encode
 
 
@@ -72,7 +72,7 @@ def check_columns(
     headers: Sequence[Sequence[Header] | None] | None,
     compression: int,
 ) -> None:
-    """ValueError or UnsupportedCompression when these columns cannot make a batch; `each` has an entry a record."""
+    """ValueError or UnsupportedCompression when these columns cannot make a batch; `each` has an entry per record."""
     count = len(each)
     if count == 0:
         raise ValueError("A record batch holds at least one record.")
@@ -129,7 +129,7 @@ def encode_stamped(
     producer_epoch: int,
     base_sequence: int,
 ) -> tuple[bytes, bytes]:
-    """What a producer sends: the same as `encode_batch`, as header and body, so that a large body need not be copied.
+    """A producer's batch: the same as `encode_batch`, as header and body, so that a large body need not be copied.
 
     `stamps` are the timestamps, each with the index of the first record that has it.
     """
@@ -166,7 +166,7 @@ def _column_body(
     compression: int,
     level: int | None,
 ) -> bytes:
-    # A column is looked through only if it begins with a null, so the common case costs one comparison.
+    # A column is scanned only if it begins with a null, so the common case costs one comparison.
     if keys is not None and keys[0] is None and keys.count(None) == len(keys):
         keys = None
     if values is not None and values[0] is None and values.count(None) == len(values):
@@ -215,7 +215,7 @@ def encode_kafka_batch(
 
 
 def body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
-    """The decompressed body of the batch at `position`, without a look at its CRC and without a copy. CorruptBatch."""
+    """The decompressed body of the batch at `position`, without a CRC check and without a copy. CorruptBatch."""
     start, end = position + HEADER_BYTES, position + header.size
     if end > len(buffer):
         raise CorruptBatch(f"only {len(buffer) - position} of {header.size} bytes are here", position=position)
@@ -226,14 +226,14 @@ def body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
 
 
 def decode_batch(buffer: Buffer, position: int, header: BatchHeader, *, verify: bool = True) -> Columns:
-    """Open the batch at `position`, whose header was parsed before; `verify` checks its CRC first. CorruptBatch."""
+    """Open the batch at `position`, with its parsed header; `verify` checks its CRC first. CorruptBatch."""
     if verify:
         check_crc(buffer, position, header)
     return open_batch(buffer, position, header).all()
 
 
 def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
-    """The same without its CRC, and each column decoded when it is asked for. CorruptBatch."""
+    """The same without its CRC, and each column decoded on first use. CorruptBatch."""
     if header.record_count > RECORDS_MAX:
         raise CorruptBatch(f"{header.record_count} records in one batch are too many", position=position)
     body = body_of(buffer, position, header)

@@ -1,4 +1,4 @@
-"""The small files beside the segments of a partition, and how each is read back.
+"""The small files beside the segments of a partition: writing and reading them.
 
 `partition.metadata` (topic id, log id), `leader-epoch-checkpoint`, `recovery-point-checkpoint` (synced below it),
 `log-start-offset-checkpoint`, `clean-shutdown` (the log was closed and nothing needs a scan), `<offset>.snapshot`
@@ -27,7 +27,7 @@ SNAPSHOTS_KEPT = 3
 
 
 class CleanMark(NamedTuple):
-    """What a clean close promises: the log's end, and the base and size of its last segment."""
+    """Contents of the clean-shutdown file: the log's end, and the base and size of its last segment."""
 
     log_end_offset: int
     last_base_offset: int
@@ -49,7 +49,7 @@ class Checkpoints:
     # --- identity --------------------------------------------------------------------------------------------------
 
     def claim(self, topic_id: str, topic: str, partition: int) -> bool:
-        """Check that the folder belongs to this topic id, and write that down in a new one; True when it is new."""
+        """Check that the folder belongs to this topic id, and record that in a new one; True when it is new."""
         path = self.folder / METADATA
         text = read_text(path)
         if text is None:
@@ -88,7 +88,7 @@ class Checkpoints:
         return number
 
     def read_recovery_point(self) -> int:
-        """The offset below which everything was synced when it was written; 0 where nothing is known."""
+        """The offset below which everything was synced when it was written; 0 where it is unknown."""
         return self._read_number(RECOVERY_POINT)
 
     def write_recovery_point(self, offset: int) -> None:
@@ -106,7 +106,7 @@ class Checkpoints:
     # --- leader epochs ---------------------------------------------------------------------------------------------
 
     def read_epochs(self) -> EpochHistory | None:
-        """The history; None where there is no file or it is not readable, and it must be rebuilt from the batches."""
+        """The history; None where the file is missing or unreadable, and has to be rebuilt from the batches."""
         text = read_text(self.folder / EPOCHS)
         if text is None:
             return None
@@ -123,7 +123,7 @@ class Checkpoints:
     # --- clean shutdown --------------------------------------------------------------------------------------------
 
     def read_clean(self) -> CleanMark | None:
-        """The promise of the last close, or None after a crash."""
+        """The last clean close, or None after a crash."""
         text = read_text(self.folder / CLEAN)
         try:
             return CleanMark(*map(int, text.split())) if text is not None else None
@@ -160,17 +160,17 @@ class Checkpoints:
                     data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
                     return offset, ProducerState.from_bytes(data)
                 except (OSError, CorruptBatch):
-                    continue  # an older one, or the log itself, tells the same
+                    continue  # an older one, or the log itself, has the same state
         return start, ProducerState()
 
     def remove_snapshots_above(self, offset: int) -> None:
-        """Forget snapshots of what will be cut."""
+        """Remove snapshots above a truncation."""
         for found in self.snapshot_offsets():
             if found > offset:
                 remove(self.folder / offset_name(found, SNAPSHOT))
 
     def try_write_snapshot(self, offset: int, producers: ProducerState) -> None:
-        """As `write_snapshot`, where a failure costs only time in a later recovery."""
+        """As `write_snapshot`; a failure is ignored and only makes a later recovery slower."""
         try:
             self.write_snapshot(offset, producers, durable=False)
         except RaylogError:

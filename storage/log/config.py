@@ -1,4 +1,4 @@
-"""The settings of a partition log and the small values it answers with.
+"""The settings of a partition log and the value types of its results.
 
 Every setting is Kafka's topic configuration of the same name, with dots as underscores, and Kafka's default.
 """
@@ -32,7 +32,7 @@ class LogConfig:
     verify_reads: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot work; ValueError."""
+        """Check the settings; ValueError for invalid ones."""
         if not 1 <= self.segment_bytes <= 2**31 - 1:
             raise ValueError(f"segment.bytes={self.segment_bytes} must lie between 1 and 2147483647.")
         for name in ("segment_ms", "index_interval_bytes", "max_message_bytes"):
@@ -41,7 +41,7 @@ class LogConfig:
 
 
 class AppendInfo(NamedTuple):
-    """What an append did. `end_offset` is exclusive; `epochs` are the leader epochs that began with it."""
+    """Result of an append. `end_offset` is exclusive; `epochs` are the leader epochs that began with it."""
 
     first_offset: int
     end_offset: int
@@ -52,9 +52,9 @@ class AppendInfo(NamedTuple):
 
 
 class FileSlice(NamedTuple):
-    """Whole batches as a place in a file: `length` bytes at byte `position`, up to offset `next_offset`.
+    """Whole batches by position in a file: `length` bytes at byte `position`, up to offset `next_offset`.
 
-    Device and inode tell a reader whether what it has opened by that name is this file.
+    By device and inode a reader verifies that the file it has opened by that name is this one.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class FileSlice(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What opening a log found and repaired. After a clean shutdown nothing is scanned."""
+    """Result of opening a log: what was found and repaired. After a clean shutdown nothing is scanned."""
 
     clean: bool = False
     segments_scanned: int = 0

@@ -1,7 +1,7 @@
-"""The few file operations that everything durable here is made of.
+"""The file operations that all durable state here is made of.
 
-Called by the segment, the log, its checkpoints and the data directory. Each helper turns an OSError into the storage
-error that says what to do, and says in its docstring what is durable when it returns.
+Called by the segment, the log, its checkpoints and the data directory. Each helper turns an OSError into a storage
+error that names the remedy, and its docstring states what is durable when it returns.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TEMPORARY = ".tmp"
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder of this name. Raises StorageIoError."""
+    """Whether a file or folder of this name exists. Raises StorageIoError."""
     return _mode(path) is not None
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder of this name. Raises StorageIoError."""
+    """Whether a folder of this name exists. Raises StorageIoError."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 
@@ -49,7 +49,7 @@ def list_files(folder: Path, suffix: str = "") -> list[Path]:
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
-    """Make a folder and those above it unless they are there. Raises OSError. Durable after `sync_folder` of each."""
+    """Make a folder and those above it unless they exist. Raises OSError. Durable after `sync_folder` of each."""
     try:
         filesystem.mkdir(path, mode)
     except FileNotFoundError:
@@ -61,9 +61,9 @@ def make_folder(path: Path, mode: int = 0o700) -> None:
 
 
 def private_folder(path: Path, *, tighten: bool = True) -> bool:
-    """Make a folder that only its owner may enter, whatever the umask; True where others could enter it before.
+    """Make a folder that only its owner may enter, under any umask; True where others could enter it before.
 
-    A folder of ours that is there already is tightened, unless `tighten` is False. Raises StorageIoError, DiskFull.
+    An existing folder of ours is tightened, unless `tighten` is False. Raises StorageIoError, DiskFull.
     """
     try:
         make_folder(path)
@@ -91,7 +91,7 @@ def sync_folder(folder: Path) -> None:
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` by `data`, so that a reader sees the old or the new file, whole.
 
-    With `durable` the new file is on disk when this returns. On an error the old file is still there, unless it is
+    With `durable` the new file is on disk when this returns. On an error the old file is still there, except after
     NotDurable: then the new one is, and a loss of power may bring the old one back.
     """
     temporary = path.with_name(path.name + TEMPORARY)
@@ -118,12 +118,12 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 def write_at(fd: int, data: Buffer, position: int) -> int:
     """Write `data` at `position`; returns the bytes written, which are all of them.
 
-    One system call unless the kernel takes less. Raises the plain OSError: only the caller knows what to undo.
+    One system call unless the kernel writes less. Raises the plain OSError: only the caller knows what to undo.
     """
     total = len(data)
     written = filesystem.pwrite(fd, data, position)
     while written < total:
-        written += filesystem.pwrite(fd, memoryview(data)[written:], position + written)  # a full disk shows here
+        written += filesystem.pwrite(fd, memoryview(data)[written:], position + written)  # a full disk raises here
     return total
 
 
@@ -163,7 +163,7 @@ def read_text(path: Path) -> str | None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file that may be gone already. Durable after `sync_folder`."""
+    """Remove a file if it exists. Durable after `sync_folder`."""
     try:
         filesystem.unlink(path)
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def remove(path: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it; links are removed, not followed. Raises StorageIoError."""
+    """Remove a folder with its contents; links are removed, not followed. Raises StorageIoError."""
     for path in list_files(folder):
         try:
             filesystem.unlink(path)

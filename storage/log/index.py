@@ -23,7 +23,7 @@ TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
 
 class IndexDamaged(Exception):
-    """An index file cannot be right. It is caught where the index is rebuilt, and goes no further."""
+    """An invalid index file. Caught where the index is rebuilt, and not raised further."""
 
 
 class OffsetIndex:
@@ -39,7 +39,7 @@ class OffsetIndex:
         return len(self.offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Note that the batch which begins at `relative_offset` begins at byte `position`."""
+        """Record that the batch which begins at `relative_offset` begins at byte `position`."""
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
@@ -52,16 +52,16 @@ class OffsetIndex:
         return (self.offsets[above - 1], self.positions[above - 1]) if above else (0, 0)
 
     def tail(self) -> tuple[int, int]:
-        """As `floor`, of the last indexed batch of all."""
+        """As `floor`, of the last indexed batch."""
         return (self.offsets[-1], self.positions[-1]) if self.offsets else (0, 0)
 
     def floor_within(self, relative_offset: int, position: int) -> tuple[int, int]:
-        """As `floor`, of those batches only that begin at or before byte `position`."""
+        """As `floor`, limited to batches that begin at or before byte `position`."""
         above = min(bisect_right(self.offsets, relative_offset), bisect_right(self.positions, position))
         return (self.offsets[above - 1], self.positions[above - 1]) if above else (0, 0)
 
     def truncate(self, position: int) -> None:
-        """Forget batches that begin at or behind byte `position`."""
+        """Drop entries of batches that begin at or behind byte `position`."""
         keep = bisect_left(self.positions, position)
         del self.offsets[keep:]
         del self.positions[keep:]
@@ -77,7 +77,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, file_size: int) -> OffsetIndex:
-        """Read `to_bytes` for a segment file of `file_size` bytes; IndexDamaged when it cannot be right."""
+        """Read `to_bytes` for a segment file of `file_size` bytes; IndexDamaged when it is invalid."""
         if len(data) % OFFSET_ENTRY_BYTES:
             raise IndexDamaged("cut off in the middle of an entry")
         mixed = array(_U32)
@@ -107,12 +107,12 @@ class TimeIndex:
         return len(self.offsets)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Note that `timestamp` (milliseconds) is the largest of all records below `relative_offset`."""
+        """Record that `timestamp` (milliseconds) is the largest of all records below `relative_offset`."""
         self.timestamps.append(timestamp)
         self.offsets.append(relative_offset)
 
     def start_for(self, timestamp: int) -> int:
-        """The relative offset below which every record is older than `timestamp`; 0 if nothing is known."""
+        """The relative offset below which every record is older than `timestamp`; 0 if unknown."""
         above = bisect_left(self.timestamps, timestamp)
         return self.offsets[above - 1] if above else 0
 
@@ -122,7 +122,7 @@ class TimeIndex:
         return (self.timestamps[above - 1], self.offsets[above - 1]) if above else None
 
     def truncate(self, relative_offset: int) -> None:
-        """Forget what is known beyond `relative_offset`."""
+        """Drop entries beyond `relative_offset`."""
         keep = bisect_right(self.offsets, relative_offset)
         del self.timestamps[keep:]
         del self.offsets[keep:]
@@ -133,7 +133,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
-        """Read `to_bytes`; IndexDamaged when it cannot be right."""
+        """Read `to_bytes`; IndexDamaged when it is invalid."""
         if len(data) % TIME_ENTRY_BYTES:
             raise IndexDamaged("cut off in the middle of an entry")
         index = cls()
@@ -147,7 +147,7 @@ class TimeIndex:
 
 
 def last_time_entry(data: bytes) -> tuple[int, int] | None:
-    """The last (timestamp, relative offset) of the end of a `.timeindex` file; None where there is none."""
+    """The last (timestamp, relative offset) of a `.timeindex` file, read from its end; None where there is none."""
     if len(data) < TIME_ENTRY_BYTES:
         return None
     timestamp, offset = _TIME_ENTRY.unpack(data[-TIME_ENTRY_BYTES:])

@@ -1,7 +1,7 @@
-"""The leader epochs of a log and their file: a change is written first, durably, and known only then.
+"""The leader epochs of a log and their file: a change is written first, durably, and only then visible.
 
-Owned by one `PartitionLog`. What is appended in an epoch that no file has is lost: recovery finds batches that are
-stamped with another epoch than history says, and cuts them or calls the log damaged.
+Owned by one `PartitionLog`. Records appended in an epoch that is missing in the file are lost: recovery finds batches
+stamped with an epoch that contradicts the history, and cuts them or raises LogDamaged.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class KeptEpochs:
     __slots__ = ("_checkpoints", "history")
 
     def __init__(self, checkpoints: Checkpoints, history: EpochHistory) -> None:
-        """Go on from `history`, which the file holds."""
+        """Start from `history`, which the file holds."""
         self._checkpoints = checkpoints
         self.history = history
 
     def enter(self, starts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        """Make the (epoch, start offset) pairs of an append durable before its bytes; those that are new.
+        """Make the (epoch, start offset) pairs of an append durable before its bytes; returns the new ones.
 
         Raises ValueError for an epoch that lies behind a later one.
         """
@@ -41,25 +41,25 @@ class KeptEpochs:
         return tuple(began)
 
     def assign(self, epoch: int, start: int) -> None:
-        """Note that `epoch` begins at offset `start`."""
+        """Record that `epoch` begins at offset `start`."""
         changed = EpochHistory(self.history.entries)
         if changed.assign(epoch, start):
             self._keep(changed)
 
     def truncate_end(self, offset: int) -> None:
-        """Forget epochs that start at or behind `offset`."""
+        """Drop epochs that start at or behind `offset`."""
         changed = EpochHistory(self.history.entries)
         if changed.truncate_end(offset):
             self._keep(changed)
 
     def truncate_start(self, offset: int) -> None:
-        """Forget epochs that end at or before `offset`; the one that holds it then starts there."""
+        """Drop epochs that end at or before `offset`; the one that holds it then starts there."""
         changed = EpochHistory(self.history.entries)
         if changed.truncate_start(offset):
             self._keep(changed)
 
     def clear(self) -> None:
-        """Forget every epoch."""
+        """Drop every epoch."""
         self._keep(EpochHistory())
 
     def _keep(self, changed: EpochHistory) -> None:

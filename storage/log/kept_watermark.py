@@ -1,8 +1,9 @@
-"""`high-watermark-checkpoint`: the high watermark of a partition as it last was, for the next life of its replica.
+"""`high-watermark-checkpoint`: the last high watermark of a partition, for the next start of its replica.
 
-Everything below the offset in the file is committed, so it may be shown without asking anybody. The file may lag: a
-smaller offset is always true. A larger one is not, so the file falls before the log is cut below it, and is bounded by
-the end of a log that has lost something. Owned by the replica's shell; `keep` may run in a worker thread.
+Everything below the offset in the file is committed, so it may be served without a request to another replica. The
+file may lag: a smaller offset is always valid. A larger one is not, so the file is lowered before the log is cut below
+it, and is bounded by the end of a log that has lost records. Owned by the replica's shell; `keep` may run in a worker
+thread.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ HIGH_WATERMARK = "high-watermark-checkpoint"
 
 
 class KeptWatermark:
-    """The file of one partition folder. `offset` is what it says, 0 if it is missing or damaged."""
+    """The file of one partition folder. `offset` is its content, 0 if it is missing or damaged."""
 
     __slots__ = ("_is_durable", "_lock", "_path", "_wanted", "offset")
 
     def __init__(self, folder: Path, log_end_offset: int) -> None:
-        """Read the file. What lies beyond the log's end was lost with it; others may stand there one day."""
+        """Read the file. Records beyond the log's end were lost with it; other records may take those offsets later."""
         self._path = folder / HIGH_WATERMARK
         self._lock = threading.Lock()
         self.offset = _read(self._path)
         self._wanted: int | None = self.offset  # None: closed
-        self._is_durable = self.offset == 0  # an earlier life may have written the file without a sync
+        self._is_durable = self.offset == 0  # an earlier process may have written the file without a sync
         if self.offset > log_end_offset:
             self.lower(log_end_offset)
 
     def want(self, offset: int) -> bool:
-        """Note the offset that the next `keep` writes; True when that is another one than the file has."""
+        """Set the offset that the next `keep` writes; True when it differs from the file's."""
         if self._wanted is not None:
             self._wanted = offset
         return offset != self.offset
 
     def keep(self, *, durable: bool = False) -> None:
-        """Write what is wanted, with four system calls; an old file that survives a crash of the machine is true, too.
+        """Write the pending offset, with four system calls; an old file that survives a machine crash is valid, too.
 
-        With `durable` what is wanted is on disk on return, also if it was written before. Raises RaylogError, and
-        leaves the old file.
+        With `durable` the offset is on disk on return, even if it was written before. Raises RaylogError, and leaves
+        the old file.
         """
         with self._lock:
             wanted = self._wanted
@@ -51,20 +52,20 @@ class KeptWatermark:
                 self._write(wanted, durable=durable)
 
     def lower(self, to: int) -> None:
-        """Let the file promise nothing at and above `to`; durable on return. Called before the log is cut there."""
+        """Lower the file to at most `to`; durable on return. Called before the log is cut there."""
         with self._lock:
             if self._wanted is not None and self._wanted > to:
                 self._wanted = to
             if self.offset > to:
                 try:
                     self._write(to, durable=True)
-                except RaylogError:  # a full disk still lets go of files
+                except RaylogError:  # a full disk still allows files to be removed
                     remove(self._path)
                     sync_folder(self._path.parent)
                     self.offset = 0
 
     def close(self) -> None:
-        """Write no more: the folder may have another owner from now on."""
+        """Stop writing: the folder may have another owner from now on."""
         with self._lock:
             self._wanted = None
 

@@ -1,11 +1,11 @@
 """The log of one partition: append, read, sync, truncate, recover.
 
 Owned by one replica actor, whose thread makes every call but one: `sync` may run in a worker thread while the owner
-appends, so that a slow disk never stops the event loop. What is acknowledged must lie below `synced_end_offset`.
+appends, so that a slow disk never blocks the event loop. Acknowledged records must lie below `synced_end_offset`.
 
 Ends are exclusive. `log_end_offset` is the next offset to be written; `log_start_offset` the first that can be read;
-`synced_end_offset` the end of what is on disk. An append is all or nothing and one write; a failed one leaves the log
-as it was. Time comes in as `now_ms`, the wall clock in milliseconds.
+`synced_end_offset` the end of the records on disk. An append is atomic and one write; a failed one leaves the log
+unchanged. Time is passed as `now_ms`, the wall clock in milliseconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PartitionLog:
     ) -> None:
         self.folder = folder
         self.config = config
-        self.created = created  # the folder did not exist, or held nothing yet
+        self.created = created  # the folder did not exist, or was empty
         self.log_id = checkpoints.read_log_id()
         self.recovered = state.report
         self._kept_epochs = KeptEpochs(checkpoints, state.epochs)
@@ -61,11 +61,11 @@ class PartitionLog:
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
         self._now_ms = now_ms
         self._recent = reading.RecentSegments()
-        # Guards what `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
+        # Guards the state that `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
         self._lock = threading.Lock()
         self._unsynced: list[Segment] = []  # sealed before they were synced
         self._folder_dirty = False
-        self._generation = 0  # raised by every truncation, so that a sync begun before it claims nothing
+        self._generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
         self._recovery_point = state.recovery_point
         self._checkpoint_at = time.monotonic()
         self._appended_bytes = 0
@@ -105,14 +105,14 @@ class PartitionLog:
     # --- appending -------------------------------------------------------------------------------------------------
 
     def append_as_leader(self, payload: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Give the batches of a producer their offsets and append them; in the page cache on return.
+        """Assign offsets to a producer's batches and append them; in the page cache on return.
 
-        Writable memory is stamped in place, so that it holds on return what the file holds.
-        A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
+        Writable memory is stamped in place: on return it equals the file's bytes. A request that was stored before is
+        answered with its first offsets and `duplicate`. Raises CorruptBatch,
         InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression, OutOfOrderSequence,
         InvalidProducerEpoch, DuplicateSequence, DiskFull, StorageIoError; nothing is kept then.
         """
-        if self._closed_because is not None:  # asked here and not by a call: this is on the way of every batch
+        if self._closed_because is not None:  # inlined, without a call: this is on the path of every batch
             self._require_open()
         self._now_ms = now_ms
         batches = inspect(payload)
@@ -130,7 +130,7 @@ class PartitionLog:
         return self._write(view, stamp_all(view, batches, offset, leader_epoch), began)
 
     def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
-        """Append what the leader sent, byte for byte. Offsets must go on at the log's end, epochs must not go back.
+        """Append the leader's bytes unchanged. Offsets must continue at the log's end, epochs must not decrease.
 
         Raises CorruptBatch, DiskFull, StorageIoError; nothing is kept then.
         """
@@ -161,7 +161,7 @@ class PartitionLog:
             raise
 
     def _begin_within_a_batch(self, payload: Buffer, base_offset: int) -> AppendInfo:
-        """Take the batch that holds an empty log's start: the records before that were deleted at the leader."""
+        """Accept the batch that holds an empty log's start: the records before that were deleted at the leader."""
         start = self.log_start_offset
         self.truncate_fully_and_start_at(base_offset)
         done = self.append_as_follower(payload, self._now_ms)
@@ -169,9 +169,9 @@ class PartitionLog:
         return done
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; durable on return. Done at election, before any record.
+        """Record that `epoch` begins at `start_offset`; durable on return. Called at election, before any record.
 
-        Raises DiskFull, StorageIoError; the epoch is not known then.
+        Raises DiskFull, StorageIoError; the epoch is then not recorded.
         """
         self._require_open()
         self._kept_epochs.assign(epoch, start_offset)
@@ -195,7 +195,7 @@ class PartitionLog:
             if newest > largest:
                 largest = newest
         self._appended_bytes += written
-        # Last, because a sync in another thread trusts that all below this end has been handed to the kernel.
+        # Last, because a sync in another thread requires that all bytes below this end are in the kernel.
         self.log_end_offset = end
         return AppendInfo(headers[0].base_offset, end, False, largest, len(headers), began)
 
@@ -214,7 +214,7 @@ class PartitionLog:
             self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     def _roll(self) -> None:
-        """Begin a new segment at the log's end. Nothing has changed when this raises DiskFull or StorageIoError."""
+        """Begin a new segment at the log's end. Raises DiskFull or StorageIoError, with nothing changed."""
         if self._active.cut_unsynced:
             self._sync_cut()
         interval = self.config.index_interval_bytes
@@ -231,7 +231,7 @@ class PartitionLog:
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     def _sync_cut(self) -> None:
-        """Bring to disk that a failed append was taken back: recovery believes what lies before a later segment."""
+        """Sync the rollback of a failed append: recovery trusts the bytes before a later segment."""
         try:
             self._active.sync()
         except RaylogError:
@@ -252,14 +252,14 @@ class PartitionLog:
                 reading.verify(span, data, self.epochs)
             parts.append(data)
         if not parts and offset < min(upper, self.log_end_offset):
-            # The batch claims to end beyond `upper`. That is rare enough to ask whether the header speaks the truth:
-            # a reader must not wait forever for bytes that are damaged.
+            # The batch claims to end beyond `upper`. That is rare enough to verify the header: a reader must not wait
+            # forever for damaged bytes.
             span = reading.whole_batch(self.segments, offset)
             reading.verify(span, span.segment.read(span.position, span.length), self.epochs)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
-        """As `read`, as places in files. Give out only what lies below the high watermark; the reader checks CRCs."""
+        """As `read`, as places in files. Return only places below the high watermark; the reader checks CRCs."""
         return reading.places(self._spans(offset, max_bytes, upper))
 
     def _spans(self, offset: int, max_bytes: int, upper: int) -> list[reading.Span]:
@@ -288,12 +288,12 @@ class PartitionLog:
     # --- syncing ---------------------------------------------------------------------------------------------------
 
     def sync(self) -> int:
-        """Bring all that was appended before this call to disk; returns `synced_end_offset`.
+        """Sync all records appended before this call; returns `synced_end_offset`.
 
         May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
         synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
-        have dropped the bytes, so the log then refuses every call until it is opened, and thereby read from the disk,
-        again. DescriptorsExhausted says nothing about the disk: the call may be repeated.
+        have dropped the bytes, so the log then refuses every call until it is opened again, and thereby read from the
+        disk. DescriptorsExhausted is no disk error: the call may be repeated.
         """
         with self._lock:
             self._require_open()
@@ -305,7 +305,7 @@ class PartitionLog:
             self._folder_dirty = active.cut_unsynced = False
         try:
             synced.run()
-        except DescriptorsExhausted:  # no fault of the disk: nothing that was written is in doubt
+        except DescriptorsExhausted:  # no disk error: no written bytes are in doubt
             self._folder_dirty = folder_dirty or self._folder_dirty
             active.cut_unsynced = cut_unsynced or active.cut_unsynced
             raise
@@ -322,7 +322,7 @@ class PartitionLog:
             return self.synced_end_offset
 
     def _checkpoint_if_due(self) -> None:
-        """Write the recovery point now and then: a crash scans, and may cut, only what lies above it."""
+        """Write the recovery point periodically: a crash scans, and may cut, only bytes above it."""
         due = time.monotonic() - self._checkpoint_at >= CHECKPOINT_SECONDS
         if due or self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES:
             try:
@@ -341,7 +341,7 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
 
-        An epoch that begins at or behind `offset` is forgotten even where there is no batch to cut.
+        An epoch that begins at or behind `offset` is dropped even where there is no batch to cut.
         """
         self._require_open()
         if offset < self.segments[0].base_offset:
@@ -354,8 +354,8 @@ class PartitionLog:
         segment = self.segments[place]
         position, header = segment.locate(offset)
         end = header.base_offset
-        # In this order a crash at any point leaves a log that recovery accepts: first nothing cut claims to be synced
-        # any more, then the epochs go, then the bytes, from the end. A disk too full for the first two changes nothing.
+        # In this order a crash at any point leaves a log that recovery accepts: first the recovery point falls below
+        # the cut, then the epochs go, then the bytes, from the end. A disk too full for the first two changes nothing.
         with self._lock:
             self._generation += 1
             if self._recovery_point > end:
@@ -375,7 +375,7 @@ class PartitionLog:
         replay(self.segments, self.producers, start, self._now_ms)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on at `offset`, for a follower that the leader's log start has overtaken."""
+        """Drop everything and restart at `offset`, for a follower that the leader's log start has overtaken."""
         self._require_open()
         with self._cutting():
             self._write_recovery_point(0)
@@ -394,17 +394,17 @@ class PartitionLog:
 
     @contextmanager
     def _cutting(self) -> Iterator[None]:
-        """Keep `sync` out while the log is cut; a cut that failed halfway is finished by the next open."""
+        """Exclude `sync` while the log is cut; the next open finishes a partial cut."""
         with self._lock:
             self._generation += 1
             try:
                 yield
-            except BaseException:  # whatever it was, memory and disk may disagree now
+            except BaseException:  # after any error memory and disk may disagree
                 self._closed_because = "a truncation failed halfway"
                 raise
 
     def _settle(self, end: int) -> None:
-        """The log ends at `end` after a cut, and all that is left is on disk."""
+        """Set the log's end to `end` after a cut; all remaining records are on disk."""
         for segment in self._unsynced:
             if segment in self.segments:
                 segment.sync()
@@ -412,14 +412,14 @@ class PartitionLog:
         sync_folder(self.folder)
         self._folder_dirty = False
         self.log_end_offset = self.synced_end_offset = end
-        if self.log_start_offset > end:  # the batch that held the start went too
+        if self.log_start_offset > end:  # the batch that held the start was cut too
             self._checkpoints.write_log_start(end)
             self.log_start_offset = end
 
     # --- the start of the log --------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> None:
-        """Make records below `offset` unreadable (delete_records); their segments go with the next retention."""
+        """Make records below `offset` unreadable (delete_records); the next retention removes their segments."""
         self._require_open()
         if offset > self.log_end_offset:
             raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
@@ -429,15 +429,15 @@ class PartitionLog:
 
     def _move_start(self, offset: int) -> None:
         self.log_start_offset = offset
-        with suppress(RaylogError):  # a history that begins too early harms nobody
+        with suppress(RaylogError):  # a history that begins too early is harmless
             self._kept_epochs.truncate_start(offset)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
         """Remove whole segments that are too old, too many, or below the log start; returns their base offsets.
 
-        Only below the high watermark. Producers that were idle for too long are forgotten, too. `now_ms` is the only
-        time by which anything is deleted: pass a clock that is believed. The files are renamed now and removed by
-        `purge_deleted` after file.delete.delay.ms, so that readers of slices can finish.
+        Only below the high watermark. Producers idle for too long are dropped, too. `now_ms` is the only time by which
+        anything is deleted: pass a trusted clock. The files are renamed now and removed by `purge_deleted` after
+        file.delete.delay.ms, so that readers of slices can finish.
         """
         self._require_open()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
@@ -446,7 +446,7 @@ class PartitionLog:
             self._roll()  # the active segment is due too: keep an empty one in its place
         gone = self.segments[:count]
         with self._lock:
-            for segment in gone:  # one by one: what cannot be renamed stays, and so does all behind it
+            for segment in gone:  # in order: a segment that cannot be renamed stays, with all behind it
                 self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
                 self._recent.forget(segment)
                 self.segments.remove(segment)
@@ -456,13 +456,13 @@ class PartitionLog:
         return [segment.base_offset for segment in gone]
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove files whose delay has passed; returns how many."""
+        """Remove files whose delay has passed; returns their number."""
         return self._deleted.purge(now_ms)
 
     # --- closing ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync, write the snapshot, the recovery point and the clean mark, close the files. Twice is harmless.
+        """Sync, write the snapshot, the recovery point and the clean mark, close the files. Idempotent.
 
         A log that has failed is only closed: it must be scanned when it is opened again.
         """

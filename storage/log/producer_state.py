@@ -1,9 +1,9 @@
-"""What a partition knows of its idempotent producers: epoch and the last five batches of each.
+"""A partition's state of its idempotent producers: epoch and the last five batches of each.
 
-The partition log asks `check` before a leader appends and calls `apply` for every batch that is appended, replicated or
-replayed; the simulator's log does the same. Pure: time is an argument. The rules are Kafka's: a batch with the very
-same epoch and sequences as one of the last five is a duplicate and is answered with its old offset; otherwise sequences
-follow each other, a new epoch starts at 0, an older epoch is fenced, and an unknown producer may start anywhere.
+The partition log calls `check` before a leader appends and `apply` for every batch that is appended, replicated or
+replayed; the simulator's log does the same. Pure: time is an argument. The rules are Kafka's: a batch with the same
+epoch and sequences as one of the last five is a duplicate and is answered with its old offset; otherwise sequences are
+consecutive, a new epoch starts at 0, an older epoch is fenced, and an unknown producer may start anywhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Duplicate(NamedTuple):
 
 
 class ProducerEntry(msgspec.Struct, array_like=True, gc=False):
-    """One producer: its epoch, up to five batches in order, and when it was last heard of (milliseconds)."""
+    """One producer: its epoch, up to five batches in order, and when it was last active (milliseconds)."""
 
     epoch: int
     batches: list[BatchMeta]
@@ -93,7 +93,7 @@ class ProducerState:
             expected = 0
         else:
             expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MAX if entry.batches else 0
-            if first == expected:  # it goes on where they end, so it is none of the last five
+            if first == expected:  # it continues where they end, so it is none of the last five
                 return None
             last = header.last_sequence
             for known in entry.batches:
@@ -107,9 +107,9 @@ class ProducerState:
         return None
 
     def apply(self, header: BatchHeader, seen_ms: int | None = None) -> None:
-        """Note an appended batch, without any check. `header` carries its final offsets.
+        """Record an appended batch, without any check. `header` carries its final offsets.
 
-        `seen_ms` is the wall clock for `expire`; without it the batch's own largest timestamp stands in.
+        `seen_ms` is the wall clock for `expire`; without it the batch's own largest timestamp is used.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -144,14 +144,14 @@ class ProducerState:
         return copy
 
     def expire(self, now_ms: int, idle_ms: int = 86_400_000) -> list[int]:
-        """Forget producers not heard of for `idle_ms`; returns their ids, rising."""
+        """Drop producers idle for `idle_ms`; returns their ids, rising."""
         idle = sorted(key for key, entry in self.producers.items() if now_ms - entry.last_seen_ms >= idle_ms)
         for key in idle:
             del self.producers[key]
         return idle
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Drop all producers."""
         self.producers.clear()
 
     def to_bytes(self) -> bytes:
@@ -161,7 +161,7 @@ class ProducerState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ProducerState:
-        """Read `to_bytes`; CorruptBatch when the snapshot is cut off or changed."""
+        """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered."""
         body = data[8:]
         if data[:4] != _SNAPSHOT_MAGIC or data[4:8] != _crc_bytes(body):
             raise CorruptBatch("the producer snapshot has a wrong magic or CRC")

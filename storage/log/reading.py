@@ -1,7 +1,7 @@
-"""Find batches in the segments of a log, by offset and by timestamp, and check what was read.
+"""Finds batches in the segments of a log, by offset and by timestamp, and verifies them.
 
-Called by `PartitionLog`; these functions see a sorted list of segments and change nothing but what segments hold in
-memory. `upper` is always an exclusive offset, usually the high watermark: a batch is seen when it ends at or below it.
+Called by `PartitionLog`; these functions get a sorted list of segments and change only the segments' in-memory state.
+`upper` is always an exclusive offset, usually the high watermark: a batch is visible when it ends at or below it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RecentSegments:
         self._recent: dict[int, Segment] = {}  # by base offset, least recent first
 
     def touch(self, segment: Segment) -> None:
-        """The segment is in use; the one unused for longest may be released."""
+        """Mark the segment as used; the least recently used one may be released."""
         if not segment.sealed:
             return
         self._recent.pop(segment.base_offset, None)
@@ -47,22 +47,22 @@ class RecentSegments:
             self._recent.pop(next(iter(self._recent))).release()
 
     def forget(self, segment: Segment) -> None:
-        """The segment is gone, or takes appends again."""
+        """Forget the segment: it is removed, or takes appends again."""
         self._recent.pop(segment.base_offset, None)
 
     def clear(self) -> None:
-        """All segments are gone."""
+        """Forget all segments."""
         self._recent.clear()
 
     def release_others(self, segments: list[Segment]) -> None:
-        """Close what a walk over all segments has opened beside these."""
+        """Close the segments that a walk over all has opened beside these."""
         for segment in segments:
             if segment.sealed and segment.base_offset not in self._recent:
                 segment.release()
 
 
 def place_of(segments: list[Segment], offset: int) -> int:
-    """The place in the list of the segment whose range holds `offset`."""
+    """The list index of the segment whose range holds `offset`."""
     return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
 
 
@@ -95,7 +95,7 @@ def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> l
 
 
 def places(found: list[Span]) -> list[FileSlice]:
-    """Where spans lie, for readers who open the files themselves."""
+    """Spans as file positions, for readers who open the files themselves."""
     slices = []
     for segment, position, length, _, next_offset in found:
         status = filesystem.fstat(segment.fd)
@@ -111,7 +111,7 @@ def whole_batch(segments: list[Segment], offset: int) -> Span:
 
 
 def verify(span: Span, data: bytes, epochs: EpochHistory) -> None:
-    """LogDamaged unless `data`, which was read from `span`, is whole batches with right CRCs, offsets and epochs."""
+    """LogDamaged unless `data`, read from `span`, is whole batches with right CRCs, offsets and epochs."""
     path, position, expected, end = span.segment.path, span.position, span.first_offset, 0
     try:
         for found, header in iter_headers(data):
@@ -161,7 +161,7 @@ def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int,
             if header.next_offset > upper:
                 break
             found = header.max_timestamp
-            if header.base_offset < start:  # part of this batch was deleted: look at what is left
+            if header.base_offset < start:  # part of this batch was deleted: search the rest
                 columns = decode_batch(segment.read(position, header.size), 0, header)
                 pairs = zip(columns.offsets, columns.timestamps, strict=True)
                 found = max((moment for offset, moment in pairs if offset >= start), default=NO_TIMESTAMP)

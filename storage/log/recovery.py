@@ -1,11 +1,11 @@
 """Open the files of a partition after a clean close or a crash.
 
-Called by `PartitionLog.open` alone. After a clean close the tail of each segment is looked at. After a crash every
+Called by `PartitionLog.open` alone. After a clean close only the tail of each segment is read. After a crash every
 segment from the recovery point on is scanned batch by batch (header, CRC, offset, leader epoch): a bad tail above the
-recovery point is cut and reported; anything wrong below it raises LogDamaged before a single batch is touched. Of a
-large segment that holds the recovery point, what lies before it is believed, like the segments before, when index and
-producer snapshot reach near enough to it. The scan also rebuilds the indexes and replays producer state. When this
-returns, all that was kept is on disk.
+recovery point is cut and reported; any error below it raises LogDamaged before a single batch is changed. Of a large
+segment that holds the recovery point, the part before it is trusted, like the segments before, when index and producer
+snapshot reach near enough to it. The scan also rebuilds the indexes and replays producer state. On return, all retained
+records are on disk.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Recovered(NamedTuple):
 
 
 class _Damage(NamedTuple):
-    segment: int  # its place in the list
+    segment: int  # its list index
     position: int
     offset: int
     reason: str
 
 
 class Recovery:
-    """One recovery of one folder; `run` does it once."""
+    """One recovery of one folder; call `run` once."""
 
     def __init__(self, folder: Path, config: LogConfig, checkpoints: Checkpoints, now_ms: int) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Recovery:
         self.segments: list[Segment] = []
 
     def run(self) -> Recovered:
-        """Do it. Raises LogDamaged, StorageIoError, DiskFull; files are closed then."""
+        """Run the recovery. Raises LogDamaged, StorageIoError, DiskFull; files are closed then."""
         try:
             self._list_segments()
             if not self.segments:
@@ -73,7 +73,7 @@ class Recovery:
             elif not self._open_clean():
                 self._open_after_crash()
             self._finish()
-        except BaseException:  # whatever it was, no file may stay open behind a log that was not opened
+        except BaseException:  # after any error no file may stay open without an open log
             for segment in self.segments:
                 segment.release()
             raise
@@ -169,7 +169,7 @@ class Recovery:
                 before = self.segments[place - 1]
                 return _Damage(place - 1, before.size, before.next_offset, "the next segment does not follow")
             believed = self._resume(segment)
-            segment.drop_cached()  # an earlier life may have failed to sync what lies from here on
+            segment.drop_cached()  # an earlier process may have failed to sync what lies from here on
             reason = self._scan(segment)
             self.report.segments_scanned += 1
             self.report.bytes_scanned += segment.size - believed
@@ -178,7 +178,7 @@ class Recovery:
         return None
 
     def _resume(self, segment: Segment) -> int:
-        """Pass over what was synced long ago, by index, snapshot and headers; how many bytes the scan need not read."""
+        """Skip bytes synced long ago, by index, snapshot and headers; returns how many the scan need not read."""
         upto = self.recovery_point
         try:
             if not self.epochs_known:
@@ -189,18 +189,18 @@ class Recovery:
                 check_epoch(self.epochs, header, self.log_start)
                 headers.append(header)
                 if header.next_offset >= upto:
-                    break  # what follows may be the torn end of a crash
+                    break  # the rest may be the torn end of a crash
         except (OSError, IndexDamaged, LogDamaged, CorruptBatch):
-            segment.reset()  # everything is scanned, and what is wrong is found and named there
+            segment.reset()  # scan everything: damage is found and reported there
             return 0
         for header in headers:
             self._note(segment, header)
         return segment.size
 
     def _scan(self, segment: Segment) -> str | None:
-        """Take in every good batch behind what is known; why it stopped before the end of the file, or None."""
+        """Accept every good batch behind the known ones; returns why it stopped before the end of the file, or None."""
         file_size, room = segment.file_size(), _SCAN_BYTES
-        # More of the disk's queue than one read.
+        # Uses more of the disk's queue than one read.
         filesystem.posix_fadvise(segment.fd, segment.size, 0, os.POSIX_FADV_WILLNEED)
         while segment.size < file_size:
             data = segment.read(segment.size, min(room, file_size - segment.size))
@@ -243,7 +243,7 @@ class Recovery:
             self.producers.apply(header, self.now_ms)
 
     def _cut_behind(self, first: int, last: int) -> None:
-        """Keep segments up to `last`, each as far as it was good, and make that durable."""
+        """Keep segments up to `last`, each up to its last good batch, and make that durable."""
         for segment in reversed(self.segments[last + 1 :]):
             self.report.bytes_cut += segment.file_size()
             self.report.segments_removed += 1
@@ -267,7 +267,7 @@ class Recovery:
     # --- both ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Let the small files agree with the segments."""
+        """Make the small files agree with the segments."""
         if self.log_start > self._end:
             self._start_afresh(self.log_start)  # a full truncation was interrupted: finish it
         self.log_start = max(self.log_start, self.segments[0].base_offset)
@@ -289,9 +289,9 @@ class Recovery:
 
 
 def check_epoch(epochs: EpochHistory, header: BatchHeader, log_start: int = 0) -> None:
-    """CorruptBatch unless the epoch stamped on the batch is the one that history knows for its offsets.
+    """CorruptBatch unless the epoch stamped on the batch is that of the history at its offsets.
 
-    Of what lies below the start of the log history has forgotten the epochs.
+    The history does not hold the epochs below the start of the log.
     """
     if epochs.entries and epochs.entries[0][1] <= header.last_offset:
         known = epochs.epoch_for(header.last_offset)

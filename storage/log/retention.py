@@ -1,7 +1,7 @@
-"""Which old segments may go, and the files that wait to be removed.
+"""Selects old segments for removal, and removes their files after a delay.
 
-Called by `PartitionLog`. Retention takes whole segments from the start of the log; a removed file first gets the suffix
-`.deleted` and is unlinked after file.delete.delay.ms, so that readers on the same machine can finish.
+Called by `PartitionLog`. Retention removes whole segments from the start of the log; a removed file first gets the
+suffix `.deleted` and is unlinked after file.delete.delay.ms, so that readers on the same machine can finish.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class DeletedFiles:
         self._due: dict[Path, int] = dict.fromkeys(list_files(folder, DELETED), due_ms)
 
     def add(self, segment: Segment, due_ms: int) -> None:
-        """Close the segment and rename its files. Renames come back after a crash at worst, which is harmless.
+        """Close the segment and rename its files. After a crash a rename may be undone, which is harmless.
 
-        The indexes first: on an error the segment is still there, and makes them again. Raises StorageIoError.
+        The indexes first: after an error the segment still exists, and rebuilds them. Raises StorageIoError.
         """
         segment.release()
         for path in reversed(segment.files()):
@@ -60,7 +60,7 @@ class DeletedFiles:
             self._due[renamed] = due_ms
 
     def purge(self, now_ms: int) -> int:
-        """Unlink what is due; returns how many files went."""
+        """Unlink files that are due; returns their number."""
         due = [path for path, moment in self._due.items() if moment <= now_ms]
         for path in due:
             remove(path)

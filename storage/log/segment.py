@@ -1,8 +1,8 @@
 """One segment of a partition log: a file of batches and its two indexes.
 
-Owned by one `PartitionLog`, which alone appends to its last segment. A segment knows how to find a batch, how to walk
-headers, and how to cut itself; what may be read or cut is the log's business. Positions are bytes in the `.log` file,
-offsets are record offsets, every end is exclusive.
+Owned by one `PartitionLog`, which alone appends to its last segment. A segment finds a batch, walks headers, and cuts
+itself; the log decides what may be read or cut. Positions are bytes in the `.log` file, offsets are record offsets,
+every end is exclusive.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ NO_TIMESTAMP = -(2**63)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096
 HINT_BYTES = 64 << 20
-"""A growing segment writes its indexes each time it has grown by so much: a recovery then need not read it all."""
+"""Growth after which a segment writes its indexes: a recovery then need not read all of it."""
 _FOLIO_BYTES = 2 << 20
 """Largest page that the page cache commonly uses, aligned to its size."""
 RECENT_BATCHES_MAX = 256
-"""How many of the last appended batches a segment finds without a look at its index or file."""
+"""Number of last appended batches that a segment finds without its index or file."""
 
 _DESCRIPTORS = threading.RLock()
-"""Guards each segment's descriptor, which the thread that syncs uses while the owner may close it."""
+"""Guards each segment's descriptor, which the syncing thread uses while the owner may close it."""
 
 PlacedHeader = tuple[int, BatchHeader]
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """The 20-digit file name of what begins at `offset`."""
+    """The 20-digit file name of base offset `offset`."""
     return f"{offset:020d}{suffix}"
 
 
@@ -70,20 +70,20 @@ class Segment:
         self.size = 0
         self.synced_size = 0
         self.cut_unsynced = False
-        """A failed append was taken back, and a loss of power may bring its bytes back."""
+        """A failed append was rolled back, and a loss of power may restore its bytes."""
         self.max_timestamp = NO_TIMESTAMP
         self.created_ms = created_ms
         self.index_interval = index_interval
         self.sealed = False
         self._fd = -1
         self._syncing = -1
-        """The descriptor that a sync uses now, in its own thread; -1 = none."""
+        """The descriptor in use by a sync, in its own thread; -1 = none."""
         self.hints_at_size = HINT_BYTES
-        """How large it is to be, while it grows, when its indexes are written next."""
+        """The size at which a growing segment writes its indexes next."""
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._since_index = 0
         self._recent: dict[int, int] = {}
-        """Base offset to position of the batches appended last: who reads at the end begins and ends at one of them."""
+        """Base offset to position of the last appended batches: a reader at the end begins and ends at one of them."""
 
     @classmethod
     def create(cls, folder: Path, base_offset: int, *, index_interval: int, created_ms: int) -> Segment:
@@ -101,7 +101,7 @@ class Segment:
 
     @property
     def fd(self) -> int:
-        """The open file, opened now if it was not."""
+        """The open file, opened on demand."""
         if self._fd < 0:
             with _DESCRIPTORS:
                 self._open()
@@ -117,7 +117,7 @@ class Segment:
                 raise from_os_error(f"open {self.path}", error) from error
 
     def release(self) -> None:
-        """Close the file and drop the indexes from memory; both come back when they are needed."""
+        """Close the file and drop the indexes from memory; both are reloaded on demand."""
         with _DESCRIPTORS:
             fd, self._fd = self._fd, -1
             if fd >= 0 and fd != self._syncing:  # otherwise the sync closes it when it has ended
@@ -127,7 +127,7 @@ class Segment:
             self._recent.clear()
 
     def file_size(self) -> int:
-        """The size the file system reports, which may exceed `size` after a crash."""
+        """The file system's size of the file, which may exceed `size` after a crash."""
         return filesystem.fstat(self.fd).st_size
 
     def sibling(self, suffix: str) -> Path:
@@ -139,7 +139,7 @@ class Segment:
         return [self.path, self.sibling(INDEX), self.sibling(TIME_INDEX)]
 
     def remove_files(self) -> None:
-        """Close and remove everything of this segment."""
+        """Close the segment and remove all its files."""
         self.release()
         for path in self.files():
             remove(path)
@@ -147,7 +147,7 @@ class Segment:
     # --- appending -------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Put bytes behind the end without making them part of the segment yet; on an OSError none of them stay."""
+        """Write bytes behind the end without making them part of the segment yet; on an OSError none of them stay."""
         try:
             return write_at(self._fd, data, self.size)
         except OSError:
@@ -173,14 +173,14 @@ class Segment:
             self.max_timestamp = max_timestamp
 
     def seal(self) -> None:
-        """No more appends: write the indexes. A failure is harmless, they would be rebuilt on the next open."""
+        """No more appends: write the indexes. A failure is harmless, the next open rebuilds them."""
         self.sealed = True
         if self.size:
             self.indexes()[1].append(self.max_timestamp, self.next_offset - self.base_offset)
         self._write_indexes()
 
     def write_hints(self) -> bool:
-        """Write the indexes of a segment that grows, if it has grown enough since the last time; True when it has."""
+        """Write the indexes of a growing segment, if it has grown enough since the last time; True when it has."""
         if self.size < self.hints_at_size:
             return False
         self.hints_at_size = self.size + HINT_BYTES
@@ -192,11 +192,11 @@ class Segment:
         for path, data in ((self.sibling(INDEX), index.to_bytes()), (self.sibling(TIME_INDEX), times.to_bytes())):
             try:
                 write_atomically(path, data, durable=False)
-            except Exception:  # whatever kept the hint from being written, an old or half one must not stay
+            except Exception:  # after any error an old or partial hint must not stay
                 remove(path)
 
     def unseal(self) -> None:
-        """Take appends again, after the log was cut back to here or opened: indexes in memory, none on disk."""
+        """Reopen for appends, after the log was cut back to here or opened: indexes in memory, none on disk."""
         _, times = self.indexes()
         times.truncate(self.next_offset - self.base_offset - 1)  # the closing entry was for a sealed segment
         self.sealed = False
@@ -207,7 +207,7 @@ class Segment:
             remove(path)
 
     def sync(self) -> None:
-        """Bring the file to disk, in the thread of the owner."""
+        """Sync the file, in the thread of the owner."""
         self.sync_data()
         self.synced_size = self.size
         self.cut_unsynced = False
@@ -220,9 +220,9 @@ class Segment:
             raise from_os_error(f"sync {self.path}", error) from error
 
     def begin_sync(self) -> int:
-        """Return the descriptor to sync by. It stays open until `end_sync`, even if the owner releases the segment.
+        """Return the descriptor to sync. It stays open until `end_sync`, even if the owner releases the segment.
 
-        No descriptor is made for it unless the file was closed. Raises LogDamaged, DescriptorsExhausted,
+        It is opened anew only if the file was closed. Raises LogDamaged, DescriptorsExhausted,
         StorageIoError.
         """
         with _DESCRIPTORS:
@@ -238,11 +238,11 @@ class Segment:
                 filesystem.close(fd)
 
     def drop_cached(self) -> None:
-        """Let what lies behind the end (`size`) be read from the disk, not from the page cache.
+        """Drop the page cache behind the end (`size`), so that it is read from the disk.
 
         A failed sync leaves pages in the cache that look clean and never reached the disk; the kernel reports that
-        once, perhaps to a process that is gone. Dirty pages are written first, because only clean ones can be dropped.
-        Raises StorageIoError or DiskFull when they cannot be written.
+        once, perhaps to a process that has exited. Dirty pages are written first, because only clean ones can be
+        dropped. Raises StorageIoError or DiskFull when they cannot be written.
         """
         self.sync_data()
         start = self.size // _FOLIO_BYTES * _FOLIO_BYTES  # a page larger than 4 KiB is dropped as a whole or not at all
@@ -252,16 +252,16 @@ class Segment:
             raise from_os_error(f"drop cached pages of {self.path}", error) from error
 
     def reset(self) -> None:
-        """Forget everything known of the content, before recovery notes it again."""
+        """Reset all state of the content, before recovery rebuilds it."""
         self.size, self.next_offset, self.max_timestamp = 0, self.base_offset, NO_TIMESTAMP
         self._indexes, self._since_index, self.hints_at_size = (OffsetIndex(), TimeIndex()), 0, HINT_BYTES
         self._recent.clear()
 
     def resume(self, below: int) -> None:
-        """Take what lies before the last indexed batch that begins below offset `below` on trust in the index files.
+        """Trust the index files for the part before the last indexed batch that begins below offset `below`.
 
-        The caller checks the batches from there on. Raises OSError or IndexDamaged, and knows nothing then: also where
-        so little lies before it that it is better read, because reading finds damage.
+        The caller checks the batches from there on. Raises OSError or IndexDamaged, with all state reset: also where
+        that part is so small that it is better read, because reading finds damage.
         """
         index = OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.file_size())
         times = TimeIndex.from_bytes(read_bytes(self.sibling(TIME_INDEX)))
@@ -294,7 +294,7 @@ class Segment:
         return self._indexes
 
     def rebuild_indexes(self) -> None:
-        """Make the indexes anew from the batch headers, in memory and (for a sealed segment) on disk."""
+        """Rebuild the indexes from the batch headers, in memory and (for a sealed segment) on disk."""
         fresh = Segment(self.path, self.base_offset, index_interval=self.index_interval, created_ms=self.created_ms)
         fresh.reset()
         for _, header in self.walk(0):  # raises before anything of this segment is changed
@@ -308,7 +308,7 @@ class Segment:
         """Each (position, batch header) from `position`, which must begin a batch, up to byte `end`.
 
         The first batch must begin at offset `expected` if that is given, and each other where the one before ends;
-        LogDamaged otherwise. Small batches are read many at a time, of large ones only the header is read.
+        LogDamaged otherwise. Small batches are read many at a time; of large ones only the header is read.
         """
         end = self.size if end is None else end
         if position == 0:
@@ -331,7 +331,7 @@ class Segment:
             expected = header.next_offset
 
     def position_of(self, offset: int) -> int | None:
-        """Where the batch lies that begins at `offset`, if it is one of those appended last."""
+        """The position of the batch that begins at `offset`, if it was appended recently."""
         return self._recent.get(offset)
 
     def locate(self, offset: int) -> PlacedHeader:
@@ -346,14 +346,14 @@ class Segment:
                 if start == 0:
                     raise
             if start:
-                self.rebuild_indexes()  # the hint was wrong: never trust it again
+                self.rebuild_indexes()  # the hint was wrong: do not use it again
         raise LogDamaged(self.path, 0, offset, "no batch holds this offset")
 
     def limit(self, position: int, first: int, max_bytes: int, upper: int, *, at_least_one: bool) -> tuple[int, int]:
-        """Where to stop reading from `position`, where offset `first` begins: batches that end at or below `upper`.
+        """The end of a read from `position`, where offset `first` begins: batches that end at or below `upper`.
 
-        Returns that position and the offset behind it. No more than `max_bytes`, except for the first batch when
-        `at_least_one` is asked.
+        Returns that position and the offset behind it. No more than `max_bytes`, except for the first batch with
+        `at_least_one`.
         """
         if self.size - position <= max_bytes and self.next_offset <= upper:
             return self.size, self.next_offset
@@ -387,7 +387,7 @@ class Segment:
         return largest
 
     def read(self, position: int, size: int) -> bytes:
-        """Exactly `size` bytes; LogDamaged if the file is shorter."""
+        """Read exactly `size` bytes; LogDamaged if the file is shorter."""
         data = self._pread(size, position)
         if len(data) != size:
             raise LogDamaged(self.path, position + len(data), self.base_offset, "the file is too short")
@@ -421,9 +421,9 @@ class Segment:
             self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
 
     def load_sealed(self) -> bool:
-        """Learn size, end offset and largest timestamp of a finished segment from its tail.
+        """Read size, end offset and largest timestamp of a finished segment from its tail.
 
-        True when the indexes were wrong and have been rebuilt. LogDamaged when the batches themselves are.
+        True when the indexes were wrong and have been rebuilt. LogDamaged when the batches are.
         """
         self.sealed = True
         self.size = self.synced_size = self.file_size()

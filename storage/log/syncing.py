@@ -1,4 +1,4 @@
-"""One sync of a log's segments, in a thread of its own while the owner appends. Called by `PartitionLog.sync`."""
+"""One sync of a log's segments, in its own thread while the owner appends. Called by `PartitionLog.sync`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from raylog.storage.log.segment import Segment
 
 
 class SyncRound:
-    """The segments that one sync covers, each as large as it was when the round began."""
+    """The segments of one sync, each with its size at the start."""
 
     __slots__ = ("_begun", "_folder", "sizes")
 
     def __init__(self, segments: Iterable[Segment], folder: Path | None) -> None:
-        """Take hold of each segment's descriptor; `folder` is synced too unless it is None.
+        """Acquire each segment's descriptor; `folder` is synced too unless it is None.
 
-        The caller keeps retention and truncation out meanwhile. Raises DescriptorsExhausted, StorageIoError or
-        LogDamaged; nothing is held then.
+        The caller excludes retention and truncation meanwhile. Raises DescriptorsExhausted, StorageIoError or
+        LogDamaged, with no descriptor held.
         """
         self._folder = folder
         self._begun: list[tuple[Segment, int]] = []
@@ -29,12 +29,12 @@ class SyncRound:
             for segment in segments:
                 self.sizes.append((segment, segment.size))
                 self._begun.append((segment, segment.begin_sync()))
-        except BaseException:  # whatever it was, no segment may wait for a sync that never ends
+        except BaseException:  # after any error no segment may wait for a sync that never ends
             self._end()
             raise
 
     def run(self) -> None:
-        """Bring all of it to disk. Raises StorageIoError, DiskFull, DescriptorsExhausted."""
+        """Sync all of it. Raises StorageIoError, DiskFull, DescriptorsExhausted."""
         try:
             for segment, fd in self._begun:
                 try:

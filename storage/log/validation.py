@@ -1,6 +1,6 @@
-"""What a payload must be before a log takes it: whole batches, right CRCs, lengths within limits.
+"""Validation of a payload before an append: whole batches, right CRCs, lengths within limits.
 
-Called by `PartitionLog` for every append. It looks at headers and the CRC only; bodies are never opened.
+Called by `PartitionLog` for every append. Reads headers and checks the CRC only; bodies are never opened.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def inspect(payload: Buffer) -> list[PlacedHeader]:
 
 
 def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) -> None:
-    """Rules for batches that come from a producer, not from a leader; read from headers alone.
+    """Rules for batches from a producer, not from a leader; read from headers alone.
 
     A batch is as large as its header and body together, as Kafka counts it. `now_ms` is the leader's wall clock. Raises
     RecordTooLarge, InvalidRecord, InvalidTimestamp, UnsupportedCompression, CorruptBatch.
@@ -117,8 +117,8 @@ def _far_from_now(timestamp_ms: int, now_ms: int, key: str, limit_ms: int) -> In
 def _records_max(header: BatchHeader, config: LogConfig) -> int:
     """The most records that a batch with more records than bytes can hold: a consumer makes an object of each.
 
-    A column whose values are all null takes no bytes, but a producer counts at least 12 bytes a record against the size
-    of its batch. What is compressed may be far larger than it looks.
+    A column whose values are all null takes no bytes, but a producer counts at least 12 bytes per record against the
+    size of its batch. Compressed data may expand far beyond its size.
     """
     if header.attributes & COMPRESSION_MASK:
         return max(COMPRESSED_RECORDS_MAX, config.max_message_bytes)
@@ -128,7 +128,7 @@ def _records_max(header: BatchHeader, config: LogConfig) -> int:
 
 
 def check_offsets(batches: list[PlacedHeader], expected: int) -> None:
-    """Rule for batches that come from a leader: they go on exactly where the log ends."""
+    """Rule for batches from a leader: they continue exactly where the log ends."""
     for position, header in batches:
         if header.base_offset != expected:
             reason = f"it begins at offset {header.base_offset}, but the log goes on at {expected}"
@@ -146,7 +146,7 @@ def check_producers(batches: list[PlacedHeader], producers: ProducerState) -> Du
     ids = {header.producer_id for _, header in batches if header.producer_id >= 0}
     if not ids:
         return None
-    staged = producers.staged(ids)  # a batch is judged as if those before it had been appended
+    staged = producers.staged(ids)  # a batch is checked as if those before it had been appended
     copies: list[Duplicate] = []
     for _, header in batches:
         copy = staged.check(header)

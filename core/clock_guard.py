@@ -14,7 +14,7 @@ JUMP_MS: Final = 60_000
 """Change in the clocks' difference between two readings that counts as a jump. Deleting this much early is
 harmless, and an NTP step at boot or a paused virtual machine stays below it."""
 DRIFT_PER_MILLE: Final = 1
-"""How far apart the clocks may go by themselves, per elapsed time. NTP slews by at most half of it."""
+"""Drift allowed between the clocks, per elapsed time. NTP slews by at most half of it."""
 BELIEVED_AFTER_MS: Final = 24 * 3_600_000
 """A clock that has jumped and then keeps going for so long is right: an operator had a day to object."""
 REPORT_MS: Final = 3_600_000

@@ -1,6 +1,6 @@
-"""Which epoch wrote which offsets of a log: Kafka's leader epoch cache, as a value. Pure.
+"""Epoch history of a log (epoch, start offset): Kafka's leader epoch cache, as a value. Pure.
 
-By it a follower learns where its history parts from the leader's (KIP-101, KIP-279). The partition log keeps one and
+A follower uses it to find where its log diverges from the leader's (KIP-101, KIP-279). The partition log keeps one and
 writes it to `leader-epoch-checkpoint`, the replication machine another; the metadata quorum compares logs by them
 (:mod:`raylog.core.quorum.history`). Every end is exclusive.
 """

@@ -1,4 +1,4 @@
-"""What a cluster may use while releases are mixed: its feature level (in the manner of KIP-584).
+"""The feature level: limits a cluster of mixed releases to features that all of them know (similar to KIP-584).
 
 A level is a number that a release raises when it adds something that an earlier one cannot read over: a record type, a
 method, a format. Each broker registers the range of levels that its software knows. The cluster has one level, in the

@@ -80,7 +80,7 @@ class PartitionState:
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas the topic's settings may count on; a reassignment under way raises it only at its end."""
+        """Replication factor for the topic's settings; a reassignment under way raises it only when it completes."""
         return min(len(self.target), len(self.original))
 
     def place(self, broker: BrokerId) -> ReplicaPlace | None:

@@ -1,8 +1,8 @@
-"""How long a process waits before it starts again after it ended because of a failure. Pure.
+"""Restart backoff of a process after a failure. Pure.
 
-One failure costs no pause: leadership has moved, and the sooner the replica is back the better. A disk that is broken
-fails again at once, and each restart reads logs, takes CPU from healthy replicas and writes lines to the log; so the
-pause doubles with each further failure.
+One failure costs no pause: leadership has moved, and the replica should be back soon. A disk that is broken fails again
+at once, and each restart reads logs, takes CPU from healthy replicas and writes lines to the log; so the pause doubles
+with each further failure.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class ControllerMachine:
         return self._ledger.sessions.of(member) is not None
 
     def awaited(self) -> dict[tuple[str, int], BrokerId] | None:
-        """Return the endpoints of replicas that have not re-registered, with their brokers; None after the grace."""
+        """Return endpoints and brokers of replicas that have not re-registered; None after the grace period."""
         return self._liveness.awaited() if self._liveness.in_grace else None
 
     @property
@@ -141,7 +141,7 @@ class ControllerMachine:
         return ledger.finish()
 
     def step(self, event: Event) -> Outbox[Effect]:
-        """Take one event in and return what is to be done about it."""
+        """Handle one event and return its effects."""
         require(self._started, "a controller starts before its first step", self.story)
         ledger = self._ledger
         pause_ms = event.now_ms - ledger.now_ms

@@ -40,7 +40,7 @@ class Elections:
         self._liveness = liveness
         self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
 
-    # ------------------------------------------------------------ by command
+    # ------------------------------------------------------------ on request
 
     def elect(self, event: ElectLeadersReceived) -> None:
         """Hold the requested elections; answers [topic, partition, error code, message, leader, epoch].
@@ -116,7 +116,7 @@ class Elections:
     def _led(self, state: PartitionState) -> str:
         return "nobody leads" if state.leader == NO_LEADER else f"broker {state.leader} goes on leading"
 
-    # ------------------------------------------------------------ by the clock
+    # ------------------------------------------------------------ periodic
 
     def time_passed(self) -> None:
         """Periodically return leadership to preferred replicas where the imbalance exceeds the limit."""

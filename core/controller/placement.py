@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a new topic. Pure; called by the controller when a topic is created.
+"""Placement of the replicas of a new topic on brokers. Pure; called by the controller when a topic is created.
 
 Laws: never two replicas of a partition on one broker; a partition's replicas are on as many nodes as there are, up to
 the replication factor, and evenly so; the preferred leaders of a topic rotate over the brokers, so that their counts

@@ -53,7 +53,7 @@ def target_voters(
     """Return the target voters: an odd number, because an even one tolerates no more losses. Pure.
 
     ``able`` are the brokers that run, with their nodes. A voter keeps its place until it is given up and another broker
-    is free; then new nodes come first. The number falls below what it is only when ``most`` does, or when it is even.
+    is free; then new nodes come first. The number falls only when ``most`` does, or when it is even.
     """
     kept = sorted(
         (broker for broker in current if broker not in given_up), key=lambda broker: (broker not in able, broker)

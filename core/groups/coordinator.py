@@ -166,7 +166,7 @@ class CoordinatorMachine:
             case _:
                 assert_never(record)
 
-    # ------------------------------------------------------------ the door
+    # ------------------------------------------------------------ step
 
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event and return its effects."""

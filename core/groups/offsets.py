@@ -154,7 +154,7 @@ def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, i
 
 
 def delete(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision) -> None:
-    """Handle OffsetDelete. Replies [[topic, partition, 0]...]; deleting what is not there is no error."""
+    """Handle OffsetDelete. Replies [[topic, partition, 0]...]; deleting a missing offset is no error."""
     if group.members:
         decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))
         return

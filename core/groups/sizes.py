@@ -1,4 +1,4 @@
-"""How many bytes records take in ``__consumer_offsets``, without encoding them: bounds from above. Pure.
+"""Size of records in ``__consumer_offsets``, without encoding them: upper bounds. Pure.
 
 A record that the log would refuse must be refused to its sender before it is decided: if a decided record cannot be
 stored, the coordinator has to load all its groups again.

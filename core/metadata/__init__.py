@@ -1,1 +1,1 @@
-"""The cluster's metadata as a value: records, the image that they make, and what is published of it."""
+"""The cluster's metadata as a value: records, and the image that they add up to."""

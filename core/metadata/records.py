@@ -161,7 +161,7 @@ class PartitionsAdded(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigured(MetadataRecord):
-    """The topic's own configuration is now this, all of it; what is not named has its default."""
+    """The topic's own configuration is now this, all of it; settings that are not named have their defaults."""
 
     topic_id: str
     topic: str

@@ -1,7 +1,7 @@
-"""Which metrics there are: names, help texts, and how they follow from metadata, counters and figures. Pure.
+"""The metrics: names, help texts, and their computation from metadata, counters and figures. Pure.
 
-Names are those that dashboards for Kafka know (JMX exporter and kafka_exporter); what Kafka has no name for begins with
-``raylog_``. Every sample carries the broker's id, because the page of a node may hold several brokers.
+Names are those that dashboards for Kafka know (JMX exporter and kafka_exporter); metrics without a name in Kafka begin
+with ``raylog_``. Every sample carries the broker's id, because the page of a node may hold several brokers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ USAGE: Final[tuple[tuple[str, Kind, str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFigures:
-    """What one replica answered at the last read."""
+    """Answer of one replica at the last read."""
 
     role: str
     size_bytes: int
@@ -218,7 +218,7 @@ def _processes(view: BrokerView) -> Iterator[Family]:
 
 
 def process_families(usage: Usage, /, **labels: str) -> list[Family]:
-    """Return the metrics of one process: what it uses, and its errors."""
+    """Return the metrics of one process: resource usage and errors."""
     families = []
     for figure, kind, name, text in USAGE:
         family = Family(name, kind, text)

@@ -66,7 +66,7 @@ class LatencyHistogram:
         return other
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """Return what was observed after ``earlier``, an older copy of this histogram."""
+        """Return the observations after ``earlier``, an older copy of this histogram."""
         difference = LatencyHistogram()
         difference.counts = [mine - old for mine, old in zip(self.counts, earlier.counts, strict=True)]
         difference.sum_us = self.sum_us - earlier.sum_us

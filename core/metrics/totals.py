@@ -81,7 +81,7 @@ class Totals:
                 sums[failed] = sums.get(failed, 0) + grown_by
 
     def latency(self, name: str) -> LatencyHistogram:
-        """Return what was observed since this collector started."""
+        """Return the observations since this collector started."""
         return self.latencies.get(name) or LatencyHistogram()
 
     def forget(self, present: set[Hashable]) -> None:

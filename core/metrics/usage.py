@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one process uses at the moment, and what it has refused since its start."""
+    """Resource usage of one process, and its refusals since its start."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     """``cpu_seconds``, ``resident_memory_bytes``, ``open_fds``, ``connections``, ``unsent_bytes``; those known."""

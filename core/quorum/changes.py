@@ -1,8 +1,8 @@
-"""Which voter is added or removed next. Pure; called by a leading proposer when no change is pending.
+"""The next voter to add or remove. Pure; called by a leading proposer when no change is pending.
 
 Single-server changes as in Raft (Ongaro's thesis, section 4.1): two consecutive configurations differ in one copy, so
-every majority of the one shares a voter with every majority of the other. A voter that has lost its copy is another
-copy under the same number: the lost one is removed first, and the new one is added.
+every majority of the one shares a voter with every majority of the other. A voter that has lost its copy returns with
+another copy under the same number: the lost one is removed first, then the new one is added.
 """
 
 from __future__ import annotations

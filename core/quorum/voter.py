@@ -144,7 +144,7 @@ class VoterMachine:
         )
 
     def _take(self, event: AppendRequested, outbox: Outbox[VoterEffect]) -> int:
-        """Append what is not there yet, and cut only where the histories part."""
+        """Append the missing batches, and truncate only at divergence."""
         for place, span in enumerate(event.spans):
             if span.end <= self.history.end and self.history.epoch_before(span.end) == span.epoch:
                 continue  # there already: the request is a repeat, or a late one of this epoch

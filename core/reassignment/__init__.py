@@ -1,1 +1,1 @@
-"""Moving partitions between brokers: what was requested, how it proceeds, and healing after a lost broker."""
+"""Moving partitions between brokers: requests, execution, and healing after a lost broker."""

@@ -219,7 +219,7 @@ class Tick:
 
 
 LeaderRequest = ProduceReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
-"""What only a leader of the right epoch serves."""
+"""Events that only a leader of the right epoch serves."""
 LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended
 EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced

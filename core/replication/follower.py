@@ -211,7 +211,7 @@ class Follower:
     def _cut(self, event: FetchAnswered, parting: tuple[LeaderEpoch, Offset], out: Outbox[Effect]) -> None:
         to = self._cut_point(*parting)
         if to < self._log.high_watermark:
-            # Legal only after an unclean election: the new leader did not have what was committed.
+            # Legal only after an unclean election: the new leader lacked committed records.
             self._note(f"truncated_below_hw: to {to}, high watermark was {self._log.high_watermark}")
         if to < self._log.start:
             self._note(f"histories part at {to}, before the log start {self._log.start}")

@@ -1,6 +1,6 @@
-"""The replication machine's own numbers about its log: where it starts and ends, what is durable, what is committed.
+"""The replication machine's view of its log: log start offset, log end offset, durable end, high watermark.
 
-Kept up to date from events alone; shared by the leader and follower halves of one machine.
+Updated only by events; shared by the leader and follower halves of one machine.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ReplicationSettings:
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
     catch_up_bytes_per_s: int = 0
-    """How fast this replica fetches while a reassignment adds it and it is not in sync; 0 = as fast as it can."""
+    """Fetch rate of this replica while a reassignment adds it and it is not in sync; 0 = unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSummary:
-    """What recovery found on the disk; ends are exclusive."""
+    """Result of log recovery; ends are exclusive."""
 
     log_start_offset: Offset
     log_end_offset: Offset

@@ -186,7 +186,7 @@ class ReplicaMachine:
         except InvariantBroken as broken:
             raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
 
-    # ------------------------------------------------------------ the door
+    # ------------------------------------------------------------ step
 
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event, in arrival order; return its effects."""
@@ -235,7 +235,7 @@ class ReplicaMachine:
     def leadership_error(
         self, leader_epoch: LeaderEpoch = NO_EPOCH, *, is_follower: bool = False
     ) -> RaylogError | None:
-        """Return why a request to the leader of that epoch is refused here, or None.
+        """Return the error of a request to the leader of that epoch, or None when it is served here.
 
         A client may know no epoch (-1); a follower sends the epoch of the leader that it acknowledges records to.
         """

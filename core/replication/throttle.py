@@ -1,4 +1,4 @@
-"""How fast a replica that is being added may fetch. Pure; used by the follower's half of the replica machine.
+"""Fetch throttle of a replica that is being added. Pure; used by the follower's half of the replica machine.
 
 Every fetch answer costs time in proportion to its size, and the next fetch waits until that time is over. Over any span
 of time the rate is exceeded by at most one answer.

@@ -115,7 +115,7 @@ class Visibility:
         self.waiting.pop(request, None)
 
     def validate(self) -> None:
-        """Raise InvariantBroken if a fetch waits for what it could read."""
+        """Raise InvariantBroken if a fetch waits although it could be served."""
         for request, waiting in self.waiting.items():
             if not waiting.is_blocked and self._may_read_more(waiting):
                 require(False, f"consumer's fetch {request} waits for records that are visible")

@@ -152,7 +152,7 @@ class ForkServer:
         """What was there when Ray was imported."""
 
     def run(self) -> Launcher | None:
-        """Return in each worker, with what it shall be; and None in the server, when the raylet has ended."""
+        """Return in each worker, with its launch; and None in the server, when the raylet has ended."""
         while True:
             poll = select.poll()
             poll.register(self._listener, select.POLLIN)
@@ -198,7 +198,7 @@ class ForkServer:
                 os.utime(item)
 
     def _answer(self) -> Launcher | None:
-        """Serve one launcher; returns in the worker. A launcher that gets no answer goes on without us."""
+        """Serve one launcher; returns in the worker. A launcher without a reply continues on its own."""
         connection, _ = self._listener.accept()
         streams: list[int] = []
         try:

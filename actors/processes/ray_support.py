@@ -32,7 +32,7 @@ RESTART_PAUSE_S: Final = 1.0
 
 
 def end_process(reason: str) -> None:
-    """End this actor's process at once; Ray starts a new life of it, which recovers from its log."""
+    """End this actor's process at once; Ray restarts the actor, which recovers from its log."""
     logger.error("%s", reason)
     sys.stderr.write(f"raylog: {reason}\n")
     sys.stderr.flush()
@@ -46,7 +46,7 @@ async def answer(reference: Any, timeout_s: float) -> Any:
 
 
 def end_replica(reason: str) -> None:
-    """As :func:`end_process`, noted for the next life: the more failures in a row, the longer it waits to start."""
+    """As :func:`end_process`, noted for the restart: the more failures in a row, the longer it waits to start."""
     RestartNotes(actor_name()).note_failure()
     end_process(reason)
 

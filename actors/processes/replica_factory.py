@@ -29,13 +29,13 @@ from raylog.actors.processes.spares import SpareReplicas
 logger = logging.getLogger(__name__)
 
 TURNS: Final = max(2, os.cpu_count() or 1)
-"""Processes that a broker starts at once. More would share the same processors, and be late together."""
+"""Processes that a broker starts at once. More would share the same processors, and all be late."""
 TURN_S: Final = 5.0
 """A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
 
 
 class RayReplicaFactory:
-    """Makes replicas as Ray actors pinned to this broker's node; the supervisor's hands."""
+    """Makes replicas as Ray actors pinned to this broker's node, for the supervisor."""
 
     def __init__(self, node_id: str, spares: SpareReplicas) -> None:
         """``node_id`` is Ray's id of the node that holds the data directory."""

@@ -36,7 +36,7 @@ class SpareReplicas:
     """Spares of one broker, and which of its replicas run in what was one."""
 
     def __init__(self, folder: Path, *, node_id: str, secret: Secret) -> None:
-        """Nothing is made before :meth:`start`; roles that were noted earlier hold from the first question on."""
+        """Makes no spares before :meth:`start`; roles that were noted earlier hold from the first query on."""
         self._folder = folder
         self._node_id = node_id
         self._secret = secret

@@ -151,7 +151,7 @@ class Keeper(Protocol):
         """Write the watermark if it is due; ``state`` is the partition's."""
 
     def lower(self, to: int) -> None:
-        """Lower the watermark to ``to``, durably. Raises KafkaStorageError."""
+        """Lower the watermark to at most ``to``, durably. Raises KafkaStorageError."""
 
 
 class ReplicaRequest(Answerable, Protocol):

@@ -47,7 +47,7 @@ class WatermarkKeeper:
             self._writing.add_done_callback(self._written)
 
     def lower(self, to: int) -> None:
-        """Lower the watermark to ``to``, durably, before a truncation of the log there. Raises RaylogError."""
+        """Lower the watermark to at most ``to``, durably, before a truncation of the log there. Raises RaylogError."""
         self._file.lower(to)
 
     async def stop(self, watermark: int | None) -> None:

@@ -117,7 +117,7 @@ def _node_environment() -> dict[str, str]:
 
 
 def _ensure_token() -> None:
-    """Have Ray make the token that keeps strangers out of its ports, as `ray.init()` does; `ray start` does not."""
+    """Have Ray make the token that protects its ports, as `ray.init()` does; `ray start` does not."""
     if os.environ.get("RAY_AUTH_MODE") or _has_token():
         return
     command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]

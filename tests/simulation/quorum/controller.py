@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _CALL_MS = 150
 _BATCH_BYTES = 130
-"""About what a decision takes."""
+"""Approximate duration of a decision."""
 
 
 class SimController:
     """One life of a controller: ports and listener of its runner."""
 
     DECIDES = True
-    """Whether it decides something now and then, and has the voters that the world wants."""
+    """Whether it decides something now and then, and has the voters configured by the world."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name, self.alive = world, name, True
@@ -52,10 +52,10 @@ class SimController:
         self.wanted: frozenset[int] = frozenset()
         self.began_ms = world.now_ms
         self.looks: int | None = world.random.choice([0, 50, 500])
-        """When it finds out which brokers run."""
+        """When it learns which brokers run."""
         self.paused_until_ms = 0
         self.told = 0
-        """How far its log is known to be committed."""
+        """End of its log known to be committed."""
         self.leads = False
         self.end_reason = ""
         self.tick()
@@ -82,7 +82,7 @@ class SimController:
             runner.want_voters(sorted(self.wanted))
 
     def when_awake(self, work: Callable[[], None]) -> None:
-        """Do it now, or when the pause is over."""
+        """Do it now, or after the pause."""
         if not self.alive:
             return
         if self.world.now_ms < self.paused_until_ms:
@@ -91,7 +91,7 @@ class SimController:
             work()
 
     def decide(self, text: str, *more: MetadataRecord) -> None:
-        """Append a batch: a configuration that nobody else has, and ``more``."""
+        """Append a batch: a unique configuration, and ``more``."""
         records = [*more, ClusterConfigured(config={"decision": text})]
         records += records[-1:] * self.world.random.randint(0, 2)
         self._append(records)
@@ -110,7 +110,7 @@ class SimController:
         self.runner.end()
 
     def _maybe_die(self) -> None:
-        """Die soon, where the world is so; what was sent is on its way, what was not is gone."""
+        """Die soon, in worlds with such faults; sent messages are in flight, unsent ones are lost."""
         if self.world.random.random() < self.world.fragile:
             self.world.after(self.world.random.randint(0, 60), self.die)
 
@@ -139,7 +139,7 @@ class SimController:
 
     def on_failed(self, error: Exception) -> None:
         if not isinstance(error, NotController | DataDirectoryError | InvariantBroken):
-            raise error  # an invariant that broke is raised by the runner itself
+            raise error  # the runner itself raises a broken invariant
         if isinstance(error, NotController):
             self.world.is_fenced_by_a_voter(self, str(error))
         self.alive, self.end_reason = False, str(error)
@@ -163,7 +163,7 @@ class SimController:
         self.call(voter, "voter_snapshot", args, snapshot.to_bytes(), answered)
 
     def call(self, voter: int, method: str, args: Message, payload: bytes, answered: Answered) -> None:
-        """Send a datagram; as on a connection, one answer at most is taken, and none after the deadline."""
+        """Send a datagram; as on a connection, one answer at most is accepted, and none after the deadline."""
         world, open_calls = self.world, [True]
         call = Call(method, args, memoryview(payload))
 

@@ -1,4 +1,4 @@
-"""What a voter of the simulated metadata quorum has on disk, in the bytes that a real one has there."""
+"""The disk of a voter of the simulated metadata quorum, in the bytes of the real format."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def snapshot_of(data: bytes) -> MetadataSnapshot:
 
 
 def members_in(batch: Batch) -> dict[int, str]:
-    """Return the configuration that a batch enters; empty where it enters none."""
+    """Return the configuration that a batch enters; empty if none."""
     entered = [record for record in records_of(batch[1]) if isinstance(record, VotersEntered)]
     return {int(number): identity for number, identity in entered[-1].voters.items()} if entered else {}
 
 
 def last_members(batches: Iterable[Batch], snapshot: MetadataSnapshot | None = None) -> dict[int, str]:
-    """Return the configuration in force behind these batches; empty where there is none."""
+    """Return the configuration in force after these batches; empty if none."""
     for batch in reversed(list(batches)):
         members = members_in(batch)
         if members:
@@ -53,7 +53,7 @@ def last_members(batches: Iterable[Batch], snapshot: MetadataSnapshot | None = N
 
 @dataclass
 class Disk:
-    """What a voter has on disk; ``batches`` beyond ``synced`` may be lost in a crash, and so may ``unsaved``."""
+    """A voter's disk; ``batches`` beyond ``synced`` may be lost in a crash, and so may ``unsaved``."""
 
     identity: str
     batches: list[Batch] = field(default_factory=list)
@@ -62,14 +62,14 @@ class Disk:
     candidate: str = ""
     trusted: bool = False
     founder: bool = False
-    """Chosen by the start that creates the cluster. A directory that was lost is no founder's any more."""
+    """Chosen by the start that creates the cluster. A directory that replaces a lost one is no founder's any more."""
     start: int = 0
     snapshot: MetadataSnapshot | None = None
     unsaved: MetadataSnapshot | None = None
-    """A snapshot that was not brought to disk (a planted bug)."""
+    """A snapshot not yet written to disk (a planted bug)."""
 
     def log(self) -> LogHistory:
-        """What the log alone says."""
+        """The history in the log alone."""
         history = LogHistory(end=self.start, start=self.start)
         history.append([span for span, _ in self.batches])
         return history
@@ -94,17 +94,17 @@ class Disk:
         self.batches, self.start = kept, to
 
     def sync(self, *, is_lying: bool) -> None:
-        """Make everything durable; ``is_lying``: the log is not, though it seems to be."""
+        """Make everything durable; ``is_lying``: the sync reports success, but the log is not durable."""
         if not is_lying:
             self.synced = len(self.batches)
 
     def save(self) -> None:
-        """Have the snapshot that was not brought to disk yet."""
+        """Write the pending snapshot to disk."""
         if self.unsaved is not None:
             self.snapshot, self.unsaved = self.unsaved, None
 
     def present_snapshot(self) -> MetadataSnapshot | None:
-        """Return what the voter takes for its snapshot."""
+        """Return the snapshot in use by the voter, durable or not."""
         return self.unsaved or self.snapshot
 
     def found(self) -> Found:

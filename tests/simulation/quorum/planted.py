@@ -1,4 +1,4 @@
-"""Parts of the metadata quorum that are wrong on purpose: the checks of the simulation have to notice each of them."""
+"""Planted bugs in parts of the metadata quorum: the checks of the simulation must notice each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raylog.core.quorum.election import Choice, Election
 
 @dataclass(frozen=True)
 class Planted:
-    """Which parts are wrong on purpose."""
+    """The parts to plant bugs in."""
 
     old_entries_by_count: bool = False
     promise_forgotten: bool = False
@@ -48,7 +48,7 @@ class Planted:
 
 
 class CountingProposer(Proposer):
-    """Believes entries committed by count alone, whatever their epoch (Raft's figure 8)."""
+    """Counts entries as committed by number of copies alone, in any epoch (Raft's figure 8)."""
 
     def _commit(self) -> None:
         ends = sorted(self._voters[number].matched for number in self.members)
@@ -59,14 +59,14 @@ class CountingProposer(Proposer):
 
 
 class EagerProposer(Proposer):
-    """Takes snapshots of what is not committed."""
+    """Takes snapshots of uncommitted records."""
 
     def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
         self.history.drop_before(event.end)
 
 
 class Unchecked(Proposer):
-    """Enters any configuration at any time; the world has to notice."""
+    """Enters any configuration at any time; the world must notice."""
 
     def _enter(self, members: Mapping[int, str], end: int) -> None:
         self.before = dict(self.members)
@@ -74,7 +74,7 @@ class Unchecked(Proposer):
 
 
 class HastyProposer(Unchecked):
-    """Changes the voters before anything of its own epoch is committed (Raft's bug of 2015)."""
+    """Changes the voters before a record of its own epoch is committed (Raft's bug of 2015)."""
 
     def _may_change(self) -> bool:
         return bool(self._own_end) and self._members_end <= max(self.committed, self._own_end)
@@ -88,7 +88,7 @@ class OverlappingProposer(Unchecked):
 
 
 class LeapingProposer(Unchecked):
-    """Enters all wanted voters in one configuration."""
+    """Enters all configured voters in one configuration."""
 
     def _change(self) -> None:
         wanted = self._wanted or frozenset()
@@ -111,7 +111,7 @@ class NostalgicProposer(Unchecked):
 
 
 class LooseProposer(Unchecked):
-    """Counts whatever broker has the log, whether it votes or not."""
+    """Counts any broker with the log, whether it votes or not."""
 
     def _commit(self) -> None:
         ends = sorted(voter.matched for voter in self._voters.values() if voter.identity)
@@ -124,7 +124,7 @@ class LooseProposer(Unchecked):
 
 
 class GratefulProposer(Unchecked):
-    """Goes on sending to voters that were removed, and counts their answers."""
+    """Continues to send to removed voters, and counts their answers."""
 
     def _enter(self, members: Mapping[int, str], end: int) -> None:
         self.gone = {**getattr(self, "gone", {}), **self.members}
@@ -145,14 +145,14 @@ class GratefulProposer(Unchecked):
 
 
 class TrustingProposer(Unchecked):
-    """Takes every voter that has answered for one that is up to date."""
+    """Considers every voter that has answered up to date."""
 
     def _is_ready(self, voter: object) -> bool:
         return bool(getattr(voter, "identity", ""))
 
 
 class TouchyProposer(Proposer):
-    """Ends whenever any broker has promised a higher epoch."""
+    """Ends when any broker, voter or not, has promised a higher epoch."""
 
     def _refused(self, number: int, promised: int) -> None:
         self.phase = "ended"
@@ -160,7 +160,7 @@ class TouchyProposer(Proposer):
 
 
 class CarelessVoter(VoterMachine):
-    """Keeps whatever log reaches behind the snapshot, be it another one."""
+    """Keeps a log that reaches behind the snapshot, even if it differs from it."""
 
     def _put_behind(self, event: ev.SnapshotOffered, outbox: Outbox[ev.VoterEffect]) -> None:
         if self.history.end < event.end:
@@ -172,7 +172,7 @@ class CarelessVoter(VoterMachine):
 
 
 class BoastfulVoter(VoterMachine):
-    """Confirms its whole log, not what equals the proposer's."""
+    """Confirms its whole log, not just the part equal to the proposer's."""
 
     def _take(self, event: ev.AppendRequested, outbox: Outbox[ev.VoterEffect]) -> int:
         super()._take(event, outbox)
@@ -180,7 +180,7 @@ class BoastfulVoter(VoterMachine):
 
 
 class UnboundVoter(VoterMachine):
-    """Takes batches of a higher epoch and stays free to take those of lower ones."""
+    """Accepts batches of a higher epoch and can still accept those of lower ones."""
 
     def _is_from_leader(self, event: ev.AppendRequested | ev.SnapshotOffered, outbox: Outbox[ev.VoterEffect]) -> bool:
         self.trusted = True
@@ -188,14 +188,14 @@ class UnboundVoter(VoterMachine):
 
 
 class StaleElection(Election):
-    """Counts promises for the epochs that were tried before."""
+    """Counts promises for epochs of earlier attempts."""
 
     def new_epoch(self) -> None:
         self.configurations.clear()
 
 
 class LongestElection(Election):
-    """Adopts the longest log, whatever its epochs."""
+    """Adopts the longest log, ignoring its epochs."""
 
     def choice(self) -> Choice | None:
         if self.creates or len(self.grants) < majority(len(self._founders)):
@@ -209,7 +209,7 @@ class LongestElection(Election):
 
 
 class FoundersElection(Election):
-    """Takes a majority of those that founded the cluster for enough, whatever the log says."""
+    """Accepts a majority of the cluster's founders, ignoring the configuration in the log."""
 
     def confirmed(self, choice: Choice, members: Mapping[int, str]) -> bool:
         counted = [number for number in self._founders if number in self.grants]
@@ -217,7 +217,7 @@ class FoundersElection(Election):
 
 
 class NumbersElection(Election):
-    """Counts a promise by the broker's number, also of a copy that was lost."""
+    """Counts a promise by the broker's number, including one of a lost copy."""
 
     def confirmed(self, choice: Choice, members: Mapping[int, str]) -> bool:
         counted = [number for number in members if number in self.grants]
@@ -225,7 +225,7 @@ class NumbersElection(Election):
 
 
 def proposer_of(planted: Planted) -> type[Proposer]:
-    """Return the proposer with the part that is wrong."""
+    """Return the proposer, with its planted bug if any."""
     kinds: dict[str, type[Proposer]] = {
         "old_entries_by_count": CountingProposer,
         "snapshot_of_uncommitted": EagerProposer,
@@ -242,7 +242,7 @@ def proposer_of(planted: Planted) -> type[Proposer]:
 
 
 def election_of(planted: Planted, founders: tuple[int, ...]) -> Election:
-    """Return the election with the part that is wrong."""
+    """Return the election, with its planted bug if any."""
     if planted.longest_log:
         return LongestElection(founders)
     if planted.founders_alone_asked:
@@ -255,14 +255,14 @@ def election_of(planted: Planted, founders: tuple[int, ...]) -> Election:
 
 
 class EagerRunner(QuorumRunner):
-    """Lets a snapshot replace what is not committed."""
+    """Lets a snapshot replace uncommitted records."""
 
     def _may_use(self, taken: MetadataSnapshot) -> bool:
         return self.proposer.phase == "leading"
 
 
 class ForgetfulRunner(QuorumRunner):
-    """Reads a snapshot without the configuration in it."""
+    """Reads a snapshot without its configuration."""
 
     def _finish_reading(self, reading: _Reading) -> None:
         whole = reading.snapshot
@@ -273,7 +273,7 @@ class ForgetfulRunner(QuorumRunner):
 
 
 class LateRunner(QuorumRunner):
-    """Goes on reading a log after it leads with another, and holds what it has read."""
+    """Continues to read a log after it leads with another, and keeps the result."""
 
     def _won(self, effect: ev.Won) -> None:
         reading = self._reading
@@ -282,7 +282,7 @@ class LateRunner(QuorumRunner):
 
 
 def runner_of(planted: Planted) -> type[QuorumRunner]:
-    """Return the runner with the part that is wrong."""
+    """Return the runner, with its planted bug if any."""
     kinds: dict[str, type[QuorumRunner]] = {
         "snapshot_of_uncommitted": EagerRunner,
         "snapshot_without_members": ForgetfulRunner,
@@ -292,7 +292,7 @@ def runner_of(planted: Planted) -> type[QuorumRunner]:
 
 
 def voter_of(planted: Planted) -> type[VoterMachine]:
-    """Return the voter with the part that is wrong."""
+    """Return the voter, with its planted bug if any."""
     kinds: dict[str, type[VoterMachine]] = {
         "any_tail_kept": CarelessVoter,
         "own_end_confirmed": BoastfulVoter,

@@ -21,10 +21,10 @@ def play(
     hasty: bool = False,
     snappy: bool = False,
 ) -> World:
-    """Play one seed: faults for a while, then heal, and a controller has to get going. Raises :class:`Broken`.
+    """Play one seed: faults for a while, then heal, and a controller must become active. Raises :class:`Broken`.
 
-    ``hasty``: faults follow so closely that controllers are gone before they have done much. ``snappy``: snapshots are
-    taken all the time, and crashes come between their steps.
+    ``hasty``: faults are so frequent that controllers die before they have done much. ``snappy``: snapshots are taken
+    all the time, and crashes come between their steps.
     """
     draw = random.Random(seed * 7919 + 1)
     founders = voters or draw.choice([1, 1, 3, 3, 5])
@@ -46,10 +46,10 @@ def play(
 
 
 def play_figure_8(planted: Planted | None = None) -> World:
-    """The story behind rule R6: an old record on a majority, counted as committed, and then overwritten all the same.
+    """The story behind rule R6: an old record on a majority, counted as committed, and overwritten nevertheless.
 
-    X lies on voter 1 alone, then Y of a higher epoch on voter 2 alone. A third leader brings X to voter 3 and dies
-    before a record of its own gets there. A fourth one finds Y on voter 2 to be the best log of voters 2 and 3.
+    X lies on voter 1 alone, then Y of a higher epoch on voter 2 alone. A third leader copies X to voter 3, and
+    dies before a record of its own gets there. A fourth one finds Y on voter 2 to be the best log of voters 2 and 3.
     """
     world = World(1, 3, planted)
     world.loss = world.copies = world.late = world.fragile = 0.0
@@ -71,7 +71,7 @@ def play_figure_8(planted: Planted | None = None) -> World:
     first.decide("X")
     world.run_until(lambda: ends()[0] > common)
     first.die()
-    world.run(50)  # what is on its way meets the cut
+    world.run(50)  # messages in flight meet the cut
     world.cut = {1}
     second = begin()
     world.cut = {1, 3}
@@ -93,9 +93,9 @@ def play_figure_8(planted: Planted | None = None) -> World:
 
 
 def play_torn(torn_at: type, planted: Planted | None = None) -> World:
-    """A voter dies in the middle of taking a snapshot that its own log, longer and never committed, does not fit.
+    """A voter dies while taking a snapshot that conflicts with its own log, which is longer and was never committed.
 
-    What is left of that log must not be taken for what follows the snapshot.
+    The rest of that log must not count as the continuation of the snapshot.
     """
     world = World(1, 3, planted)
     world.loss = world.copies = world.late = world.fragile = world.torn = 0.0
@@ -164,7 +164,7 @@ def _heal(world: World) -> None:
         world.start_voter(number)
     for controller in world.controllers:
         controller.die()
-    world.run(4_000)  # what is late arrives, and may fence only the dead
+    world.run(4_000)  # late messages arrive, and may fence only the dead
     if _is_lost(world):
         world.excused = True
         return
@@ -173,7 +173,7 @@ def _heal(world: World) -> None:
     before = world.decided
     last = world.start_controller()
     world.run(10_000)
-    for _ in range(4):  # one that meets a promise to a dead candidate ends, or cannot add that broker, and Ray goes on
+    for _ in range(4):  # ends at a promise to a dead candidate, or if it cannot add that broker; Ray starts another
         if not last.alive or set(last.proposer.members) != world.wanted:
             last.die()
             last = world.start_controller()
@@ -190,7 +190,7 @@ def _heal(world: World) -> None:
 
 
 def _is_lost(world: World) -> bool:
-    """Tell whether the best log names voters of which a majority has lost its copies: nothing may go on then."""
+    """Return whether the best log names voters of which a majority has lost its copies: no progress is allowed then."""
     best = max(world.disks.values(), key=lambda disk: disk.found().history.rank)
     members = best.members()
     intact = [number for number, identity in members.items() if world.disks[number].identity == identity]

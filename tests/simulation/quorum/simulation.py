@@ -1,11 +1,11 @@
 """A world of metadata voters and controllers, with lost, repeated and late messages, crashes and lost directories.
 
-Controllers take snapshots; what one says is modelled by the batches that it stands for. They change the set of voters
-while all that goes on. One run is one seed. The checks are I5 (an epoch has one controller), I10 (what is committed
-never changes, committed logs are prefixes of one another, and snapshots have nothing else), that committed is what a
-majority of the configuration in force has on disk, and the rules of a change: one at a time, after a record of the own
-epoch, between configurations whose majorities meet, to voters that are up to date. ``planted`` swaps a part for one
-that is wrong on purpose.
+Controllers take snapshots; the model of a snapshot's contents is the batches it replaces. They change the set of voters
+meanwhile. One run is one seed. Checked are I5 (an epoch has one controller) and I10 (committed records never change,
+committed logs are prefixes of one another, and snapshots contain only committed records). Committed records are on
+disk at a majority of the configuration in force. Configurations change by the rules: one at a time, after a record of
+the own epoch, between configurations whose majorities meet, to voters that are up to date. ``planted`` replaces a part
+by a wrong one.
 """
 
 from __future__ import annotations
@@ -39,46 +39,46 @@ class World:
         self.founders = tuple(range(1, voters + 1))
         self.numbers = tuple(range(1, voters + spares + 1))
         self.wanted = frozenset(self.founders)
-        """The brokers that shall vote, as controllers see it at their next tick."""
+        """The brokers that should vote, as controllers learn at their next tick."""
         self.loss = self.random.choice([0.0, 0.05, 0.2])
         self.copies = self.random.choice([0.0, 0.1, 0.3])
         self.late = self.random.choice([0.0, 0.02, 0.1])
         self.fragile = self.random.choice([0.0, 0.0, 0.5])
-        """Share of elections and commits that the controller does not survive for long."""
+        """Share of elections and commits after which the controller soon dies."""
         self.chunk = self.random.choice([1, 2, 8])
         self.short = self.random.choice([0, 0, 2, 5, 15])
-        """After how many batches a controller takes a snapshot; 0 = never."""
+        """Number of batches after which a controller takes a snapshot; 0 = never."""
         self.torn = self.random.choice([0.0, 0.0, 0.3])
         """Share of steps with a snapshot after which the voter's process dies at once."""
         self.torn_at: tuple[type, ...] = (ev.SaveSnapshot, ev.RestartLog)
         self.snapshots = 0
         self.restarts = 0
         self.changes = 0
-        """Configurations that were written."""
+        """Number of configurations written."""
         self.held: dict[tuple[str, int], int] = {}
-        """How far each copy has confirmed to have the log of an epoch on disk."""
+        """End of the log of an epoch that each copy has confirmed to be on disk."""
         self.promised: dict[tuple[str, int], str] = {}
-        """To which candidate each copy has promised an epoch first."""
+        """The first candidate to which each copy has promised an epoch."""
         self.highest: dict[str, int] = {}
         """The highest epoch that each copy has promised."""
         self.disks = {number: Disk(f"{number}.1", founder=number in self.founders) for number in self.numbers}
         self.voters: dict[int, SimVoter | None] = {number: SimVoter(self, number) for number in self.numbers}
         self.controllers: list[SimController] = []
         self.committed: dict[int, Batch] = {}
-        """What was ever committed, by its first offset."""
+        """Every record ever committed, by its first offset."""
         self.image = MetadataImage()
-        """What all that is committed adds up to."""
+        """The state that all committed records add up to."""
         self._verified: set[tuple[int, bytes]] = set()
-        """Snapshots that were compared with what is committed."""
+        """Number of snapshots compared with the committed state."""
         self.winners: dict[int, SimController] = {}
         self.losses = 0
         self.wins = 0
         self.quiet = False
-        """Controllers decide nothing by themselves any more."""
+        """Controllers stop deciding by themselves."""
         self.cut: set[int] = set()
-        """Voters that no request reaches."""
+        """Voters cut off from requests."""
         self.excused = False
-        """More copies were lost than any majority can make up for."""
+        """More copies were lost than any majority can compensate."""
 
     def after(self, delay_ms: int, work: Callable[[], None]) -> None:
         self.count += 1
@@ -121,14 +121,14 @@ class World:
         self.wins += 1
 
     def promises(self, identity: str, promise: ev.SavePromise) -> None:
-        """A copy never goes back to a lower epoch. What the winner of an epoch appends counts as promised to it."""
+        """A copy never returns to a lower epoch. A batch from an epoch's winner counts as a promise of that epoch."""
         if promise.epoch < self.highest.get(identity, 0):
             raise Broken(f"{identity} makes {promise} after one for epoch {self.highest[identity]}")
         self.highest[identity] = promise.epoch
         self.promised.setdefault((identity, promise.epoch), promise.candidate)
 
     def confirms(self, voter: SimVoter, request: ev.AppendRequested | ev.SnapshotOffered, matched: int) -> None:
-        """What a voter confirms is the sender's log, and it has promised the sender's epoch before."""
+        """A voter confirms only the sender's log, and has promised the sender's epoch before."""
         disk, sender = voter.disk, self.winners[request.epoch]
         if disk.promised < request.epoch:
             raise Broken(f"{disk.identity} takes batches of epoch {request.epoch} and has promised {disk.promised}")
@@ -146,7 +146,7 @@ class World:
 
     @property
     def decided(self) -> int:
-        """How many batches are committed."""
+        """Number of committed batches."""
         return len(self.committed)
 
     def is_committed(self, batches: list[Batch]) -> None:
@@ -166,7 +166,7 @@ class World:
         self.image.apply(record)
 
     def is_snapshot(self, snapshot: MetadataSnapshot) -> None:
-        """I10: a voter lets go of what a snapshot replaces, so it has to be what is committed."""
+        """I10: a voter drops what a snapshot replaces, so a snapshot must equal the committed state."""
         if (snapshot.end, snapshot.batches) in self._verified:
             return
         image = MetadataImage()
@@ -179,18 +179,18 @@ class World:
         self._verified.add((snapshot.end, snapshot.batches))
 
     def holds(self, identity: str, epoch: int, end: int) -> None:
-        """Note what a copy confirms to the proposer of an epoch."""
+        """Note the part of the log that a copy confirms to the proposer of an epoch."""
         self.held[identity, epoch] = max(end, self.held.get((identity, epoch), 0))
 
     def is_on_a_majority(self, controller: SimController, end: int) -> None:
-        """I4 of the metadata: committed is what a majority of the configuration in force has on disk."""
+        """I4 of the metadata: committed records are on disk at a majority of the configuration in force."""
         members = controller.members()
         have = [member for member in members.values() if self.held.get((member, controller.proposer.epoch), 0) >= end]
         if len(have) < majority(len(members)):
             raise Broken(f"{controller.name} takes {end} for committed, which only {have} of {members} have")
 
     def enters(self, controller: SimController, members: dict[int, str]) -> None:
-        """A configuration follows one that is committed, shares a voter with it in all majorities, and can commit."""
+        """A configuration follows a committed one, shares a voter with it in all majorities, and can commit."""
         before, proposer = controller.members(), controller.proposer
         if not before:
             return
@@ -208,7 +208,7 @@ class World:
             raise Broken(f"{controller.name} enters {members}, of which only {ready} have what is committed")
 
     def is_fenced_by_a_voter(self, controller: SimController, reason: str) -> None:
-        """A broker that does not count cannot unseat a controller."""
+        """A broker that does not vote cannot unseat a controller."""
         by = int(reason.split()[1])
         if controller.members().get(by) != controller.proposer._voters[by].identity:
             raise Broken(f"{controller.name} ends because of broker {by}, which does not vote")

@@ -1,4 +1,4 @@
-"""Metadata by majority under random faults: what is committed never changes, and the checks are worth something."""
+"""Metadata by majority under random faults: committed records never change, and the checks catch planted bugs."""
 
 import os
 
@@ -81,7 +81,7 @@ def test_a_crash_while_a_snapshot_is_taken_leaves_no_other_log_behind_it(torn_at
     ],
 )
 def test_a_planted_bug_is_caught(bug: Planted, first: int) -> None:
-    """The search begins shortly before a seed that is known to find it, and goes on far beyond."""
+    """The search begins shortly before a seed that is known to find it, and continues far beyond."""
     of_snapshots = bug.dropped_before_durable or bug.any_tail_kept
     for seed in range(first, first + 600):
         try:

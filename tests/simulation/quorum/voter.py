@@ -1,4 +1,4 @@
-"""One life of a simulated voter: the shipped runner on a virtual disk, whose every write may be the last one."""
+"""One life of a simulated voter: the shipped runner on a virtual disk, where any write may be the last one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request on its way to a voter."""
+    """A request in flight to a voter."""
 
     method: str
     args: Message
@@ -48,7 +48,7 @@ class SimVoter:
         self._runner = VoterRunner(self.machine, self._files, answer=self._answer, on_defect=lambda _: None)
 
     def _opened(self) -> LogHistory:
-        """Finish what a crash interrupted."""
+        """Finish work that a crash interrupted."""
         disk = self.disk
         found, snapshot = disk.found(), disk.snapshot
         if self.world.planted.open_without_epoch and snapshot is not None and disk.log().end >= snapshot.end:
@@ -61,7 +61,7 @@ class SimVoter:
         return found.history
 
     def receive(self, call: Call, answer: Callable[[Answer], None]) -> None:
-        """Take a request that arrived."""
+        """Handle a request that arrived."""
         self._last += 1
         order = order_of(BROKER.read_request(call.method, call.args), call.payload, self._last)
         self._asked[self._last] = (order.event, answer)
@@ -78,7 +78,7 @@ class SimVoter:
         self._runner.end()
 
     def synced(self) -> None:
-        """The disk is done with what it was given so far."""
+        """The disk has completed all writes so far."""
         if not self._runner.is_over:
             self._files.sync(is_lying=self.world.planted.answer_before_sync and self.world.random.random() >= 0.3)
             self.disk.save()
@@ -96,7 +96,7 @@ class SimVoter:
 
 
 class VirtualFiles:
-    """The voter's disk: what is appended may be lost until it is synced, and the process may die at each step."""
+    """The voter's disk: appended batches may be lost until they are synced, and the process may die at each step."""
 
     holds_data = False
 
@@ -177,7 +177,7 @@ class VirtualFiles:
             self._disk.founder = False
 
     def _is_torn(self, kind: type) -> bool:
-        """Tell whether the process dies right behind this step."""
+        """Return whether the process dies right after this step."""
         world = self._world
         if kind in world.torn_at and world.random.random() < world.torn:
             world.crash_voter(self._voter.number, world.random.choice([10, 200]))

@@ -1,4 +1,4 @@
-"""The calls of the profile `storage`: appends, syncs, cuts, deletions, retention, and how the model follows each."""
+"""The calls of the profile `storage`: appends, syncs, truncations, deletions, retention, and the model of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Calls(Lives):
         return bytes(encode_batch(None, values, list(times), **fields)), times, first
 
     def _stored(self, epoch: int) -> tuple[bytes, Stored]:
-        """A payload as a producer sends it, and as it will lie in the file."""
+        """A payload as a producer sends it, and as it will be stored in the file."""
         producer = self.draw.choice(PRODUCERS)
         payload, times, first = self._payload(producer)
         stamped = bytearray(payload)
@@ -63,7 +63,7 @@ class Calls(Lives):
         require(end == stored.end, "S2", f"after an append the log ends at {end}, not at {stored.end}")
 
     def retry(self) -> None:
-        """A producer sends its last batch again."""
+        """A producer retries its last batch."""
         last = self.model.last_of(self.draw.choice((7, 8, 9)))
         if last is None or last.base < self.log.segments[0].base_offset:
             return
@@ -81,7 +81,7 @@ class Calls(Lives):
             self.model.settled()
 
     def sync(self) -> None:
-        """What was appended goes to disk."""
+        """Appended batches are synced to disk."""
         before = self.model.end
         ends: list[int] = []
         if self._done(lambda: ends.append(self.log.sync())):
@@ -112,7 +112,7 @@ class Calls(Lives):
             faults.pace = None
 
     def commit(self) -> None:
-        """The high watermark moves up and is kept, now and then durably."""
+        """The high watermark moves up and is persisted, now and then durably."""
         model = self.model
         known = max(model.committed, model.end if self.options.relaxed else model.floor)
         watermark = known if self.draw.random() < 0.5 else self.draw.randint(model.committed, known)
@@ -124,7 +124,7 @@ class Calls(Lives):
             checks.check_watermark(self.kept, model, model.end)
 
     def truncate(self) -> None:
-        """The end is cut off, as when a new leader has another history."""
+        """The end is truncated, as when a new leader has another history."""
         model = self.model
         low = model.start if self.draw.random() < 0.3 else max(model.committed, model.start)
         offset = self.draw.randint(low, max(low, model.end + 1))
@@ -171,7 +171,7 @@ class Calls(Lives):
             self.model.settled()
 
     def retain(self) -> None:
-        """Old segments go."""
+        """Old segments are deleted."""
         watermark = min(self.model.committed, self.model.end)
         self.model.start_wanted = max(watermark, self.model.start)
         if self._done(lambda: self.log.apply_retention(self.now_ms, watermark)):

@@ -1,9 +1,10 @@
-"""Whether a log that was opened holds what it must; each claim has the number of a rule.
+"""Whether an opened log holds what it must; each claim has the number of a rule.
 
-S1 what was reported as synced is there; S2 nothing is invented or changed; S3 the log start stays where it was put;
-S4 leader epochs are as assigned; S5 producers are as their batches say; S6 a look-up finds what a walk finds;
-S7 the kept high watermark never lies above what is committed and there; S8 damage below what was synced is reported;
-S9 opening always succeeds, and succeeds again; S10 an error leaves the log as it was, and nothing else is raised.
+S1 synced batches are there; S2 nothing is invented or changed; S3 the log start stays where it was set;
+S4 leader epochs are as assigned; S5 producer state follows from the batches; S6 a look-up agrees with a scan;
+S7 the persisted high watermark is at most the committed end and the log end; S8 damage below the synced end is
+reported; S9 opening always succeeds, and succeeds again; S10 an error leaves the log unchanged, and no other error is
+raised.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def read_all(log: PartitionLog) -> bytes:
 
 
 def check_opened(log: PartitionLog, model: Model) -> None:
-    """Compare a log that was just opened with the model, and let the model go on from what was found."""
+    """Compare a just opened log with the model, then continue the model from the log's state."""
     end, start = log.log_end_offset, log.log_start_offset
     if model.restart is not None and not log.size_bytes:
         model.epochs_begun = model.epochs
@@ -59,7 +60,7 @@ def check_opened(log: PartitionLog, model: Model) -> None:
 
 
 def check_content(log: PartitionLog, model: Model, end: int) -> None:
-    """What can be read is what was appended, byte for byte."""
+    """Readable batches are the appended ones, byte for byte."""
     expected = model.readable(end)
     last = expected[-1].end if expected else end
     require(last == end, "S2", f"the log ends at {end}, the last batch that was appended before it at {last}")
@@ -68,7 +69,7 @@ def check_content(log: PartitionLog, model: Model, end: int) -> None:
 
 
 def check_epochs(log: PartitionLog, model: Model, end: int) -> None:
-    """No epoch is lost that was assigned before the end, and none is made up."""
+    """Every epoch assigned before the end is there, and no other."""
     latest = log.epochs.latest
     known = [entry for entry in model.epochs if entry[1] < (model.floor if model.cutting else model.floor + 1)]
     if known and model.restart is None:
@@ -99,7 +100,7 @@ def _place(batch: Stored | None) -> str:
 
 
 def check_watermark(kept: KeptWatermark, model: Model, end: int) -> None:
-    """What the file says is committed, and there."""
+    """The file's watermark is committed, and within the log."""
     offset = kept.offset
     require(offset <= min(end, model.committed), "S7", f"{offset} is kept, {model.committed} of {end} are committed")
     require(offset >= min(model.kept, end), "S7", f"{offset} is kept, {model.kept} was written durably")
@@ -135,7 +136,7 @@ def check_lookups(log: PartitionLog, model: Model, draw: random.Random) -> None:
 
 
 def check_damaged(log: PartitionLog, model: Model, floor: int) -> None:
-    """A log that opens in spite of damage has cut nothing below `floor`, and gives out nothing that is wrong."""
+    """A log that opens despite damage has truncated nothing below `floor`, and returns no wrong data."""
     require(log.log_end_offset >= floor, "S8", f"cut at {log.log_end_offset}, everything below {floor} was synced")
     for batch in model.readable(log.log_end_offset):
         if batch.base < log.log_start_offset:

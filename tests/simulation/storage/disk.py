@@ -1,8 +1,8 @@
-"""A virtual disk: folders and files with the semantics of a crash, and the faults that real disks have.
+"""A virtual disk: folders and files with the semantics of a crash, and the faults of real disks.
 
-What was not synced may be lost, in any order and in the middle of a write; a name that was created, changed or removed
-may come back until its folder is synced; a failed sync drops what it should have written. `VirtualFileSystem` puts
-disks below `raylog.storage`. All chance comes from the disk's seed.
+Unsynced data may be lost, in any order and in the middle of a write. A name that was created, changed or removed may
+come back until its folder is synced. A failed sync drops the data it should have written. `VirtualFileSystem` puts
+disks below `raylog.storage`. All randomness comes from the disk's seed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class PowerLost(BaseException):
 
 
 class Faults:
-    """What goes wrong now. Rates are shares of calls; all are zero at first."""
+    """Current faults. Rates are shares of calls; all are zero at first."""
 
     def __init__(self) -> None:
-        """Begin with a disk that works."""
+        """Begin with a healthy disk."""
         self.failing_syncs = 0
-        """So many syncs of files fail from now on, and drop what they should have written."""
+        """This many syncs of files fail from now on, and drop the data they should have written."""
         self.failing_writes = 0
-        """So many writes fail from now on, after part of the bytes."""
+        """This many writes fail from now on, after part of the bytes."""
         self.read_errors = 0.0
         self.no_descriptors = False
         self.room: int | None = None
-        """Free bytes; None = as many as are wanted."""
+        """Free bytes; None = unlimited."""
         self.fuse: int | None = None
-        """The power goes at this call that changes something, counted from now."""
+        """The power fails at this mutating call, counted from now."""
         self.pace: Callable[[str], None] | None = None
-        """Called before each sync with the name of the call: a slow disk waits here, a hanging one for good."""
+        """Called before each sync with the name of the call: a slow disk waits here, a hanging one permanently."""
 
 
 class VirtualDisk:
@@ -51,12 +51,12 @@ class VirtualDisk:
         self.sector = sector
         self.faults = Faults()
         self.device = 0
-        """The number by which `stat` tells it from other disks."""
+        """The number by which `stat` distinguishes it from other disks."""
         self.dead = False
         self.lives = 0
         """How often all descriptors became invalid."""
         self.changes = 0
-        """Calls that changed something."""
+        """Number of mutating calls."""
         self._numbers = 0
         self._renames: list[Rename] = []
         self.root = self._folder_of({} if image is None else image)
@@ -75,7 +75,7 @@ class VirtualDisk:
         return folder
 
     def image(self) -> Image:
-        """What the disk holds; after `lose_power`, all there is."""
+        """The contents of the disk; after `lose_power`, all that survives."""
         return _image_of(self.root)
 
     # --- crashes ---------------------------------------------------------------------------------------------------
@@ -87,9 +87,9 @@ class VirtualDisk:
         self.faults.fuse = None
 
     def lose_power(self) -> None:
-        """End every process and the cache: only what the disk has got is left."""
+        """End every process and drop the cache: only data on the disk is left."""
         self.kill()
-        for rename in self._renames[: self.draw.randint(0, len(self._renames))]:  # as a journal keeps them: in order
+        for rename in self._renames[: self.draw.randint(0, len(self._renames))]:  # in order, as a journal keeps them
             rename.apply_to_disk()
         self._renames.clear()
         self._settle(self.root)
@@ -104,7 +104,7 @@ class VirtualDisk:
                 node.names = 1
 
     def _changing(self, effect: Callable[[], None] | None = None) -> None:
-        """Count a call that changes something; at the fuse the power goes before it or, with `effect`, after it."""
+        """Count a mutating call; at the fuse the power fails before it or, with `effect`, after it."""
         self.require()
         self.changes += 1
         fuse = self.faults.fuse
@@ -184,7 +184,7 @@ class VirtualDisk:
         return node
 
     def close(self, node: Node) -> None:
-        """A descriptor of the node is gone."""
+        """A descriptor of the node is closed."""
         if isinstance(node, File):
             node.holders -= 1
             self._release(node)
@@ -225,7 +225,7 @@ class VirtualDisk:
         self._rename((self._folder(path.parent), path.name, None))
 
     def listdir(self, path: PurePath) -> list[str]:
-        """As `os.listdir`, in an order that nobody can count on."""
+        """As `os.listdir`, in an arbitrary order."""
         self.require()
         names = list(self._folder(path).entries)
         self.draw.shuffle(names)
@@ -242,7 +242,7 @@ class VirtualDisk:
         return data[: self.draw.randint(1, len(data))] if len(data) > 1 and self.draw.random() < 0.02 else data
 
     def write(self, file: File, data: bytes, position: int) -> int:
-        """As `os.pwrite`: all of it, or what there is room for."""
+        """As `os.pwrite`: all bytes, or as many as fit."""
         taken = len(data)
         if self.faults.room is not None:
             growth = max(0, position + len(data) - len(file.content))
@@ -291,12 +291,12 @@ class VirtualDisk:
         self._changing(node.sync)
 
     def fail_write_back(self, node: File) -> None:
-        """The kernel writes a file back in the background and fails; the next sync of it says so."""
+        """The kernel writes a file back in the background and fails; the next sync of it reports the error."""
         node.fail_sync(self.draw, self.sector)
         node.unreported = True
 
     def _sync_names(self, folder: Folder) -> None:
-        """Make the changes of a folder's names durable, with those that they follow from."""
+        """Make the changes of a folder's names durable, with the changes they depend on."""
         needed: set[tuple[int, str]] = set()
         durable = []
         for rename in reversed(self._renames):
@@ -334,5 +334,5 @@ def _files_below(folder: Folder, path: PurePath) -> Iterator[tuple[PurePath, Fil
 
 
 def failure(number: int, path: PurePath | None = None) -> OSError:
-    """The error that the kernel would give."""
+    """The error that the kernel would return."""
     return OSError(number, os.strerror(number), *([] if path is None else [str(path)]))

@@ -26,7 +26,7 @@ FIRST_DESCRIPTOR = 1_000_000
 
 
 class Process:
-    """Something that opens files and can be killed. `running` says which is running now."""
+    """A process that opens files and can be killed. `running` is the current one."""
 
     def __init__(self, name: str = "") -> None:
         """Begin alive."""
@@ -35,7 +35,7 @@ class Process:
 
 
 running: ContextVar[Process | None] = ContextVar("running", default=None)
-"""The process that makes the calls; None = one that is never killed."""
+"""The calling process; None = one that is never killed."""
 
 
 class _Status(NamedTuple):
@@ -64,13 +64,13 @@ class VirtualFileSystem:
         self._locks: dict[tuple[int, int], int] = {}  # descriptor that holds the lock, by disk and file number
 
     def mount(self, point: Path, disk: VirtualDisk) -> None:
-        """Have `disk` hold everything below `point`, in place of the disk that was there."""
+        """Mount `disk` at `point`, in place of the disk that was there."""
         self._disks[str(point)] = disk
         disk.device = len(self._disks)
 
     @contextmanager
     def bound(self) -> Iterator[None]:
-        """Stand below `raylog.storage` while the block runs."""
+        """Replace the calls of `raylog.storage` while the block runs."""
         with filesystem.bind(self):
             yield
 
@@ -82,7 +82,7 @@ class VirtualFileSystem:
                 self._forget(descriptor)
 
     def open_descriptors(self, disk: VirtualDisk) -> int:
-        """How many descriptors of a disk are open now."""
+        """Number of open descriptors of a disk."""
         return sum(held.disk is disk and held.life == disk.lives for held in self._open.values())
 
     def _place(self, path: Place) -> tuple[VirtualDisk, PurePath] | None:

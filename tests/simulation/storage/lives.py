@@ -1,6 +1,6 @@
-"""The lives of a log in the profile `storage`: how it is opened, how a life ends, and what an error may leave.
+"""The lives of a log in the profile `storage`: how it is opened, how a life ends, and the state an error may leave.
 
-`calls` and `run` build on it. Every opening compares what was found with the model (`checks`).
+`calls` and `run` build on it. Every opening compares the log with the model (`checks`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STORY_LENGTH = 80
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the seed decides about a whole run."""
+    """The seed's decisions for a whole run."""
 
     config: LogConfig
     steps: int
@@ -45,9 +45,9 @@ class Options:
     checkpoint_bytes: int
     record_bytes: int
     relaxed: bool
-    """What is appended counts as committed before it is synced."""
+    """Appended batches count as committed before they are synced."""
     fuses: float
-    """Share of calls in the middle of which the power goes."""
+    """Share of calls during which the power fails."""
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Options:
@@ -124,7 +124,7 @@ class Lives:
         self.model.committed = min(self.model.committed, self.model.end)
 
     def _crash(self, *, power: bool) -> None:
-        """End the process, or the machine, and open the log again; perhaps with a crash while it is opened."""
+        """End the process, or the machine, and open the log again; perhaps with a crash during the opening."""
         self.crashes += 1
         self.tell("CRASH of the machine" if power else "CRASH of the process")
         if power:
@@ -137,7 +137,7 @@ class Lives:
         self._open()
 
     def _open_again_and_again(self, image: Image) -> None:
-        """Open a copy at once, and another one with crashes while it is opened: both must come to the same."""
+        """Open a copy without a crash, and another with crashes during the opening: the results must be equal."""
         disk, found = self.disk, []
         for crashes in (0, self.draw.randint(1, 3)):
             copy = self._new_disk(image)
@@ -166,7 +166,7 @@ class Lives:
             raise Violation("S9", f"a log that nobody has damaged does not open: {error}") from error
 
     def _done(self, call: Callable[[], object]) -> bool:
-        """Make a call that may fail for the faults there are; False when it did, and the log is as it was, or open."""
+        """Make a call that may fail under current faults; False when it failed: the log is unchanged, or reopened."""
         faults = self.disk.faults
         try:
             call()
@@ -184,7 +184,7 @@ class Lives:
         return True
 
     def _failed(self) -> None:
-        """After an error the log goes on as it was, or says that it must be opened again."""
+        """After an error the log is unchanged, or reports that it must be reopened."""
         try:
             self.log._require_open()
         except LogClosed:

@@ -1,6 +1,6 @@
-"""What a log must hold: a list of batches, what was promised of it, and what a call under way may have changed.
+"""The model of a log: its batches, its durability promises, and the possible effects of a call in progress.
 
-Used by `run` (which tells it what was called and what came back) and `checks` (which compares it with a log).
+`run` reports calls and results to it; `checks` compares it with a log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Stored(NamedTuple):
-    """One batch as it lies in the file."""
+    """One batch as stored in the file."""
 
     base: int
     end: int
@@ -31,30 +31,30 @@ class Model:
     """The state of one partition; offsets are exclusive ends."""
 
     batches: list[Stored] = field(default_factory=list)
-    """All that was appended and not cut, also what retention has dropped since."""
+    """Every batch that was appended and not truncated, including those retention has dropped since."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
     start: int = 0
     durable_start: int = 0
-    """The log start lies between the two after a crash."""
+    """After a crash the log start lies between the two."""
     floor: int = 0
-    """Everything below was reported as synced: no crash takes it."""
+    """End of what was reported as synced: no crash loses anything below."""
     end: int = 0
     committed: int = 0
     """The highest watermark that the file may hold."""
     kept: int = 0
-    """A watermark that the file holds whatever happens."""
+    """A watermark that the file holds even after a crash."""
 
-    # What a call that did not return may have done.
+    # Possible effects of a call that did not return.
     tail: list[Stored] = field(default_factory=list)
     epochs_begun: list[tuple[int, int]] = field(default_factory=list)
     start_wanted: int | None = None
     cutting: bool = False
-    """Epochs that begin at `floor` or behind may be gone."""
+    """Epochs that begin at or after `floor` may be gone."""
     restart: int | None = None
-    """A truncation to nothing was begun, to go on at this offset."""
+    """A truncation to nothing was begun, with a restart at this offset."""
 
     def settled(self) -> None:
-        """The call returned: nothing is under way."""
+        """The call returned: no call is in progress."""
         self.tail, self.epochs_begun, self.start_wanted, self.restart, self.cutting = [], [], None, None, False
 
     @property
@@ -76,24 +76,24 @@ class Model:
         self.epochs.append((epoch, start))
 
     def cut_end(self, offset: int) -> int:
-        """Where the log ends when every batch that reaches to or beyond `offset` is cut."""
+        """The log end after a truncation of every batch that reaches to or beyond `offset`."""
         return next((batch.base for batch in self.batches if batch.end > offset), self.end)
 
     def cut(self, offset: int) -> None:
-        """The log was cut at `offset`, durably."""
+        """The log was truncated at `offset`, durably."""
         end = self.cut_end(offset)
         self.epochs = [entry for entry in self.epochs if entry[1] < min(end, offset)]
         self.ends_at(end)
 
     def ends_at(self, end: int) -> None:
-        """The log ends here, and all of it is on disk."""
+        """The log ends here, entirely on disk."""
         self.batches = [batch for batch in self.batches if batch.end <= end]
         self.end = self.floor = end
         self.start, self.durable_start = min(self.start, end), min(self.durable_start, end)
         self.committed, self.kept = min(self.committed, end), min(self.kept, end)
 
     def restarted(self, offset: int) -> None:
-        """Everything was dropped, and the log goes on at `offset`."""
+        """Everything was dropped, and the log restarts at `offset`."""
         self.batches, self.epochs = [], []
         self.start = self.durable_start = self.end = self.floor = offset
 
@@ -107,11 +107,11 @@ class Model:
             self.epochs[: len(held)] = [(held[-1][0], offset)]
 
     def readable(self, end: int) -> list[Stored]:
-        """The batches that hold something between the log start and `end`."""
+        """The batches with records between the log start and `end`."""
         return [batch for batch in self.batches if batch.end > self.start and batch.end <= end]
 
     def next_sequence(self, producer: int) -> int:
-        """The sequence with which a producer goes on."""
+        """The next sequence of a producer."""
         last = self.last_of(producer)
         return 0 if last is None else last.last_sequence + 1
 

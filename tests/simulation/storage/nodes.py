@@ -1,7 +1,7 @@
-"""Files of a virtual disk: what reads show, what the disk holds, and what a crash makes of the difference.
+"""Files of a virtual disk: the contents that reads show, those on disk, and the effect of a crash on the difference.
 
-Used by `disk` only. The model is the page cache of Linux: a write changes the cache, a sync brings what is pending to
-the disk, a failed sync forgets it while reads go on showing it, and a loss of power leaves each sector at some moment
+Used by `disk` only. The model is the page cache of Linux: a write changes the cache, a sync writes pending changes to
+the disk, a failed sync drops them while reads still show them, and a loss of power leaves each sector as of some moment
 between the last sync and now.
 """
 
@@ -14,14 +14,14 @@ PAGE_BYTES = 4096
 
 
 class Write(NamedTuple):
-    """Bytes put at a position of a file."""
+    """Bytes written at a position of a file."""
 
     position: int
     data: bytes
 
 
 class Resize(NamedTuple):
-    """A file made shorter, or longer by zeros."""
+    """A file truncated, or extended by zeros."""
 
     size: int
 
@@ -40,7 +40,7 @@ def apply(image: bytearray, change: Change) -> None:
 
 
 class File:
-    """One file. Its names are the folders' business."""
+    """One file. Its names belong to the folders."""
 
     __slots__ = ("content", "disk", "holders", "mode", "names", "number", "pending", "stale", "unreported")
 
@@ -49,15 +49,15 @@ class File:
         self.number = number
         self.mode = mode
         self.content = bytearray(content)
-        """What reads show."""
+        """The contents that reads show."""
         self.disk = bytearray(content)
-        """What would be there without the page cache."""
+        """The contents without the page cache."""
         self.pending: list[Change] = []
         """`content` = `disk` after these, except in `stale` pages."""
         self.stale: set[int] = set()
-        """Pages that count as clean and never reached the disk, because a sync failed."""
+        """Pages marked clean that never reached the disk, because a sync failed."""
         self.unreported = False
-        """A write-back failed in the background: the next sync says so."""
+        """A write-back failed in the background: the next sync reports it."""
         self.names = 1
         self.holders = 0
         """Names in the cached folders, and open descriptors: without either, its space is free."""
@@ -73,20 +73,20 @@ class File:
         self.pending.append(Write(position, data))
 
     def resize(self, size: int) -> None:
-        """Cut or extend the file."""
+        """Truncate or extend the file."""
         apply(self.content, Resize(size))
         self.stale = {page for page in self.stale if page * PAGE_BYTES < size}
         self.pending.append(Resize(size))
 
     def sync(self) -> None:
-        """Bring to the disk what is pending, and no stale page."""
+        """Write pending changes to the disk, but no stale page."""
         for change in self.pending:
             apply(self.disk, change)
         self.pending.clear()
         apply(self.disk, Resize(len(self.content)))
 
     def fail_sync(self, draw: random.Random, sector: int) -> None:
-        """Lose what is pending, or part of it, while reads go on showing all of it."""
+        """Lose all or part of the pending changes, while reads still show them."""
         written = [change for change in self.pending if isinstance(change, Write)]
         settle(self.disk, self.pending, draw, sector, cuts=len(self.pending))
         self.pending.clear()
@@ -94,7 +94,7 @@ class File:
             self.stale.update(range(position // PAGE_BYTES, (position + len(data) - 1) // PAGE_BYTES + 1))
 
     def drop_clean(self, start: int, end: int) -> None:
-        """Let go of clean pages that lie between two positions: reads show the disk there."""
+        """Drop clean pages that lie between two positions: reads show the disk there."""
         for page in sorted(self.stale):
             first, last = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self.content))
             if start <= first < last <= end:
@@ -103,7 +103,7 @@ class File:
                 self.stale.discard(page)
 
     def lose_power(self, draw: random.Random, sector: int) -> None:
-        """Keep what the disk holds, and of what is pending what it got by chance."""
+        """Keep the contents on disk, and a random part of the pending changes."""
         cuts = draw.randint(0, sum(isinstance(change, Resize) for change in self.pending))
         settle(self.disk, self.pending, draw, sector, cuts=cuts)
         self.pending.clear()
@@ -114,10 +114,10 @@ class File:
 
 
 def settle(image: bytearray, pending: list[Change], draw: random.Random, sector: int, *, cuts: int) -> None:
-    """Bring pending changes to `image` as a crash does: each sector as of a moment of its own, cuts in their order.
+    """Apply pending changes to `image` as a crash does: each sector as of a moment of its own, truncations in order.
 
-    `cuts` says how many changes of size come through. What was written behind one that did not went to blocks that no
-    size reaches. The size may also be ahead of the data: zeros stand there then.
+    `cuts` is the number of size changes that survive. Writes after a lost one went to blocks that no size reaches. The
+    size may also be ahead of the data: zeros are read there then.
     """
     if not pending:
         return
@@ -149,7 +149,7 @@ def settle(image: bytearray, pending: list[Change], draw: random.Random, sector:
 
 
 class Folder:
-    """One folder: the names that calls see, and those that a loss of power leaves."""
+    """One folder: the names that calls see, and those that survive a loss of power."""
 
     __slots__ = ("disk", "entries", "mode", "number")
 

@@ -1,4 +1,4 @@
-"""Bugs planted in storage, which the profile `storage` has to notice: each replaces one function or method."""
+"""Planted bugs in storage, which the profile `storage` must notice: each replaces one function or method."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _bug(name: str, rules: tuple[str, ...], target: Any, attribute: str, substit
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """What ought to happen does not."""
+    """Does nothing, in place of a required step."""
 
 
 def _only_the_active_segment(original: Method) -> Method:
@@ -143,7 +143,7 @@ def _cut_taken_for_synced(original: Method) -> Method:
 
 def _any_index(original: Method) -> Method:
     def resume(self: Segment, below: int) -> None:
-        """Take the index for right, and everything that it knows for good."""
+        """Trust the index, and all its entries, without checking."""
         original(self, _ALL)
 
     return resume

@@ -1,8 +1,8 @@
-"""One seed of the profile `storage`: the shipped log on a virtual disk, a course of calls, and crashes at any of them.
+"""One seed of the profile `storage`: the shipped log on a virtual disk, a series of calls, and crashes at any of them.
 
-After every crash the log is opened, compared with a list that is the model (`checks`), and goes on. The disk fails
-syncs, fills up, fails reads, has no descriptor left and is damaged. Nothing here knows how the log keeps its files,
-but for what is damaged on purpose.
+After every crash the log is opened, compared with the model, which is a list (`checks`), and used further. The disk
+fails syncs, fills up, fails reads, runs out of descriptors and is damaged. Only the code for damage knows the layout of
+the log's files.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StorageRun(Calls):
     # --- lives and faults ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The log is closed and opened again."""
+        """The log is closed and reopened."""
         if self._done(self.log.close):
             self.model.floor = self.model.end
         self.kept.close()
@@ -95,7 +95,7 @@ class StorageRun(Calls):
         self._crash(power=True)
 
     def fail_sync(self) -> None:
-        """The disk fails to write back, and says so once; the process ends, and perhaps the machine."""
+        """The disk fails to write back, and reports it once; the process ends, and perhaps the machine."""
         faults = self.disk.faults
         if self.draw.random() < 0.3:
             for path, file in self.disk.files():
@@ -121,7 +121,7 @@ class StorageRun(Calls):
             self.cut_power()
 
     def fill_up(self) -> None:
-        """The disk takes a few more bytes and then none, until there is room again."""
+        """The disk accepts a few more bytes and then none, until there is room again."""
         faults = self.disk.faults
         faults.room = self.draw.choice((0, 50, 700, 5000))
         calls = (self.append, self.append, self.replicate, self.sync, self.elect, self.commit, self.truncate)
@@ -142,7 +142,7 @@ class StorageRun(Calls):
             self.disk.faults.no_descriptors = False
 
     def fail_reads(self) -> None:
-        """Reads fail, also while the log is opened; nothing may be cut for that."""
+        """Reads fail, even during an opening; nothing may be truncated because of that."""
         self.disk.kill()
         self.disk.faults.read_errors = 0.4
         for _ in range(3):
@@ -159,11 +159,11 @@ class StorageRun(Calls):
     # --- damage ----------------------------------------------------------------------------------------------------
 
     def damage(self) -> None:
-        """Bytes change, or a file goes, on a disk that nobody uses; the log that is found is a copy of the real one."""
+        """Bytes change, or a file is lost, on a disk not in use; the log is a copy of the real one."""
         self.log.close() if self.draw.random() < 0.5 else None
         self.disk.lose_power()
         image = self.disk.image()
-        self._open()  # the real one: the model now says what is there
+        self._open()  # the real one: the model now has its contents
         disk, floor = self.disk, self.log._recovery_point
         hurt = _hurt(image, self.draw, self.model.end)
         if hurt is not None:
@@ -196,7 +196,7 @@ CAN_BE_MADE_AGAIN = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoi
 
 
 def _hurt(image: Image, draw: random.Random, end: int) -> tuple[str, str, bool] | None:
-    """Change one file of the image: its name, what was done, and whether it holds batches."""
+    """Change one file of the image; returns its name, the change, and whether it holds batches."""
     folder = image.get("t-0")
     assert isinstance(folder, dict)
     names = [name for name in sorted(folder) if name.endswith((".log", *CAN_BE_MADE_AGAIN))]
@@ -208,7 +208,7 @@ def _hurt(image: Image, draw: random.Random, end: int) -> tuple[str, str, bool] 
         del folder[name]
         return name, "loss", False
     if not content or name.endswith((".timeindex", "leader-epoch-checkpoint", "clean-shutdown")):
-        return None  # a changed digit is another number: these have no check sum, and only a loss can be told
+        return None  # a changed digit is another number: these have no checksum, and only a loss is detectable
     place = draw.randrange(len(content))
     changed = bytearray(content)
     changed[place] ^= 1 << draw.randrange(8)

@@ -1,4 +1,4 @@
-"""One seed of the profile `storage`, and what came of it."""
+"""One seed of the profile `storage`, and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STORAGE = "storage"
 
 
 def run_storage(seed: int) -> Result:
-    """Run a seed to its end or to the first violation; an error that nothing has caused is one."""
+    """Run a seed to its end or to the first violation; an error without an injected cause is one."""
     began = time.process_time()
     run = StorageRun(seed)
     violation: Violation | None = None

@@ -33,7 +33,7 @@ def test_a_seed_always_takes_the_same_course() -> None:
 
 
 def outcomes(change: str, syncs: tuple[str, ...] = ()) -> set[bytes | None]:
-    """What a file may hold after a loss of power: two sectors of a, a change, and these syncs."""
+    """The possible contents of a file after a loss of power: two sectors of a, a change, and these syncs."""
     found: set[bytes | None] = set()
     for seed in range(200):
         files, disk = VirtualFileSystem(), VirtualDisk(seed, image={"f": b"a" * 1024})

@@ -1,6 +1,6 @@
-"""More scripts for the simulator's stories: the histories behind KIP-279, 320 and 966, and three holes of our own.
+"""More scripts for the simulator's stories: the histories behind KIP-279, 320 and 966, and three holes of Raylog's own.
 
-``stories.py`` says which planted bug each was written against. What they share is in ``stage.py``.
+``stories.py`` lists the planted bug for which each was written. Their shared parts are in ``stage.py``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _STEP_US = 5_000
 def two_leaders_in_a_row_have_tails(simulation: Simulation) -> None:
     """KIP-279: A leads and is cut off, B leads for a moment and dies, A leads again with its tail.
 
-    Where B's records begin, A has some of an epoch before them. Going by offsets alone, B would keep what A never had.
-    Producers rest before that: a B that did not know whether its last records are committed would keep A from leading.
+    Where B's records begin, A has some of an epoch before them. By offsets alone, B would keep records A never had.
+    Producers rest before that: if B did not know whether its last records are committed, A could not lead.
     """
     world, network = simulation.world, simulation.network
     first: list[int] = []
@@ -54,7 +54,7 @@ def two_leaders_in_a_row_have_tails(simulation: Simulation) -> None:
 
 
 def a_follower_asks_the_leader_of_another_epoch(simulation: Simulation) -> None:
-    """KIP-320: the leader is elected anew, and a follower that did not hear of it goes on fetching from it."""
+    """KIP-320: the leader is elected anew, and a follower unaware of that continues to fetch from it."""
     world, network = simulation.world, simulation.network
 
     def between(cut: bool) -> None:
@@ -67,15 +67,15 @@ def a_follower_asks_the_leader_of_another_epoch(simulation: Simulation) -> None:
     world.at(2_500_000, between, True)
     world.at(3_400_000, clog)
     for when in range(3_500_000, 4_200_000, 100_000):
-        # It registers again and leads again, in a new epoch, when the controller sees the loss before it comes back.
+        # It re-registers and leads again, in a new epoch, when the controller sees the loss before it comes back.
         world.at(when, lambda: simulation.links[1].break_off())
     world.at(4_400_000, between, False)
 
 
 def an_eligible_replica_takes_over(simulation: Simulation, *, wiped: bool = False) -> None:
-    """KIP-966: the ISR is below the minimum, its last member dies, and one that left it before has everything.
+    """KIP-966: the ISR is below the minimum, its last member dies, and a former member has every record.
 
-    ``wiped``: it has nothing any more, and must not lead.
+    ``wiped``: it has lost its log, and must not lead.
     """
     world, network = simulation.world, simulation.network
     cast: list[int] = []
@@ -112,7 +112,7 @@ def the_only_copy_that_may_lead_is_gone(simulation: Simulation) -> None:
 
 
 def an_old_order_reaches_a_new_life(simulation: Simulation) -> None:
-    """Hole (a): a leader restarts with a shorter log, and what it was told in its earlier life comes once more."""
+    """Hole (a): a leader restarts with a shorter log, and a state sent to its earlier life arrives again."""
     world = simulation.world
 
     def crash() -> None:
@@ -136,7 +136,7 @@ def an_old_order_reaches_a_new_life(simulation: Simulation) -> None:
 
 
 def a_divergence_comes_twice(simulation: Simulation) -> None:
-    """Hole (b): where the histories part is said once more, after the follower has fetched far beyond it."""
+    """Hole (b): the point of divergence is sent again, after the follower has fetched far beyond it."""
     world, network = simulation.world, simulation.network
     send = network.send
     cut_off: list[int] = []
@@ -157,7 +157,7 @@ def a_divergence_comes_twice(simulation: Simulation) -> None:
 
 
 def a_zombie_takes_up_an_old_epoch(simulation: Simulation) -> None:
-    """Hole (c), one of a checker: a leader hears of its election when later epochs have committed more already."""
+    """Hole (c), in a checker: a leader learns of its election after later epochs have committed more."""
     world = simulation.world
 
     def pause() -> None:
@@ -185,7 +185,7 @@ def a_new_leader_never_hears_a_follower(simulation: Simulation) -> None:
 
 
 def records_are_deleted_while_a_follower_is_away(simulation: Simulation) -> None:
-    """KIP-107: a follower that was away when records were deleted is caught up at once, as nothing else happened."""
+    """KIP-107: a follower that was away when records were deleted catches up at once, although nothing else happens."""
     world, network = simulation.world, simulation.network
     away: list[int] = []
 
@@ -218,7 +218,7 @@ def records_are_deleted_while_a_follower_is_away(simulation: Simulation) -> None
 
 
 def a_resignation_comes_twice(simulation: Simulation) -> None:
-    """A leader repeats its resignation as it hears nothing, and is long in sync again when that arrives."""
+    """A leader without an answer repeats its resignation, and is long in sync again when the repetition arrives."""
     world, network = simulation.world, simulation.network
     cast: list[int] = []
 

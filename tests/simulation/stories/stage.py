@@ -1,4 +1,4 @@
-"""What the scripts of stories share: who is who at the moment, how to cut somebody off, and a calm cluster."""
+"""Shared by the scripts of stories: current leader and follower, how to cut off a broker, and a calm cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def isolate(simulation: Simulation, broker: int, *, joined: bool = False) -> Non
 
 
 def faults(**options: float) -> Faults:
-    """A calm cluster, in which only the story makes trouble."""
+    """A calm cluster, in which only the story injects faults."""
     calm = {
         "brokers": 3,
         "chaos_s": 6,

@@ -1,6 +1,6 @@
-"""Scripted stories: faults at chosen moments on the simulator's cluster, for what random schedules meet too rarely.
+"""Scripted stories: faults at chosen moments on the simulator's cluster, for cases too rare in random schedules.
 
-Each story passes on the machines as they are, and fails with the planted bug that it was written against.
+Each story passes on the unmodified machines, and fails with the planted bug for which it was written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Script = Callable[[Simulation], None]
 def retention_overtakes_a_cut_off_leader(simulation: Simulation) -> None:
     """Found with the simulator: the new leader drops all it had in common with the old one, and a little more.
 
-    Cut to the new leader's log start, the old one kept records of its own below it, which passed for committed.
+    Truncated to the new leader's log start, the old one kept records of its own below it, which counted as committed.
     """
     world = simulation.world
     cut_off: list[int] = []
@@ -58,7 +58,7 @@ def retention_overtakes_a_cut_off_leader(simulation: Simulation) -> None:
 
 
 def the_last_man_crashes_and_comes_back_last(simulation: Simulation) -> None:
-    """KIP-966: the ISR shrinks to the leader alone, which goes on and dies; nobody else may lead until it is back."""
+    """KIP-966: the ISR shrinks to the leader alone, which continues and dies; no other may lead until it is back."""
     world = simulation.world
     last: list[int] = []
 
@@ -80,7 +80,7 @@ def the_last_man_crashes_and_comes_back_last(simulation: Simulation) -> None:
 
 
 def both_fall_in_turn(simulation: Simulation) -> None:
-    """KIP-101: follower and leader restart one after the other, before the follower hears of the high watermark."""
+    """KIP-101: follower and leader restart one after the other, before the follower learns of the high watermark."""
     world = simulation.world
     for when in range(2_000_000, 6_000_000, 400_000):
         for delay, broker in enumerate(simulation.brokers):
@@ -88,7 +88,7 @@ def both_fall_in_turn(simulation: Simulation) -> None:
 
 
 def a_fetch_outlives_its_sender(simulation: Simulation) -> None:
-    """A follower loses its disk while a fetch of its is on the way, and the fetch comes after its next life."""
+    """A follower loses its disk while its fetch is in flight, and the fetch arrives after its next life begins."""
     world, network = simulation.world, simulation.network
 
     def idle() -> None:
@@ -104,7 +104,7 @@ def a_fetch_outlives_its_sender(simulation: Simulation) -> None:
 
 
 def an_isr_proposal_outlives_the_life_it_names(simulation: Simulation) -> None:
-    """A follower has caught up, loses its disk, and registers anew before the controller hears that it caught up."""
+    """A follower catches up, loses its disk, and re-registers before the controller learns that it caught up."""
     world, network = simulation.world, simulation.network
 
     def crash() -> None:
@@ -122,7 +122,8 @@ def an_isr_proposal_outlives_the_life_it_names(simulation: Simulation) -> None:
 def a_registration_is_not_answered(simulation: Simulation, effects: int) -> None:
     """The only replica registers, the controller dies before its answer, and the replica registers again.
 
-    Its log was new the first time and is not lost the second time. ``effects``: after how many the controller dies.
+    Its log was new the first time and is not lost the second time. ``effects``: number of effects before the controller
+    dies.
     """
     simulation.controller.crash_after_effects = effects
 
@@ -217,9 +218,9 @@ def play(script: Script, options: Faults) -> Violation | None:
 
 
 def catch(planted: Planted) -> tuple[int, Violation | None]:
-    """Plant a bug and run its profile, or its story, until something is noticed; return the last seed and what it was.
+    """Plant a bug and run its profile, or its story, until it is noticed; return the last seed and the violation.
 
-    The machines' own checks are off: what is tested are the checkers outside.
+    The machines' own checks are off: the external checkers are under test.
     """
     with planted.applied():
         if planted.profile == STORY:

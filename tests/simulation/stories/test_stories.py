@@ -1,4 +1,4 @@
-"""The stories end well on the machines as they are, and only there."""
+"""The stories pass on the unmodified machines, and only there."""
 
 from __future__ import annotations
 

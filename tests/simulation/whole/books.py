@@ -1,7 +1,7 @@
-"""What the clients of a world did and saw, and the claims that are checked at each entry.
+"""Observations of a world's clients, and the claims that are checked at each entry.
 
-The books know nothing of the servers: only what was sent, acknowledged, read and committed. A claim that does not hold
-raises :class:`Violation` where it is entered, which ends the run.
+The books have no access to the servers: only to sent, acknowledged, read and committed records. A broken claim raises
+:class:`Violation` where it is entered, which ends the run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.simulation.world import Violation
 At = TopicPartition
 
 SLACK_S: Final = 3.0
-"""How much later than its deadline a client's call may return: other callbacks run before it."""
+"""Longest delay of a client's call beyond its deadline: other callbacks run first."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """One record on its way."""
+    """One record in flight."""
 
     producer: str
     at: At
@@ -36,31 +36,31 @@ class Sent:
 
 @dataclass
 class Books:
-    """Everything that the clients of one world did and saw."""
+    """All observations of the clients of one world."""
 
     sent: dict[bytes, Sent] = field(default_factory=dict)
     waiting: dict[int, tuple[float, str]] = field(default_factory=dict)
-    """Calls under way: deadline and what it is, by number."""
+    """Calls in progress: deadline and name, by number."""
     content: dict[At, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
-    """What any reader has seen, by offset."""
+    """The records seen by any reader, by offset."""
     delivered: dict[tuple[str, At], set[int]] = field(default_factory=lambda: defaultdict(set))
-    """Offsets that any member of a group was given."""
+    """Offsets delivered to any member of a group."""
     commits: dict[tuple[str, At], int] = field(default_factory=dict)
     """The highest acknowledged commit."""
     owners: dict[tuple[str, int, At], str] = field(default_factory=dict)
-    """Which member had a partition in a generation."""
+    """The owner of a partition in a generation."""
     deleted_below: dict[At, int] = field(default_factory=dict)
-    """The highest offset below which anyone asked to delete records."""
+    """The highest offset below which a client requested the deletion of records."""
     low_watermarks: dict[At, int] = field(default_factory=dict)
-    """What an acknowledged deletion promised."""
+    """The low watermark promised by an acknowledged deletion."""
     assignments: dict[At, tuple[int, ...]] = field(default_factory=dict)
-    """Replicas that a reassignment was accepted for last."""
+    """Replicas of the last accepted reassignment."""
     partitions: dict[str, int] = field(default_factory=dict)
-    """Topics that were created, with the partitions they have been given."""
+    """Created topics, with their current number of partitions."""
     gone: set[str] = field(default_factory=set)
-    """Topics of which somebody asked the deletion."""
+    """Topics with a requested deletion."""
     deleted: set[str] = field(default_factory=set)
-    """Topics of which the deletion was acknowledged."""
+    """Topics with an acknowledged deletion."""
     acked: int = 0
     read: int = 0
     calls: int = 0
@@ -68,17 +68,17 @@ class Books:
     # ------------------------------------------------------------ calls
 
     def begin(self, deadline_s: float, what: str) -> int:
-        """Enter a call that has to end by its deadline."""
+        """Enter a call that must end by its deadline."""
         self.calls += 1
         self.waiting[self.calls] = (deadline_s + SLACK_S, what)
         return self.calls
 
     def end(self, number: int) -> None:
-        """A call has returned, whatever came of it."""
+        """A call has returned or failed."""
         self.waiting.pop(number, None)
 
     def excuse(self, prefix: str, by_s: float) -> None:
-        """The client whose calls begin so is paused for a time, or for ever."""
+        """The client with this prefix of calls is paused, for a time or permanently."""
         for number, (deadline_s, what) in list(self.waiting.items()):
             if what.startswith(prefix):
                 self.waiting[number] = (deadline_s + by_s, what)
@@ -102,7 +102,7 @@ class Books:
             self._same(at, offset, value, "acknowledged")
 
     def seen(self, reader: str, at: At, offset: int, value: bytes) -> None:
-        """A reader was given a record."""
+        """A reader received a record."""
         self.read += 1
         record = self.sent.get(value)
         if record is None or record.at != at:
@@ -115,7 +115,7 @@ class Books:
             raise Violation("W4", f"{at} has {known!r} at {offset}, and {value!r} was {what} there")
 
     def step(self, reader: str, at: At, last: int | None, offset: int) -> None:
-        """A reader goes from one offset to the next, or over records that were deleted."""
+        """A reader moves from one offset to the next, or over deleted records."""
         if last is None or offset == last + 1:
             return
         if offset <= last:
@@ -126,18 +126,18 @@ class Books:
     # ------------------------------------------------------------ groups
 
     def owns(self, group: str, generation: int, at: At, member: str) -> None:
-        """A member was given a partition."""
+        """A member was assigned a partition."""
         owner = self.owners.setdefault((group, generation, at), member)
         if owner != member:
             raise Violation("W6", f"{at} of {group} has two owners in generation {generation}: {owner} and {member}")
 
     def begins(self, group: str, at: At, offset: int, committed: int, member: str) -> None:
-        """A member's first record of a partition; ``committed``: what was acknowledged before it got the partition."""
+        """A member's first record of a partition; ``committed``: the acknowledged offset before it got it."""
         if offset < committed:
             raise Violation("W7", f"{member} begins {at} at {offset}, below the committed {committed} of {group}")
 
     def fetched(self, group: str, at: At, committed: int, found: int | None) -> None:
-        """The group's offset was asked for; ``committed``: what was acknowledged before."""
+        """The group's offset was fetched; ``committed``: the offset acknowledged before."""
         if found is None and committed:
             raise Violation("W7", f"{committed} of {at} was committed by {group}, and nothing is there")
         if found is not None and found < committed:

@@ -1,4 +1,4 @@
-"""What has to hold when everything was healed: convergence, and what a last reader finds."""
+"""Claims that hold once everything was healed: convergence, and the contents found by a last reader."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Finish:
     """The last client of a world."""
 
     def __init__(self, world: World) -> None:
-        """Made when the world is quiet."""
+        """Created when the world is quiet."""
         self._world = world
         self._books = world.books
         self._client = Client(world, "finish")
 
     async def run(self) -> None:
-        """Wait until all has converged, read everything, and compare it with the books."""
+        """Wait until the cluster has converged, read everything, and compare it with the books."""
         admin = await self._admin()
         await self._until("every partition is whole", lambda: self._is_whole(admin))
         await self._until("every producer is done", self._nothing_waits)
@@ -67,7 +67,7 @@ class Finish:
         return late[0] if late else ""
 
     async def _is_whole(self, admin: AsyncAdmin) -> str:
-        """Return what is not as it should be, once everything runs."""
+        """Return the difference from a healthy cluster, once everything runs."""
         try:
             moving = await self._client.call("list moves", admin.list_partition_reassignments(timeout_s=API_S), API_S)
             names = await self._client.call("list topics", admin.list_topics(internal=True, timeout_s=API_S), API_S)
@@ -91,7 +91,7 @@ class Finish:
                 await last.write(producer, at)
 
     async def _check_topics(self, admin: AsyncAdmin) -> None:
-        """What was asked for is what came out."""
+        """The metadata match the acknowledged requests."""
         books = self._books
         names = await self._client.call("list topics", admin.list_topics(timeout_s=API_S), API_S)
         for topic in books.deleted:
@@ -143,7 +143,7 @@ class Finish:
         return {at: (starts[at], ends[at]) for at in partitions}
 
     def _check_records(self, ends: dict[At, tuple[int, int]]) -> None:
-        """Nothing acknowledged is lost, nothing is stored twice, each producer's records are in order."""
+        """No acknowledged record is lost, none is stored twice, each producer's records are in order."""
         books = self._books
         for at, low in books.low_watermarks.items():
             if at in ends and ends[at][0] < low:
@@ -171,10 +171,10 @@ class Finish:
                 raise Violation("W15", f"{value[:40]!r} was acknowledged at {sent.offset} of {sent.at} and is lost")
 
     async def _group_is_done(self, group: str, ends: dict[At, tuple[int, int]]) -> str:
-        """Return what no member of the group has been given."""
+        """Return the records that no member of the group has received."""
         for at, (start, end) in ends.items():
             if at[0] in self._world.steady_topics:
-                # Members go over what a leader has begun to delete, even if its successor has it again.
+                # Members skip records that a leader has begun to delete, even if its successor has them again.
                 first = max(start, self._books.deleted_below.get(at, 0))
                 missing = set(range(first, end)) - self._books.delivered[(group, at)]
                 if missing:

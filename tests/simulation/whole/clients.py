@@ -36,16 +36,16 @@ DELIVERY_S: Final = 12.0
 API_S: Final = 10.0
 LAST_API_S: Final = 60.0
 RECOVERED_S: Final = 10.0
-"""Time from the loss of one node until every record that is sent is stored within its delivery timeout."""
+"""Time from the loss of one node until every sent record is stored within its delivery timeout."""
 PAUSED_S: Final = 2.5
-"""A round of a member that took longer was held up by a pause."""
+"""A round of a member that took longer was delayed by a pause."""
 AUTOMATIC: Final = "automatic"
 """The group whose members commit automatically."""
 BY_HAND: Final = "by-hand"
 
 
 class Client:
-    """What all clients share: their books, and that a call has to return in time."""
+    """Shared by all clients: their books, and the deadline of each call."""
 
     def __init__(self, world: World, name: str) -> None:
         """``name`` is that of its process."""
@@ -54,7 +54,7 @@ class Client:
         self.name = name
 
     async def call(self, what: str, work: Awaitable[Result], timeout_s: float) -> Result:
-        """Await a call that has to return within a time."""
+        """Await a call that must return within a time."""
         number = self.books.begin(self.world.now_s + timeout_s, f"{self.name}: {what}")
         try:
             return await work
@@ -62,7 +62,7 @@ class Client:
             self.books.end(number)
 
     async def tried(self, what: str, work: Awaitable[Result], timeout_s: float, *allowed: type[RaylogError]) -> bool:
-        """Await a call that may fail, for a reason that another attempt may not meet; return whether it succeeded."""
+        """Await a call that may fail with a retriable cause; return whether it succeeded."""
         try:
             await self.call(what, work, timeout_s)
         except RaylogError as error:
@@ -126,7 +126,7 @@ class ProducingClient(Client):
             await asyncio.wait(set(waits))
 
     async def write(self, producer: AsyncProducer, at: At) -> None:
-        """Send one record and wait until it is stored, which has to succeed."""
+        """Send one record and wait until it is stored, which must succeed."""
         waiting = await self._send(producer, at)
         if waiting is not None:
             await waiting
@@ -183,7 +183,7 @@ class GroupMember(Client):
         self._before: dict[At, int] = {}
 
     async def run(self) -> None:
-        """Read until the world has no work any more."""
+        """Read until the world is out of work."""
         options = self.world.plan.consumer_options(self.world.scheduler.random)
         consumer = AsyncConsumer(
             group_id=self.group,
@@ -207,7 +207,7 @@ class GroupMember(Client):
 
     async def _round(self, consumer: AsyncConsumer) -> None:
         if self.world.now_s - self._round_s > PAUSED_S and self._last and not self._commits_itself:
-            await self._commit(consumer)  # a member that was paused does not know what has happened meanwhile
+            await self._commit(consumer)  # a member that was paused has missed the events meanwhile
         self._round_s = self.world.now_s
         wait_s = self.between(0.0, 1.0)
         try:
@@ -256,10 +256,10 @@ class GroupMember(Client):
 
 
 class Reader(Client):
-    """Reads partitions without a group, jumps about, and reads everything to its end at last."""
+    """Reads partitions without a group, with seeks, and at last reads everything to its end."""
 
     async def run(self) -> None:
-        """Read until the world has no work any more."""
+        """Read until the world is out of work."""
         consumer = AsyncConsumer(auto_offset_reset="earliest", default_api_timeout_ms=int(API_S * 1000))
         if not await self.tried("start", consumer.start(), LAST_API_S):
             return
@@ -287,7 +287,7 @@ class Reader(Client):
         await self.call("stop", consumer.stop(), 35.0)
 
     async def _observe(self, observer: AsyncConsumer, wanted: list[At]) -> None:
-        """Ask for the group's committed offsets again and again."""
+        """Fetch the group's committed offsets repeatedly."""
         while not self.world.is_over:
             await asyncio.sleep(self.between(0.1, 1.0))
             at = self.pick(wanted)
@@ -308,7 +308,7 @@ class Administrator(Client):
         """One administrator."""
         super().__init__(world, name)
         self._unsure: set[At] = set()
-        """Partitions of which the outcome of a move is not known."""
+        """Partitions with an unknown outcome of a move."""
 
     async def run(self) -> None:
         """Change things until the world is quiet."""
@@ -358,7 +358,7 @@ class Administrator(Client):
             if at not in self._unsure:
                 self.books.assignments[at] = tuple(target)
         else:
-            self._unsure.add(at)  # what was given up may still be carried out, and replace what comes after it
+            self._unsure.add(at)  # a move that timed out may still be carried out, and replace later ones
 
     async def _delete_records(self, admin: AsyncAdmin, number: int) -> None:
         at: At = self.pick([at for at in self.world.open_partitions() if at[0] in self.world.steady_topics])
@@ -392,4 +392,4 @@ class Administrator(Client):
         books.gone.add(name)
         work_too = admin.delete_topic(name, timeout_s=API_S)
         if await self.tried(f"delete {name}", work_too, API_S, UnknownTopicOrPartition) and is_made:
-            books.deleted.add(name)  # else a creation that was given up may be carried out only now
+            books.deleted.add(name)  # else a creation that timed out may be carried out only now

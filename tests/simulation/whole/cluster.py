@@ -1,7 +1,7 @@
 """The cluster of a world: nodes with a broker each, the controller, coordinators and replicas, all shipped servers.
 
-Stands in Ray's place: finds actors by name, makes them, and starts again those that died, after a delay and as often
-as it takes. Everything else is what runs in production.
+Replaces Ray: finds actors by name, creates them, and restarts those that died, after a delay and without a limit.
+Everything else is production code.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ Server = Any
 
 @dataclass
 class Actor:
-    """One named actor: what makes its server, where it may run, and the process of its present life."""
+    """One named actor: its server's factory, its possible hosts, and the process of its current life."""
 
     name: str
     hosts: tuple[str, ...]
-    """Hosts on which Ray may start it; several: any of those that have power."""
+    """Hosts on which Ray may start it; several: any of those with power."""
     make: Callable[[SimProcess], Server]
     process: SimProcess | None = None
     server: Server = None
     serves: bool = False
     lives: int = 0
     ended: bool = False
-    """Ended for good: it is not started again."""
+    """Ended permanently: it is not restarted."""
     failure: str = ""
-    """Why the first life did not come to serve; Ray gives up on such an actor."""
+    """Why the first life never served; Ray gives up on such an actor."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Cluster:
         """Why processes ended themselves."""
         self.restarts = 0
         self.lost: set[str] = set()
-        """Hosts that Ray takes for lost."""
+        """Hosts that Ray considers lost."""
         self._zombies: list[SimProcess] = []
 
     def host(self, broker: int) -> str:
@@ -147,7 +147,7 @@ class Cluster:
         )
 
     def start_coordinator(self, kind: str, index: int) -> None:
-        """Make a coordinator unless there is one (the controller's port)."""
+        """Create a coordinator unless there is one (the controller's port)."""
 
         def make(process: SimProcess) -> GroupCoordinatorServer:
             spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config, host=process.host)
@@ -158,7 +158,7 @@ class Cluster:
         self._ensure(f"coordinator-{kind}-{index}", tuple(self.hosts), make)
 
     def ensure_replica(self, spec: ReplicaSpec) -> Actor:
-        """Make a replica unless there is one (the supervisor's port)."""
+        """Create a replica unless there is one (the supervisor's port)."""
 
         def make(process: SimProcess) -> ReplicaServer:
             return ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self._end_process(process))
@@ -185,7 +185,7 @@ class Cluster:
     def _begin(self, actor: Actor) -> None:
         """Start a life of an actor on a host that has power, or try again."""
         if actor.ended or actor.process is not None:
-            return  # started already, or ended for good
+            return  # started already, or ended permanently
         hosts = [host for host in actor.hosts if host not in self.network.down and host not in self.lost]
         if not hosts:
             self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
@@ -221,9 +221,9 @@ class Cluster:
                 self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
 
     def lose_node(self, host: str) -> None:
-        """Ray has not heard of a node for too long: it starts elsewhere what may run elsewhere.
+        """Ray has no contact with a node for too long: actors that may run elsewhere are started elsewhere.
 
-        The processes there go on until the node is heard again, and know nothing of their successors.
+        The processes on the node continue until contact is restored, unaware of their successors.
         """
         self.lost.add(host)
         for actor in list(self.actors.values()):
@@ -236,7 +236,7 @@ class Cluster:
                 self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
 
     def find_node(self, host: str) -> None:
-        """Ray hears of a node again, and ends what has successors."""
+        """Contact with a node is restored: Ray ends the processes that have successors."""
         self.lost.discard(host)
         zombies, self._zombies = self._zombies, []
         for zombie in zombies:
@@ -247,7 +247,7 @@ class Cluster:
                 self.scheduler.after(self.scheduler.between(0.1, 3.0), zombie.kill, "it has a successor")
 
     async def end(self, name: str) -> None:
-        """Stop an actor cleanly and end it for good; no error when there is none."""
+        """Stop an actor cleanly and permanently; no error when there is none."""
         actor = self.actors.get(name)
         if actor is None:
             return
@@ -275,7 +275,7 @@ class Cluster:
         return True
 
     async def find(self, name: str) -> tuple[str, int]:
-        """Return where an actor listens; raises :class:`ConnectionFailed` when it does not answer."""
+        """Return an actor's endpoint; raises :class:`ConnectionFailed` when it does not answer."""
         actor = self.actors.get(name)
         if actor is None or not await self._answers(actor):
             raise ConnectionFailed(f"{name} cannot be found at the moment")
@@ -283,7 +283,7 @@ class Cluster:
         return endpoint
 
     async def find_controller(self) -> tuple[str, int]:
-        """Return where the controller listens (a port of every server)."""
+        """Return the controller's endpoint (a port of every server)."""
         return await self.find("controller")
 
     async def _find_voter(self, broker: int) -> tuple[str, int]:
@@ -308,7 +308,7 @@ class Cluster:
         return actor.server if actor is not None and actor.serves else None
 
     def ask_controller(self, timeout_s: float) -> dict[str, Any]:
-        """Return how clients reach the cluster, as Ray's client port does; called in a thread of the client."""
+        """Return the clients' access to the cluster, like Ray's client port; called in a thread of the client."""
         del timeout_s
         server = self.controller()
         if server is None:
@@ -320,12 +320,12 @@ class Cluster:
         return server.connection_info()
 
     def named(self, prefix: str) -> list[Actor]:
-        """Return the actors whose names begin so."""
+        """Return the actors with this name prefix."""
         return [actor for name, actor in self.actors.items() if name.startswith(prefix)]
 
 
 class Workshop:
-    """Makes and ends the replicas of one broker (the supervisor's port)."""
+    """Creates and ends the replicas of one broker (the supervisor's port)."""
 
     def __init__(self, cluster: Cluster, broker: int) -> None:
         """For one life of a broker."""
@@ -333,12 +333,12 @@ class Workshop:
         self._broker = broker
 
     async def ensure(self, spec: ReplicaSpec) -> None:
-        """Make a replica unless there is one, and wait until it serves."""
+        """Create a replica unless there is one, and wait until it serves."""
         actor = self._cluster.ensure_replica(spec)
         await self._within(lambda: actor.serves, actor)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Tell a replica what has changed."""
+        """Notify a replica of changes."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         actor = self._cluster.actors.get(name)
         if actor is None or actor.process is None or not await self._cluster._answers(actor):
@@ -346,7 +346,7 @@ class Workshop:
         actor.process.call_soon(actor.server.reconfigure, spec)
 
     async def end(self, name: str) -> None:
-        """End a replica for good."""
+        """End a replica permanently."""
         await self._cluster.end(name)
 
     async def _within(self, holds: Callable[[], bool], actor: Actor) -> None:

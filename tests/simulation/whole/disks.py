@@ -1,6 +1,6 @@
-"""The virtual disks of a world, one a node (profile `whole-disk`): a loss of power takes what was not synced.
+"""The virtual disks of a world, one a node (profile `whole-disk`): a loss of power drops unsynced data.
 
-Made by the world, and put below the shipped storage by ``ports.py``.
+Created by the world, and put below the shipped storage by ``ports.py``.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class NodeDisks:
             self.files.mount(folder_of(root, broker), disk)
 
     def lose_power(self, host: str) -> None:
-        """A node is off: only what its disk has got is left."""
+        """A node lost its power: only data on its disk is left."""
         self._disks[host].lose_power()

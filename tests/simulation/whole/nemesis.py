@@ -1,4 +1,4 @@
-"""What goes wrong in a world: processes killed and paused, nodes without power, links blocked, slow or one-way."""
+"""The faults of a world: processes killed and paused, nodes without power, links blocked, slow or one-way."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Nemesis:
-    """Draws faults at the pace of the world's plan; ``heal`` takes all of them back."""
+    """Draws faults at the rate of the world's plan; ``heal`` undoes all of them."""
 
     def __init__(self, world: World) -> None:
-        """Nothing happens before :meth:`start`."""
+        """No fault before :meth:`start`."""
         self._world = world
         self._scheduler = world.scheduler
         self._network = world.network
         self._active = False
         self.faults = 0
         self.lost_s = math.inf
-        """When one node was lost and everything else began to be as it should."""
+        """When one node was lost and no other fault was in effect any more."""
 
     def start(self) -> None:
         """Begin."""
@@ -33,7 +33,7 @@ class Nemesis:
         self._again()
 
     def _lose_one(self) -> None:
-        """Lose one node until all is healed, not the controller's: power, network, or all its processes hang."""
+        """Lose one node until the heal, but not the controller's: power, network, or all its processes hang."""
         cluster = self._world.cluster
         controller = cluster.actors["controller"].process
         hosts = [host for host in cluster.hosts if controller is None or host != controller.host]
@@ -50,7 +50,7 @@ class Nemesis:
                 actor.process.pause()
 
     def heal(self) -> None:
-        """Take back everything, and let nothing more happen."""
+        """Undo all faults, and inject no more."""
         self._active = False
         for source, target in list(self._network.blocked):
             self._network.heal(source, target)
@@ -119,7 +119,7 @@ class Nemesis:
         self._kill(self._pick(self._world.cluster.named("coordinator-")))
 
     def _strike_member(self) -> None:
-        """Kill the process of a group member, which another follows, or pause it for longer than its session."""
+        """Kill the process of a group member, which another follows, or pause it beyond its session timeout."""
         world = self._world
         place = int(self._scheduler.random.random() * len(world.places))
         process, calls = world.places[place], f"member-{place}."

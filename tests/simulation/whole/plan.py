@@ -1,4 +1,4 @@
-"""What a seed of a profile draws: the size of the cluster, its settings, the clients and how much goes wrong."""
+"""What a seed of a profile draws: the size of the cluster, its settings, the clients and the fault rates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 WHOLE: Final = "whole"
 """Faults of all kinds, anywhere."""
 MINORITY: Final = "whole-minority"
-"""One node is lost for nearly all of the run, and nothing else happens: everything has to go on."""
+"""One node is lost for nearly all of the run, without other faults: everything must keep working."""
 DISK: Final = "whole-disk"
-"""Faults of all kinds on virtual disks, which lose at each loss of power what was not synced."""
+"""Faults of all kinds on virtual disks, which lose unsynced data at each loss of power."""
 WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK)
 
 
@@ -27,21 +27,21 @@ class Plan:
     producers: int
     members: int
     work_s: float
-    """How long clients work while things go wrong."""
+    """How long clients work under faults."""
     calm_s: float
-    """How long they go on after everything was healed."""
+    """How long they continue after the heal."""
     fault_pause_s: float
     """Mean time between two faults; 0 = none."""
     send_pause_s: float
     power_cuts: bool
     loses_one: bool = False
-    """Whether one node is lost, and nothing else goes wrong."""
+    """Whether one node is lost, without other faults."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
 
     def producer_options(self, chance: random.Random) -> dict[str, Any]:
-        """Draw what a producer is configured with."""
+        """Draw a producer's configuration."""
         return {
             "linger_ms": chance.choice([None, 0, 5, 20]),
             "batch_size": chance.choice([200, 2_000, 16_384]),
@@ -51,7 +51,7 @@ class Plan:
         }
 
     def consumer_options(self, chance: random.Random) -> dict[str, Any]:
-        """Draw what a member of a group is configured with."""
+        """Draw a group member's configuration."""
         session_ms = chance.choice([2_000, 6_000])
         return {
             "session_timeout_ms": session_ms,

@@ -1,6 +1,6 @@
-"""What shipped modules find as clock, randomness, threads and files while a world runs.
+"""The clock, randomness, threads and files of shipped modules while a world runs.
 
-The modules are the shipped ones; only the names by which they reach the standard library are bound to the world's.
+The modules are the shipped ones; only their names for the standard library are bound to the world's.
 Done once in a process that runs one seed and ends.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOMS: Final = ("core", "storage", "rpc", "client", "actors", "protocol")
 WITHOUT: Final = ("raylog.actors.processes", "raylog.actors.broker.node_watch", "raylog.client.cluster.ray_session")
-"""Modules that are Ray's: the world stands in their place."""
+"""Ray's modules: the world replaces them."""
 _LOCK_TYPES: Final = (type(threading.Lock()), type(threading.RLock()))
 
 
@@ -69,7 +69,7 @@ def _copy(module: types.ModuleType, **changed: Any) -> types.ModuleType:
 
 
 def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tuple[object, object]]:
-    """Return what stands in place of what."""
+    """Return the pairs of original and replacement."""
     clock = _clock(scheduler, network)
     chance = random.Random(scheduler.random.random())
 
@@ -141,7 +141,7 @@ def _clock(scheduler: Scheduler, network: Network) -> dict[str, Any]:
 
 
 class HostFiles:
-    """The host's files, each open one the matter of a process: its kernel closes them when it is killed."""
+    """The host's files, each open one owned by a process: its kernel closes them when it is killed."""
 
     def __init__(self, scheduler: Scheduler, system: object) -> None:
         """One for all processes of a world, above the operating system or virtual disks."""

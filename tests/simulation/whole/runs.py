@@ -82,7 +82,7 @@ def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
 
 
 def catch_whole(name: str) -> tuple[Bug, int, Violation | None]:
-    """Run seeds with a planted bug until one is noticed; return the bug, the last seed and what was noticed."""
+    """Run seeds with a planted bug until one is noticed; return the bug, the last seed and the violation."""
     bug = BUGS[name]
     for seed in range(1, bug.seeds + 1):
         result = run_whole(seed, bug.profile, name)

@@ -42,7 +42,7 @@ def test_a_bug_planted_in_the_whole_world_is_noticed(name: str) -> None:
 
 
 class Wire(asyncio.Protocol):
-    """Keeps what comes, and why the connection ended."""
+    """Records what arrives, and why the connection ended."""
 
     def __init__(self) -> None:
         self.data = b""

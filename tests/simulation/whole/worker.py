@@ -1,8 +1,8 @@
 """Runs seeds of the whole world, each in a forked process of its own. Started by ``runs.py``.
 
-A world binds the shipped modules to itself and leaves behind what killed processes held, so its process ends with it.
-String hashes have to be the same from run to run: this is started with ``PYTHONHASHSEED=0``. Takes a seed, a profile
-and a planted bug (or ``-``) per line, and answers each with a line of JSON.
+A world binds the shipped modules to itself and leaves objects of killed processes behind, so its process ends with it.
+String hashes must be the same from run to run: this is started with ``PYTHONHASHSEED=0``. Takes a seed, a profile and a
+planted bug (or ``-``) per line, and answers each with a line of JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.simulation.whole.world import World
 
 SHM: Final = Path("/dev/shm")
 RUN_S: Final = 300
-"""Processor seconds after which a run is given up."""
+"""Processor seconds after which a run is aborted."""
 
 
 def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
-    """Run one seed in this process and return what came of it; the process is of no use afterwards."""
+    """Run one seed in this process and return its result; the process cannot be reused."""
     gc.disable()
     root = Path(tempfile.mkdtemp(prefix="raylog-whole-", dir=SHM if SHM.is_dir() else None))
     began_s = time.process_time()
@@ -71,7 +71,7 @@ def _fork(seed: int, profile: str, bug: str) -> dict[str, Any]:
             found = {"rule": "SIMULATOR", "claim": repr(error), "story": traceback.format_exc().splitlines()}
         with os.fdopen(writing, "w") as out:
             json.dump(found, out)
-        os._exit(0)  # the threads of killed processes wait for ever
+        os._exit(0)  # the threads of killed processes never end
     os.close(writing)
     with os.fdopen(reading) as answer:
         text = answer.read()

@@ -1,4 +1,4 @@
-"""One run of the whole world: build it, let it work while things go wrong, heal it, and check what is left."""
+"""One run of the whole world: build it, let it work under faults, heal it, and check the final state."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tests.simulation.whole.plan import Plan
 from tests.simulation.world import Violation
 
 BUILT_S: Final = 60.0
-"""By when the cluster serves and has its topics."""
+"""Deadline for the cluster to serve and to have its topics."""
 FINISH_S: Final = 200.0
-"""By when, after the last fault, everything has converged and was read."""
+"""Deadline, after the last fault, for convergence and the final reads."""
 LOOK_S: Final = 0.5
 
 
@@ -44,7 +44,7 @@ class World:
     """Everything of one run. Made in a process of its own, because it binds the shipped modules to itself."""
 
     def __init__(self, seed: int, plan: Plan, root: Path) -> None:
-        """Nothing runs before :meth:`run`. ``root`` is an empty folder for the brokers' directories."""
+        """No code runs before :meth:`run`. ``root`` is an empty folder for the brokers' directories."""
         self.seed, self.plan = seed, plan
         self.scheduler = Scheduler(seed)
         self.network = Network(self.scheduler)
@@ -63,12 +63,12 @@ class World:
         self._lives = 0
         self.is_built = False
         self.is_quiet = False
-        """Nothing new is sent or changed any more."""
+        """Clients send and change nothing any more."""
         self.is_over = False
-        """All has been checked."""
+        """All checks are done."""
         self.violation: Violation | None = None
         self.elections = 0
-        """Leaders of partitions that came about, as their replicas log it."""
+        """Number of elected leaders of partitions, as their replicas log it."""
         self._logs = _Logs(self)
 
     @property
@@ -81,7 +81,7 @@ class World:
         self.scheduler.tell(who, what)
 
     def open_partitions(self) -> list[At]:
-        """Return all partitions that may be written to now."""
+        """Return the partitions that are writable now."""
         books = self.books
         return [
             TopicPartition(topic, item)
@@ -125,7 +125,7 @@ class World:
             self.scheduler.run(min(until_s, self.now_s + LOOK_S))
 
     waits_for = ""
-    """What the present phase waits for."""
+    """The condition that the current phase waits for."""
 
     def fail(self, violation: Violation) -> None:
         """End the run with a violation; the first one counts."""
@@ -198,7 +198,7 @@ class World:
         self.places[number] = self._spawn(f"place-{number}", self._members(number))
 
     async def _members(self, number: int) -> None:
-        """One place in a group: a member, and when it leaves another."""
+        """One place in a group: a member, and after it leaves another one."""
         group = AUTOMATIC if number % 2 else BY_HAND
         while not self.is_over:
             self._lives += 1
@@ -207,7 +207,7 @@ class World:
 
 
 class _Logs(logging.Handler):
-    """Puts the log of all processes into the story; a logged exception is a defect."""
+    """Adds the log of all processes to the story; a logged exception is a defect."""
 
     def __init__(self, world: World) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What shipped modules find as ``threading.Thread``, ``Lock`` and ``queue.SimpleQueue`` in a world.
+"""Replacements in a world for ``threading.Thread``, ``Lock`` and ``queue.SimpleQueue`` in shipped modules.
 
-What blocks in a virtual thread gives the world back; a loop's own thread never waits: what it needs is hurried.
+A blocking call in a virtual thread yields to the world. A loop's own thread never waits: the awaited thread is hurried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _bound: list[Threads] = []
 
 
 def bind(threads: Threads) -> None:
-    """Have everything here belong to a world; done once in its process."""
+    """Bind this module to a world; done once in its process."""
     _bound[:] = [threads]
 
 
@@ -68,7 +68,7 @@ class Lock:
                 return False
             me, holder = _threads().scheduler.thread, self._holder
             if holder is not None and not holder.process.is_alive:
-                break  # a lock of the module, which each process has for itself in production
+                break  # a lock of the module, of which each process has its own in production
             if me is not None:
                 self._waiters.append(me)
                 me.block()

@@ -1,8 +1,8 @@
 """The network between simulated hosts: connections as the kernel gives them to asyncio, over links that fail.
 
-Bytes of a connection keep their order. A blocked link holds what is sent until it heals, as TCP repeats it, or breaks
+Bytes of a connection keep their order. A blocked link holds segments until it heals, as TCP retransmits them, or breaks
 the connection after ``BROKEN_AFTER_S``; a killed process's connections are closed by its kernel; a host that is down
-says nothing at all.
+sends nothing at all.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.loop.threads import Threads
 
 BROKEN_AFTER_S: Final = 30.0
-"""When a peer that acknowledges nothing counts as gone (``Limits.dead_peer_timeout_s``)."""
+"""Timeout for a peer that acknowledges nothing (``Limits.dead_peer_timeout_s``)."""
 HIGH_BYTES: Final = 256 * 1024
-"""What the sockets of a connection hold in one direction."""
+"""Capacity of a connection's sockets in one direction."""
 READ_BYTES: Final = 256 * 1024
 BYTES_PER_S: Final = 200e6
 REPEAT_S: Final = 0.4
-"""Longest time after a link heals until TCP repeats what was lost."""
+"""Longest time after a link heals until TCP retransmits lost segments."""
 WIDOWED_S: Final = 5.0
-"""Longest time after a host has power again until a peer sends something and learns that its connection is gone."""
+"""Longest time after a host regains power until a peer sends something and learns that its connection is gone."""
 FIRST_PORT: Final = 20_000
 
 _CLOSE, _RESET = object(), object()
@@ -49,7 +49,7 @@ class SimTransport(asyncio.Transport):
         self._is_closing = False
         self.is_lost = False
         self._is_finished = False
-        """The peer sends no more."""
+        """The peer has closed its sending side."""
         self._in_flight = 0
         self._writing_paused = False
         self.segments: deque[object] = deque()
@@ -59,7 +59,7 @@ class SimTransport(asyncio.Transport):
         process.transports[self] = None
 
     def __hash__(self) -> int:
-        """Stay the same from run to run."""
+        """Identical from run to run."""
         return self._number
 
     def __eq__(self, other: object) -> bool:
@@ -89,7 +89,7 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(bytes(piece) for piece in list_of_data))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The sockets' own bounds are all there is."""
+        """Ignored: the sockets' own bounds apply."""
 
     def get_write_buffer_size(self) -> int:
         """Return the bytes that the peer has not read."""
@@ -100,7 +100,7 @@ class SimTransport(asyncio.Transport):
         return False
 
     def pause_reading(self) -> None:
-        """Leave what arrives in the socket."""
+        """Leave arriving bytes in the socket."""
         self._is_reading = False
 
     def resume_reading(self) -> None:
@@ -113,7 +113,7 @@ class SimTransport(asyncio.Transport):
         return self._is_reading and not self._is_closing
 
     def is_closing(self) -> bool:
-        """Whether no more can be sent."""
+        """Whether sending is over."""
         return self._is_closing
 
     def get_protocol(self) -> Any:
@@ -121,7 +121,7 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Send the written bytes, then close."""
         if not self._is_closing and self.process.is_alive:
             self._is_closing = True
             self._network.send(self, _CLOSE, 0)
@@ -242,7 +242,7 @@ class SimServer:
         return self._network.listeners.get(self.name) is self
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         if self.is_serving():
             del self._network.listeners[self.name]
 
@@ -265,15 +265,15 @@ class Network:
         self.down: set[str] = set()
         """Hosts that lost power."""
         self.blocked: dict[tuple[str, str], int] = {}
-        """Links that carry nothing, by (from, to); the number tells one blocking from the next."""
+        """Blocked links, by (from, to); the number distinguishes one blocking from the next."""
         self.latency_s = (0.000_05, 0.000_4)
         self.slow: dict[tuple[str, str], float] = {}
-        """Seconds that a link takes besides."""
+        """Extra seconds of a link."""
         self.clock_jump_s: dict[str, float] = {}
-        """How far the time of day of a host is off."""
+        """Clock offset of a host."""
         self._stalled: dict[SimTransport, None] = {}
         self._widows: dict[str, list[SimTransport]] = {}
-        """Ends whose peers went down with their host, which learn of it when that answers again."""
+        """Ends whose peers went down with their host; they learn of it when the host answers again."""
         self._open: dict[SimTransport, None] = {}
         self._ports: dict[str, int] = {}
         self._number = 0
@@ -387,23 +387,23 @@ class Network:
     # ------------------------------------------------------------ faults
 
     def block(self, source: str, target: str) -> None:
-        """Have a link carry nothing, in one direction."""
+        """Block a link in one direction."""
         number = self._next()
         self.blocked[(source, target)] = number
         self.scheduler.after(BROKEN_AFTER_S, self._give_up, source, target, number)
 
     def heal(self, source: str, target: str) -> None:
-        """Have a link carry segments again."""
+        """Unblock a link."""
         self.blocked.pop((source, target), None)
         self._repeat_all()
 
     def power_off(self, host: str) -> None:
-        """Have a host fall silent; its processes are killed by the caller, without a word to their peers."""
+        """Make a host fall silent; the caller kills its processes, without a FIN or RST to their peers."""
         self.down.add(host)
         self.scheduler.after(BROKEN_AFTER_S, self._give_up_host, host)
 
     def power_on(self, host: str) -> None:
-        """Have a host answer again; it knows nothing of the connections that it had."""
+        """Make a host answer again; its earlier connections are unknown to it."""
         self.down.discard(host)
         for widow in self._widows.pop(host, []):
             self.scheduler.after(
@@ -430,7 +430,7 @@ class Network:
                 item.break_off(TimeoutError(110, "Connection timed out"))
 
     def process_ended(self, process: SimProcess) -> None:
-        """Close what a killed process had open."""
+        """Close the listeners and connections of a killed process."""
         for name, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[name]

@@ -1,7 +1,7 @@
 """A simulated process: an event loop of its own, on the world's clock, that can be killed and paused.
 
-Shipped code finds it with ``asyncio.get_running_loop()``, as it would find its process's loop in production; what is
-kept for each loop there (tasks, :class:`raylog.rpc.sending.WriteCoalescer`) is kept for each simulated process here.
+Shipped code finds it with ``asyncio.get_running_loop()``, like its process's loop in production. State that is kept for
+each loop there (tasks, :class:`raylog.rpc.sending.WriteCoalescer`) is kept for each simulated process here.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class SimTask(asyncio.Task[Any]):
 class SimProcess(asyncio.BaseEventLoop):
     """One process on one host.
 
-    A killed process runs nothing more, not even its ``finally`` blocks: what it held is kept until the run ends.
-    A paused one (SIGSTOP) keeps its ready callbacks; its sockets go on to receive.
+    A killed process runs nothing more, not even its ``finally`` blocks: its objects are kept until the run ends.
+    A paused one (SIGSTOP) keeps its ready callbacks; its sockets still receive.
     """
 
     def __init__(self, scheduler: Scheduler, network: Network, name: str, host: str) -> None:
-        """Nothing runs before the first callback. The base class's own queues are not made: nothing here uses them."""
+        """No code runs before the first callback. The base class's own queues are not made: nothing here uses them."""
         self.is_alive = True
         self.scheduler = scheduler
         self.network = network
@@ -61,14 +61,14 @@ class SimProcess(asyncio.BaseEventLoop):
         self.is_queued = False
         self.transports: dict[SimTransport, None] = {}
         self.descriptors: dict[int, None] = {}
-        """Open files, which the kernel closes with the process; with them go its locks."""
+        """Open files, which the kernel closes with the process, releasing their locks."""
         self.on_end: Callable[[SimProcess], None] | None = None
         self._held: list[Callable[[], None]] = []
         self._graves: list[object] = []
 
     @property
     def may_run(self) -> bool:
-        """Whether callbacks are carried out now."""
+        """Whether callbacks are run now."""
         return self.is_alive and not self.is_paused
 
     # ------------------------------------------------------------ the event loop
@@ -80,7 +80,7 @@ class SimProcess(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Carry a callback out in the next turn."""
+        """Run a callback in the next turn."""
         handle = events.Handle(callback, args, self, context)
         if self.is_alive:
             self.ready.append(handle)
@@ -99,7 +99,7 @@ class SimProcess(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Carry a callback out at a time."""
+        """Run a callback at a time."""
         timer = events.TimerHandle(when, callback, args, self, context)
         if self.is_alive:
             self.scheduler.timer(self, timer)
@@ -110,7 +110,7 @@ class SimProcess(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Carry a callback out after a delay."""
+        """Run a callback after a delay."""
         return self.call_at(self.scheduler.now_s + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -168,7 +168,7 @@ class SimProcess(asyncio.BaseEventLoop):
         return await self.network.connect(self, protocol_factory, str(host), int(port))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note what no code handled; a task that ended unobserved is a line of the story."""
+        """Note an unhandled exception; a task that ended unobserved is a line of the story."""
         if not self.is_alive:
             return
         text, error = str(context.get("message")), context.get("exception")
@@ -222,7 +222,7 @@ class SimProcess(asyncio.BaseEventLoop):
             self.scheduler.tell(self.name, "is paused")
 
     def resume(self) -> None:
-        """Go on, as SIGCONT does."""
+        """Resume, as SIGCONT does."""
         if self.is_paused:
             self.is_paused = False
             self.scheduler.tell(self.name, "goes on")
@@ -233,7 +233,7 @@ class SimProcess(asyncio.BaseEventLoop):
                 self.scheduler.runnable(self)
 
     def when_running(self, call: Callable[[], None]) -> bool:
-        """Return whether the process runs; if it is paused, ``call`` is called when it goes on."""
+        """Return whether the process runs; if it is paused, ``call`` is called when it resumes."""
         if self.is_paused:
             self._held.append(call)
         return self.may_run

@@ -1,7 +1,7 @@
 """The clock, agenda and randomness of the whole world, and the order in which its processes run.
 
-Every simulated process is an event loop of its own (``processes.py``); this decides which of them runs next and what
-time it is. The seed alone decides both.
+Every simulated process is an event loop of its own (``processes.py``); this decides which of them runs next and the
+current time. The seed alone decides both.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Scheduler:
         self.random = random.Random(seed)
         self.now_s = 100.0
         self.events = 0
-        """Callbacks carried out."""
+        """Number of callbacks run."""
         self.turns = 0
-        """Rounds of event loops."""
+        """Number of rounds of event loops."""
         self.trace = seed
         self.current: SimProcess | None = None
         self.thread: SimThread | None = None
-        """The virtual thread that runs; None: a loop's own thread."""
+        """The running virtual thread; None: a loop's own thread."""
         self.failures: list[str] = []
-        """Exceptions that reached an event loop, which no shipped code may let happen."""
+        """Exceptions that reached an event loop, which shipped code must never allow."""
         self._agenda: list[tuple[float, int, Any, Any, Any]] = []
         self._number = 0
         self._runnable: list[SimProcess] = []
@@ -103,11 +103,11 @@ class Scheduler:
                     owner.take(call)
 
     def stop(self) -> None:
-        """End :meth:`run` after the turn that is under way."""
+        """End :meth:`run` after the current turn."""
         self._over = True
 
     def _turn(self, process: SimProcess) -> None:
-        """One round of a process's event loop: what was ready when it began."""
+        """One round of a process's event loop: the callbacks that were ready at its start."""
         ready = process.ready
         count = len(ready)
         self.turns += 1
@@ -137,7 +137,7 @@ class Scheduler:
             self.runnable(process)
 
     def fail(self, process: SimProcess, text: str, error: BaseException | None = None) -> None:
-        """Note an exception that nothing in the process handled."""
+        """Note an exception that the process did not handle."""
         import traceback
 
         where = "".join(traceback.format_exception(error)[-6:]) if error is not None else ""
@@ -164,6 +164,6 @@ class Scheduler:
 
 
 def draw_pause(source: random.Random) -> float:
-    """Return how many callbacks' time a turn takes besides: mostly none, rarely many."""
+    """Return the extra time of a turn, in callbacks: mostly none, rarely many."""
     drawn = source.random()
     return drawn * 4 if drawn < 0.98 else drawn * 500

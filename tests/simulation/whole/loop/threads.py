@@ -1,7 +1,7 @@
 """Virtual threads: real ones of which exactly one runs at a time, in the order that the scheduler decides.
 
-Shipped code that starts threads (syncs, metadata voters, work in executors) runs unchanged; what blocks in a thread
-(``blocking.py``, ``time.sleep``) gives the world back to the scheduler.
+Shipped code that starts threads (syncs, metadata voters, work in executors) runs unchanged; a blocking call in a thread
+(``blocking.py``, ``time.sleep``) yields to the scheduler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.whole.loop.processes import SimProcess
 
 WAKE_S: Final = (0.000_005, 0.000_060)
-"""How long a thread takes to wake up."""
+"""Wake-up latency of a thread."""
 STACK_BYTES: Final = 512 * 1024
 
 
@@ -40,7 +40,7 @@ class Threads:
 
 
 class _Carrier:
-    """A real thread that carries virtual ones, one after another."""
+    """A real thread that runs virtual ones, one after another."""
 
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
@@ -78,13 +78,13 @@ class SimThread:
         self._wakes = 0
 
     def wake(self, delay_s: float | None = None) -> None:
-        """Have the thread run, or go on, after a delay; by default as soon as a thread wakes up."""
+        """Start or resume the thread after a delay; by default as soon as a thread wakes up."""
         self._wakes += 1
         scheduler = self.threads.scheduler
         scheduler.after(scheduler.between(*WAKE_S) if delay_s is None else delay_s, self._due, self._wakes)
 
     def hurry(self) -> None:
-        """Let the thread go on at once: a loop's own thread waits for what it holds."""
+        """Resume the thread at once: a loop's own thread waits for a resource it holds."""
         self._wakes += 1
         self._run()
 
@@ -108,14 +108,14 @@ class SimThread:
         scheduler.current, scheduler.thread = outer_process, outer_thread
 
     def block(self) -> None:
-        """Give the world back until this thread is woken; called in the thread itself."""
+        """Yield to the world until this thread is woken; called in the thread itself."""
         carrier = self._carrier
         assert carrier is not None
         self.threads.back.release()
         carrier.go.acquire()
 
     def sleep(self, delay_s: float) -> None:
-        """Go on after a delay; called in the thread itself."""
+        """Resume after a delay; called in the thread itself."""
         self.wake(delay_s)
         self.block()
 

@@ -1,4 +1,4 @@
-"""What a planted bug is: a patch of one method of shipped code, and the rules that have to notice it.
+"""A planted bug: a patch of one method of shipped code, and the rules that must notice it.
 
 Planted in the process of one run, after the world has bound the shipped modules, and gone with it.
 """
@@ -16,7 +16,7 @@ SEEDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One bug: ``patch`` takes the method as it is and returns the one that breaks a rule."""
+    """One bug: ``patch`` takes the original method and returns the one that breaks a rule."""
 
     name: str
     target: Any
@@ -24,9 +24,9 @@ class Bug:
     patch: Callable[[Any], Any]
     rules: tuple[str, ...]
     seeds: int = SEEDS
-    """Within how many seeds it has to be noticed."""
+    """Number of seeds within which it must be noticed."""
     profile: str = WHOLE
 
     def plant(self) -> None:
-        """Have the bug from now on, in this process."""
+        """Apply the bug from now on, in this process."""
         setattr(self.target, self.attribute, self.patch(getattr(self.target, self.attribute)))

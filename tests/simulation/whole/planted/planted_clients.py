@@ -1,4 +1,4 @@
-"""Bugs planted in producers, consumers and what they share."""
+"""Bugs planted in producers, consumers and their shared parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _never(_: object) -> Callable[..., None]:
 
 
 def _fresh_sequence(original: Callable[..., None]) -> Callable[..., None]:
-    """A batch that is sent again has another sequence than the first time."""
+    """A retried batch has another sequence than the first time."""
 
     def refused(self: Delivery, batch: Batch, error: RaylogError) -> None:
         original(self, batch, error)
@@ -77,7 +77,7 @@ def _commit_what_was_fetched(original: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _commits_half_known(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A committed offset is forgotten now and then, as when an answer were cut off."""
+    """A committed offset is sometimes lost, as if an answer were truncated."""
 
     async def fetch(self: CommittedOffsets, partitions: Any, *, timeout_s: float) -> Any:
         found = await original(self, partitions, timeout_s=timeout_s)
@@ -94,7 +94,7 @@ def _no_deadline(_: object) -> Callable[..., Any]:
 
 
 def _keeps_what_was_revoked(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A member that comes back into the group goes on with all that it ever had."""
+    """A member that rejoins the group continues with all its earlier partitions."""
 
     def set_partitions(self: Assignment, partitions: Any, start: Any) -> Any:
         return original(self, [*dict.fromkeys([*self.states, *partitions])], start)
@@ -103,7 +103,7 @@ def _keeps_what_was_revoked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _old_metadata(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Metadata of an unchanged leader list only: what a client learned first stays."""
+    """A client keeps the first metadata it received."""
 
     def update(self: MetadataCache, answer: Any, *, is_whole: bool = False) -> Any:
         return set() if self.topics else original(self, answer, is_whole=is_whole)

@@ -1,4 +1,4 @@
-"""Bugs planted in storage that only a loss of power shows: noticed by what consumers and the quorum find afterwards."""
+"""Bugs planted in storage that only a loss of power reveals, through the reads of consumers and of the quorum."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _ack_on_append(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _expose_all(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Consumers read what is not committed."""
+    """Consumers read uncommitted records."""
 
     def answer(self: ConsumerReads, machine: Any, waiting: Any, *, expired: bool) -> Any:
         eager = SimpleNamespace(exposed_high_watermark=machine.exposed_high_watermark)
@@ -68,7 +68,7 @@ def _answer_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _all_for_all(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Every member is given what the first one was."""
+    """Every member gets the first member's assignment."""
 
     def assignment(self: Group, member_id: str) -> bytes:
         return original(self, min(self.members, default=member_id))
@@ -91,7 +91,7 @@ def _one_replica_short(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gap_is_fine(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A broker applies metadata updates whatever lies between."""
+    """A broker applies metadata updates despite gaps between them."""
 
     def on_message(self: BrokerServer, request: Any) -> None:
         if self.image.version % 7 == 3:
@@ -102,7 +102,7 @@ def _gap_is_fine(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _lost_requests(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Now and then an answer goes nowhere."""
+    """Now and then an answer is lost."""
 
     def take(self: RequestTable[Any], number: int) -> Any:
         request = original(self, number)
@@ -112,7 +112,7 @@ def _lost_requests(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrong_place(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Looking up an offset finds the batch behind the one that has it."""
+    """Looking up an offset finds the batch after the right one."""
 
     def locate(self: Segment, offset: int) -> Any:
         position, header = original(self, offset)
@@ -128,7 +128,7 @@ def _too_far(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _elder_counts(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A member that leaves the ISR counts as gone before the controller has agreed."""
+    """A member that leaves the ISR is ignored before the controller has agreed."""
 
     def maximal(self: InSyncSet) -> Any:
         return self.state.isr[:1]
@@ -137,7 +137,7 @@ def _elder_counts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _same_id(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Every producer is given the same id."""
+    """Every producer gets the same id."""
 
     async def init_producer_id(self: BrokerServer, request: Any) -> None:
         request.reply([77, 0])
@@ -153,7 +153,7 @@ def _generation_stays(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bounded(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A topic is given a partition fewer than was asked for."""
+    """A topic gets one partition fewer than requested."""
 
     def placed(self: Topics, partitions: int, replication_factor: int) -> Any:
         return original(self, max(1, partitions - 1), replication_factor)

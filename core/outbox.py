@@ -1,7 +1,7 @@
 """Outbox: the effects that one step of a state machine returns to its shell.
 
-The two lists carry the durability order in their type. Used by every machine in ``core`` and by both shells (actors and
-simulator).
+The two lists carry the durability order in their type: a shell that does not wait for the disk has to use the wrong
+list. Used by every machine in ``core`` and by both shells (actors and simulator).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Committed state of a partition: leader, ISR, epochs, endpoints. Written by the controller."""
+"""Committed state of a partition: leader, ISR, epochs, endpoints.
+
+Written by the controller, applied by replicas, read by clients.
+"""
 
 from __future__ import annotations
 

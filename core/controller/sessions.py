@@ -19,7 +19,7 @@ class BrokerMember:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMember:
-    """A partition replica, as the owner of a session; ``topic_id`` tells it from an earlier topic of that name."""
+    """A partition replica, as the owner of a session; ``topic_id`` separates it from an earlier topic of that name."""
 
     topic_id: str
     partition: TopicPartition

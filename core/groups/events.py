@@ -203,7 +203,7 @@ class ReportStored:
 class TrimLog:
     """Delete the records below ``before_offset``, then feed :class:`LogTrimmed`.
 
-    It may fail, be late or be repeated: the records below were stored again above.
+    It may fail, be late or be repeated: the records below were stored again above, permanently and for every reader.
     """
 
     cause: str

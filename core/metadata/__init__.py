@@ -1,1 +1,1 @@
-"""The cluster's metadata as a value: records, and the image that they add up to."""
+"""The cluster's metadata as a value: records, the image that they add up to, and what is published of it."""

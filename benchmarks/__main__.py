@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: start the servers, measure the scenarios, show and keep what was found."""
+"""`python -m benchmarks`: start the servers, measure the scenarios, show and keep the results."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")
 NEEDS_NO_SERVER = {"limits"}
 NEEDS_WARM_SERVERS = {"latency", "small", "produce", "together", "consume"}
 BREAK_OFF_AGAIN_S = 20.0
-"""What tidies up after a run was broken off is broken off, too, when it takes longer."""
+"""Cleanup after an interrupted run is aborted after this time."""
 STOP_S = 40.0
-"""A quick run's servers have so long to stop, and are then killed."""
+"""Time for a quick run's servers to stop, before they are killed."""
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """What was asked for."""
+    """The command line's options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default="", help=f"scenarios, parted by commas: {', '.join(SCENARIOS)}")
     parser.add_argument("--peers", default="", help=f"servers, parted by commas: {', '.join(PEERS)}")
@@ -68,7 +68,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]:
-    """The servers that were asked for; the queue of Ray needs Raylog's Ray."""
+    """The requested servers; the queue of Ray needs Raylog's Ray."""
     raylog = Raylog(scratch, brokers)
     everything: list[Peer] = [
         raylog, Kafka(scratch, ROOT / "build" / "peers", brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
@@ -79,7 +79,7 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
 
 
 def measure(bench: Bench, scenarios: Sequence[str]) -> None:
-    """Run the scenarios in order; one that fails, or for which there is no time, does not take the others along."""
+    """Run the scenarios in order; one that fails, or has no time left, does not affect the others."""
     chosen = [scenario for scenario in SCENARIOS if scenario in scenarios]
     done = 0
     try:
@@ -104,7 +104,7 @@ def _run(bench: Bench, name: str, scenario: Callable[[Bench], None]) -> None:
         scenario(bench)
     except (Unavailable, Missing) as error:
         bench.leave_out(name, error)
-    except Exception as error:  # a scenario's own mistake must not cost what the others have measured
+    except Exception as error:  # a failed scenario must not lose the results of the others
         traceback.print_exc()
         bench.leave_out(name, error)
 
@@ -123,7 +123,7 @@ def stop(bench: Bench) -> None:
 
 
 def keep(results: Results, folder: Path) -> None:
-    """Write JSON, Markdown and pictures."""
+    """Write JSON, Markdown and plots."""
     results.write(folder / "results.json")
     (folder / "results.md").write_text(as_markdown(results), encoding="utf-8")
     try:

@@ -1,4 +1,4 @@
-"""The harness: which servers run, who takes part, and rounds in turn (A B A B). Used by the scenarios."""
+"""The harness: servers, contestants, and rounds in turn (A B A B). Used by the scenarios."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from benchmarks.report.results import Measured, Results
 from raylog.core.errors import RaylogError
 
 BATCH_BYTES = 128 << 10
-"""The batch size that every client is given: Kafka's clients need it for their best rate."""
+"""The batch size of every client: Kafka's clients need it for their best rate."""
 BATCH_BYTES_LARGE = 1 << 20
 GRACE_S = 60.0
-"""What runs when the time is over may go on for so long, and is then broken off."""
+"""Grace period of a measurement that runs at the end of the time, before it is aborted."""
 LEFT_OUT = (Unavailable, Missing, RaylogError, OSError, subprocess.TimeoutExpired)
-"""What a server, a client or the way to it may fail with; anything else is a mistake of the harness."""
+"""Expected failures of a server, a client or the connection; any other is a bug of the harness."""
 
 
 RATES = ("rate", "rate_mb")
@@ -47,12 +47,12 @@ class Contestant:
 
     @property
     def is_named_in_goals(self) -> bool:
-        """Whether a goal compares with it closely: then it gets all rounds also in a quick run."""
+        """Whether a goal compares with it closely: then it gets all rounds in a quick run too."""
         return self.peer in ("raylog", "prototype", "") or self.client in ("java", "confluent")
 
     @property
     def is_needed(self) -> bool:
-        """Whether a goal is open without it: then it gets a round however late it is."""
+        """Whether a goal is undecided without it: then it gets a round even when the time is over."""
         return self.is_named_in_goals or self.client == "kafka_python"
 
 
@@ -79,23 +79,23 @@ CONTESTANTS = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long and how often is measured."""
+    """Duration and number of measurements."""
 
     rounds: int
     seconds: float
     warmup_s: float
     quick: bool
     slow_rounds: int
-    """Of what takes longer than measuring: killing, restarting, filling."""
+    """Rounds of what takes longer than measuring: killing, restarting, filling."""
     limit_s: float
-    """Each scenario has its share of this time. No round begins after its share is over, but for the first of what a
-    goal names."""
+    """Each scenario has its share of this time. No round begins after its share is over, except the first for each
+    contestant that a goal names."""
     touched_bytes: int
-    """So much memory is touched and freed before a rate is measured; see `even_start`."""
+    """Memory touched and freed before a rate is measured; see `even_start`."""
 
     @property
     def hard_s(self) -> float:
-        """After so many seconds the run is broken off, with what it has measured."""
+        """After so many seconds the run is aborted; its results so far are kept."""
         return self.limit_s + GRACE_S
 
 
@@ -108,7 +108,7 @@ FULL = Pace(
 
 
 class TimeIsOver(BaseException):
-    """The run's time is over. No Exception, so that nothing on the way takes it for a failure of its own."""
+    """The run's time is over. No Exception, so that no handler takes it for an ordinary failure."""
 
 
 class Bench:
@@ -131,7 +131,7 @@ class Bench:
     # Time
 
     def begin(self, share: float) -> None:
-        """Begin a scenario, which may take this share of the time that is left; bring back servers that have ended."""
+        """Begin a scenario with this share of the remaining time; restart servers that have ended."""
         now_s = time.monotonic()
         self._share_ends_s = now_s + max(0.0, self._began_s + self.pace.limit_s - now_s) * share
         for name, peer in self.peers.items():
@@ -146,14 +146,14 @@ class Bench:
         return time.monotonic() > self._share_ends_s
 
     def break_off(self) -> None:
-        """Raise TimeIsOver, from wherever the run is; what was made for it stays as it is."""
+        """Raise TimeIsOver, at any point of the run; resources made for it are left as they are."""
         self.is_broken_off = True
         raise TimeIsOver
 
     # Servers
 
     def start(self) -> None:
-        """Start every server; those that cannot be had are said and left out."""
+        """Start every server; unavailable ones are reported and left out."""
         for name, peer in self._all.items():
             began_s = time.monotonic()
             try:
@@ -172,7 +172,7 @@ class Bench:
                 peer.stop()
 
     def leave_out(self, what: str, error: Exception) -> None:
-        """Say once that something is left out, and why."""
+        """Report once that a contestant or server is left out, with the reason."""
         if what not in self.results.left_out:
             self.results.left_out[what] = str(error)
             self.say(f"left out: {what}, because {error}")
@@ -198,11 +198,11 @@ class Bench:
         holds: str = "",
         fresh: bool = False,
     ) -> Iterator[Callable[[Contestant], Job | None]]:
-        """A topic on the server of each; gives a job for a contestant, or None where the server has no such topic.
+        """A topic on each contestant's server; returns the job of a contestant, None without such a topic.
 
-        A quick run uses the topics of its kind again until `drop_topics`, because making and deleting them takes longer
-        than measuring; `fresh` asks for a topic of one's own. Topics of which it matters what they hold are of
-        different kinds when they differ in `holds`.
+        A quick run reuses topics of the same kind until `drop_topics`, because creating and deleting them takes longer
+        than measuring; `fresh` requests a new topic. Topics whose contents matter are of different kinds when they
+        differ in `holds`.
         """
         kind = (partitions, replication, fsync, holds)
         is_kept = self.pace.quick and not fresh
@@ -249,7 +249,7 @@ class Bench:
                 self._delete(name)
 
     def drop_topics(self) -> None:
-        """Delete the topics that a quick run has kept: idle replicas would weigh on what is measured next."""
+        """Delete the topics that a quick run has kept: idle replicas would slow the next measurement."""
         for name in self._kept.values():
             self._delete(name)
         self._kept.clear()
@@ -258,7 +258,7 @@ class Bench:
         """Delete a topic from every server that has it."""
         for peer_name in [worker for worker, name in self._made if name == topic]:
             self._made.discard((peer_name, topic))
-            if self.is_broken_off:  # the servers are about to be stopped, with all that they hold
+            if self.is_broken_off:  # the servers are about to be stopped, with all their topics
                 continue
             try:
                 self.peers[peer_name].delete_topic(topic)
@@ -280,7 +280,7 @@ class Bench:
     ) -> None:
         """Measure the contestants in turn, round by round. One that fails is left out of the rest, with the reason.
 
-        `forgets`: what earlier rounds have written does not matter, and leaves the page cache before each measurement.
+        `forgets`: data of earlier rounds is not needed, and leaves the page cache before each measurement.
         """
         self.rounds_in_turn(scenario, {case: measure}, contestants, metric, count, forgets=forgets)
 
@@ -294,7 +294,7 @@ class Bench:
         *,
         forgets: bool = False,
     ) -> None:
-        """As `rounds`, with several cases that are compared with each other: each round has all of them."""
+        """As `rounds`, with several cases to compare: each round has all of them."""
         rows = {
             (case, contestant.name): Measured(scenario, case, contestant.name, metric)
             for case in cases
@@ -353,7 +353,7 @@ class Bench:
 
 
 def with_costs(outcome: Outcome) -> Outcome:
-    """The outcome with CPU as microseconds a record, which is seconds a million records, and bytes as a rate."""
+    """The outcome with CPU as microseconds per record (seconds per million records), and bytes as a rate."""
     records = outcome.get("records") or 0
     for side in ("client", "server"):
         if records and f"{side}_cpu_s" in outcome:

@@ -1,9 +1,9 @@
-"""How every measurement begins: with nothing left to write, and with memory that is as near as it was for the others.
+"""Equal conditions before every measurement: no dirty pages, and memory that is as close as for the others.
 
-A virtual machine that gives freed memory back to its host has to ask for it again, which makes the first touch of a
-page several times as dear. Whoever is measured while the page cache grows into such memory pays for that, and whoever
-comes later does not. So the pages of what earlier rounds have written leave the cache, where nobody will read them, and
-a fixed amount of memory is touched and freed: it is what the kernel hands out next. Used by the harness.
+A virtual machine that returns freed memory to its host has to request it again, which makes the first touch of a page
+several times as expensive. A measurement that runs while the page cache grows into such memory pays for that, and later
+ones do not. So the pages of earlier rounds' data leave the cache, where they are no longer read, and a fixed amount of
+memory is touched and freed: the kernel hands it out next. Used by the harness.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PAGE = 4096
 
 
 def write_out() -> None:
-    """Have everything written to the disk, or whoever is measured next pays for what was written before."""
+    """Write all dirty pages to the disk, or the next measurement pays for them."""
     os.sync()
 
 
 def warm_memory(folders: Iterable[Path], size: int) -> None:
-    """Have the kernel forget the pages of the folders' log files, then touch and free so many bytes of memory."""
+    """Drop the folders' log files from the page cache, then touch and free so many bytes of memory."""
     for folder in folders:
         forget_pages(folder)
     if size:
@@ -34,7 +34,7 @@ def warm_memory(folders: Iterable[Path], size: int) -> None:
 
 
 def touch(size: int) -> None:
-    """Touch each page of so much memory, and free it."""
+    """Touch so much memory page by page, and free it."""
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as region:
         try:
             region.madvise(POPULATE_WRITE)

@@ -11,13 +11,13 @@ SYNCED = "flush.messages=1"
 FLAT = 0.8
 """Within 20 % of the best."""
 AXES = (("1 to 24 partitions", False, ", 24 partitions"), ("1 to 20 GB on disk", True, ", 20 GB on disk"))
-"""What grows, whether the cases that it is about speak of data on disk, and the case without which it is no answer."""
+"""What grows, whether its cases are about data on disk, and the case without which the goal is undecided."""
 GROWING = {"produce": ("raylog send", "raylog send_batch"), "consume": ("raylog records", "raylog columns")}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A goal and what was found; `reached` is None when one of the two sides is missing."""
+    """A goal and its result; `reached` is None when one of the two sides is missing."""
 
     goal: str
     found: str
@@ -36,7 +36,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def _row(results: Results, scenario: str, contestant: str, *parts: str) -> Measured | None:
-    """The first case of a scenario that has all parts in its name, fsync only where it is asked for."""
+    """The first case of a scenario that has all parts in its name; fsync only if one of the parts is fsync."""
     for row in results.measured:
         wants = all(part in row.case for part in parts) and (SYNCED in row.case) == (SYNCED in parts)
         if row.scenario == scenario and row.contestant == contestant and row.rounds and wants:
@@ -125,7 +125,7 @@ def _others(results: Results) -> list[Verdict]:
 
 
 def _growth(results: Results) -> list[Verdict]:
-    """Each form of the client is compared with itself only; the one that falls off most is what was found."""
+    """Each form of the client is compared with itself only; the result is that of the form that drops most."""
     found = []
     for axis, is_data, last in AXES:
         for load, forms in GROWING.items():
@@ -146,7 +146,7 @@ def _growth(results: Results) -> list[Verdict]:
 
 
 def _largest(rows: list[Measured]) -> str:
-    """How far a run has grown that did not go to the end of the axis; a full run does."""
+    """The largest case of a run that did not reach the end of the axis; a full run does."""
     sizes = [row.case.rpartition(", ")[2] for row in rows if row.rounds]
     return max(sizes, key=lambda size: int(size.split()[0]))
 

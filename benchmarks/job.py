@@ -1,4 +1,4 @@
-"""One measurement by one client: what the harness asks of a client process, as a line of JSON on its standard input.
+"""One measurement by one client: the harness's request to a client process, as a line of JSON on its standard input.
 
 The process answers with lines of JSON: `{"ready": true}` once it is connected and warm, at the end `{"outcome": ...}`.
 """
@@ -15,7 +15,7 @@ Outcome = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to do. Times are in seconds unless the name says otherwise."""
+    """A job. Times are in seconds unless the name states otherwise."""
 
     load: str
     """A function of `loads`: produce, consume, follow, pace, small, group, probe, create."""
@@ -35,25 +35,25 @@ class Job:
     warmup_s: float = 1.0
     seconds: float = 2.0
     rate: float = 0.0
-    """Records a second; 0: as many as go."""
+    """Records per second; 0: no limit."""
     count: int = 0
     """Records to expect or to read; 0: by time."""
     newest: int = 0
     """Read so many of the last records of each partition; 0: all."""
     connections: int = 1
     fresh: bool = False
-    """Whether a server that keeps everything in memory shall forget what it has first."""
+    """Whether a server that keeps everything in memory drops it first."""
     once: bool = False
-    """Whether a topic is read once at most, because it is not the same when it is read again."""
+    """Whether a topic is read at most once, because a second read would differ."""
     waits: bool = False
-    """Whether to wait for a line on standard input after saying that it is ready."""
+    """Whether to wait for a line on standard input after reporting ready."""
     server_pids: list[int] = field(default_factory=list)
 
     def line(self) -> str:
-        """As a line of JSON."""
+        """Encode as a line of JSON."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def of_line(line: str) -> Job:
-        """Back from a line of JSON."""
+        """Decode a line of JSON."""
         return Job(**json.loads(line))

@@ -1,4 +1,4 @@
-"""The loads that one client process runs: each takes a client and says what it measured. Warm-up is never counted."""
+"""The loads of a client process: each takes a client and returns its measurements. Warm-up is never counted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TAKE_S = 1.0
 SILENCE_S = 15.0
 STAMP = struct.Struct(">q?")
 Tell = Callable[[], None]
-"""Says that the client is ready, and waits for the word to begin if the job wants that."""
+"""Reports that the client is ready, and waits for the start signal if the job requires it."""
 Make = Callable[[Job], Client]
 
 
 def payloads(size: int, count: int) -> list[bytes]:
-    """Random letters, which compress about as well as text does; the same in every process."""
+    """Random letters, which compress about as well as text; the same in every process."""
     chance = random.Random(size)
     letters = (bytes(range(65, 91)) * 10)[:256]
     return [chance.randbytes(size).translate(letters) for _ in range(count)]
@@ -44,7 +44,7 @@ class Meter:
         self._began_s = time.monotonic()
 
     def read(self, records: int, size: int) -> Outcome:
-        """What the phase has cost until now."""
+        """Time and CPU of the phase so far."""
         seconds = time.monotonic() - self._began_s
         return {
             "records": records,
@@ -63,7 +63,7 @@ def own_cpu_s() -> float:
 
 
 def produce(job: Job, make: Make, tell: Tell) -> Outcome:
-    """Send for a time, wait for every acknowledgement, and count what the server has got."""
+    """Send for a time, wait for every acknowledgement, and count the server's records."""
     client = make(job)
     client.open_producer()
     chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // job.size))
@@ -107,8 +107,8 @@ def count(job: Job, make: Make, tell: Tell) -> Outcome:
 def consume(job: Job, make: Make, tell: Tell) -> Outcome:
     """Read the topic, `count` records, and again from its beginning until `seconds` were measured; or `once` only.
 
-    The clock runs while records come: connecting, finding the beginning and the first records of each pass are left
-    out, alike for every client. `once` is in the outcome when the first pass has read the whole topic.
+    The clock runs while records arrive: connecting, finding the beginning and the first records of each pass are
+    excluded, for every client alike. `once` is in the outcome when the first pass has read the whole topic.
     """
     client = make(job)
     client.open_consumer()
@@ -120,7 +120,7 @@ def consume(job: Job, make: Make, tell: Tell) -> Outcome:
         tell()
         began_s = time.monotonic()
         read = _read_once(client, job, job.seconds, total)
-        # However fast a pass is, it has a beginning that is not measured.
+        # Even a fast pass has a beginning that is not measured.
         while not job.once and total["seconds"] < job.seconds and time.monotonic() - began_s < 5 * job.seconds:
             client.rewind()
             _read_once(client, job, job.seconds - total["seconds"], total)
@@ -131,9 +131,9 @@ def consume(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 def _read_once(client: Client, job: Job, seconds: float, total: Outcome) -> int:
-    """One pass, cut off after `seconds`; adds to `total` what came behind the first records, and what that cost.
+    """One pass, cut off after `seconds`; adds to `total` the records behind the first ones, and their cost.
 
-    Returns how many records came in all. Raises Unsupported when they stop coming before the end.
+    Returns the number of all records read. Raises Unsupported when they stop before the end.
     """
     heard_s = time.monotonic()
     first = first_bytes = 0
@@ -156,7 +156,7 @@ def _read_once(client: Client, job: Job, seconds: float, total: Outcome) -> int:
 
 
 def listen(job: Job, make: Make, tell: Tell) -> Outcome:
-    """Read for a time whatever comes in after the beginning."""
+    """Read for a time the records that arrive after the start."""
     client = make(job)
     client.open_consumer(at_end=True)
     client.take(0.5)
@@ -174,7 +174,7 @@ def listen(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 def follow(job: Job, make: Make, tell: Tell) -> Outcome:
-    """Read what `pace` sends, and take the time from when each record was due to when it was read."""
+    """Read the records of `pace`, and measure the time from each record's due time to its read."""
     client = make(job)
     client.open_consumer(at_end=True)
     client.values(0.5)
@@ -224,7 +224,7 @@ def pace(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 def small(job: Job, make: Make, tell: Tell) -> Outcome:
-    """Many connections, each with one record on its way at a time and no batches: the module's own `small`."""
+    """Many connections, each with one record in flight and no batches: the module's own `small`."""
     run: Any = getattr(make(job), "small", None)
     if run is None:
         raise Unsupported("many small producers are not measured with this client")
@@ -264,7 +264,7 @@ def group(job: Job, make: Make, tell: Tell) -> Outcome:
     for thread in threads:
         thread.start()
     deadline_s = time.monotonic() + 60
-    # A rebalance while others read may show a record twice; the count is then above, never below.
+    # A rebalance during the read may deliver a record twice; the count is then above, never below.
     while (sum(counts) < job.count or not all(joined_s)) and time.monotonic() < deadline_s:
         time.sleep(0.005)
     outcome = meter.read(sum(counts), sum(counts) * job.size)
@@ -284,11 +284,11 @@ def probe(job: Job, make: Make, tell: Tell) -> Outcome:
 
 
 def create(job: Job, make: Make, tell: Tell) -> Outcome:
-    """Connect; then write one record to each partition of a topic that has just been created, until all are stored."""
+    """Connect; then write one record to each partition of a newly created topic, until all are stored."""
     client: Any = make(job)
     client.connect()
     try:
-        tell()  # a job that waits goes on when the topic has been created
+        tell()  # a waiting job continues when the topic has been created
         client.send_to_each(payloads(job.size, 1)[0])
         client.flush()
         return {"records": job.partitions, "monotonic_s": time.monotonic()}

@@ -1,4 +1,4 @@
-"""What the measurements were taken on and with: processor, memory, disk, kernel, versions, and how busy it was."""
+"""The machine and software of the measurements: processor, memory, disk, kernel, versions, and its load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARIES = ("raylog", "ray", "msgspec", "confluent-kafka", "aiokafka", "kafka-p
 
 
 def describe() -> dict[str, str]:
-    """The machine. The load average tells how much else was running when the run began."""
+    """The machine. The load average shows the other load at the start of the run."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -29,7 +29,7 @@ def describe() -> dict[str, str]:
 
 
 def at_end() -> dict[str, str]:
-    """The load average when the last measurement has ended, of which the run itself is a part."""
+    """The load average after the last measurement, including the run itself."""
     return {LOAD_AT_END: f"{os.getloadavg()[0]:.1f}"}
 
 

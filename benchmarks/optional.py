@@ -1,4 +1,4 @@
-"""Peers' client libraries, each of which may be missing: loaded by name, typed as Any, with a reason when not there."""
+"""Peers' client libraries, each optional: loaded by name, typed as Any, with a reason when missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Missing(Exception):
-    """A library is not installed; the message says which and how to get it."""
+    """A library is not installed; the message names it and how to get it."""
 
 
 def module(name: str) -> Any:

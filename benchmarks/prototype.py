@@ -1,9 +1,9 @@
-"""A bare prototype of the message flow, to know what the machine and Python allow: plain asyncio sockets and one file.
+"""A bare prototype of the message flow, an upper bound for the machine and Python: plain asyncio sockets and one file.
 
 The client packs records into a batch (msgpack, CRC-32C) and sends it as a frame, several at once; the server checks the
-CRC, appends the frame to a file and answers with the offset. No replication, metadata, idempotence, recovery: what
-Raylog needs beyond this is the price of those. `python -m benchmarks.prototype MODE FOLDER` is the server; MODE is
-`store`, `sync` (fdatasync before the answer) or `echo` (the frame goes back and nothing is stored).
+CRC, appends the frame to a file and answers with the offset. No replication, metadata, idempotence, recovery: the
+difference to Raylog is the price of those. `python -m benchmarks.prototype MODE FOLDER` is the server; MODE is `store`,
+`sync` (fdatasync before the answer) or `echo` (the frame is returned and nothing is stored).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Server(asyncio.BufferedProtocol):
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._view[self._end :]
 
     def buffer_updated(self, count: int) -> None:
-        """Handle every frame that is whole, and move what is left to the front."""
+        """Handle every complete frame, and move the rest to the front."""
         self._end += count
         begin = 0
         while self._end - begin >= FRAME.size:
@@ -98,7 +98,7 @@ async def serve(mode: str, folder: Path) -> None:
 
 
 class Running:
-    """The server as a process of its own."""
+    """The server in its own process."""
 
     def __init__(self, mode: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Running:
 
 
 class Sender:
-    """The client's side of a connection: batches, a few of them on their way."""
+    """The client's side of a connection: batches, a few of them in flight."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers_frames: bool) -> None:
         self._reader = reader
@@ -138,7 +138,7 @@ class Sender:
         return Sender(reader, writer, answers_frames=answers_frames)
 
     async def send(self, values: Sequence[bytes]) -> None:
-        """Send a batch, as soon as there are few enough on their way."""
+        """Send a batch, as soon as few enough are in flight."""
         while len(self._waiting) >= IN_FLIGHT:
             await self._answer()
         body = self._encode([None, None, values, None])
@@ -166,12 +166,12 @@ class Sender:
 
 
 def records_of(batch_bytes: int, size: int) -> int:
-    """How many records of a size make a batch; msgpack needs up to five bytes for each."""
+    """Number of records of a size in a batch; msgpack needs up to five bytes for each."""
     return max(1, batch_bytes // (size + 5))
 
 
 async def _client(port: int, size: int, seconds: float, *, answers_frames: bool) -> int:
-    """Send batches for a time, a few at once; returns the records that were answered."""
+    """Send batches for a time, a few at once; returns the number of answered records."""
     sender = await Sender.connected(port, answers_frames=answers_frames)
     per_batch = records_of(BATCH_BYTES, size)
     pool = payloads(size, 1_000)

@@ -1,7 +1,7 @@
-"""What reading the page of a node costs: a broker collects 200 replicas over real connections and renders the page.
+"""Cost of a node's metrics page: a broker collects 200 replicas over real connections and renders the page.
 
-The replicas are endpoints in one other process that answer as replicas do; counted is the CPU time of the thread that
-collects, from the question to the bytes of the page, and that of the endpoints, all together.
+The replicas are endpoints in one other process with the answers of replicas; counted is the CPU time of the collecting
+thread, from the request to the bytes of the page, and that of the endpoints, all together.
 `python -m benchmarks.scrape` prints it; `tests/cluster/metrics/test_scrape_cost.py` holds it to a bound.
 """
 
@@ -42,7 +42,7 @@ class Cost:
 
 
 class Answering:
-    """Endpoints in this process that answer as replicas do, and say on request what CPU time that has taken."""
+    """Endpoints in this process with the answers of replicas, which report their CPU time on request."""
 
     def __init__(self, count: int) -> None:
         self._counters = ReplicaCounters()
@@ -53,7 +53,7 @@ class Answering:
         self._servers = [RpcServer(self._answer, secret=SECRET) for _ in range(count)]
 
     async def serve(self) -> None:
-        """Print the places, and answer until the standard input is closed."""
+        """Print the addresses, and serve until the standard input is closed."""
         places = [await server.start() for server in self._servers]
         print(json.dumps(places), flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -81,7 +81,7 @@ class Answering:
 
 
 def counting_us() -> tuple[float, float]:
-    """What counting costs a produce request and a consumer's fetch, in microseconds; the lowest of several runs."""
+    """Cost of the counters per produce request and consumer fetch, in microseconds; the lowest of several runs."""
     counters = ReplicaCounters()
 
     def produce() -> None:
@@ -103,7 +103,7 @@ def counting_us() -> tuple[float, float]:
 
 
 def image_of(places: list[tuple[str, int]]) -> MetadataImage:
-    """Metadata with one replica at each place, all led by the broker."""
+    """Metadata with one replica at each address, all led by the broker."""
     image = MetadataImage()
     per_topic = len(places) // TOPICS
     for topic in range(TOPICS):
@@ -136,7 +136,7 @@ def image_of(places: list[tuple[str, int]]) -> MetadataImage:
 
 
 def measure(replicas: int = REPLICAS, scrapes: int = 5) -> list[Cost]:
-    """Scrape several times; the first one connects, and is left out."""
+    """Scrape several times; the first one connects, and is excluded."""
     command = [sys.executable, "-m", "benchmarks.scrape", "--serve", str(replicas)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -165,7 +165,7 @@ async def _scrape(places: list[tuple[str, int]], scrapes: int) -> list[Cost]:
     others = await connect(*places[0], secret=SECRET, timeout_s=5)
     try:
         for _ in range(scrapes + 1):
-            await asyncio.sleep(1.05)  # what a scrape found holds for a second
+            await asyncio.sleep(1.05)  # a scrape's result is cached for a second
             (before,) = (await others.call("cpu", [], timeout_s=5)).args
             began = time.thread_time()
             report = await metrics.report()

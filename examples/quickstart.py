@@ -1,6 +1,6 @@
 """Start a cluster, create a topic, produce ten records, consume them, stop: ``python examples/quickstart.py``.
 
-Run it twice: the second run finds the records of the first, and its group goes on where it had committed.
+Run it twice: the second run finds the records of the first, and its group continues at its committed offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> int:
                 admin.create_topic(TOPIC, partitions=3)
 
         with raylog.Producer(acks="all") as producer:
-            # send() returns at once; a future tells where its record was stored.
+            # send() returns at once; a future holds where its record was stored.
             futures = [
                 producer.send(TOPIC, value=f"hello {number}".encode(), key=(b"Ada", b"Grace", b"Alan")[number % 3])
                 for number in range(RECORDS)
@@ -38,7 +38,7 @@ def main() -> int:
             for number, record in enumerate(consumer, start=1):
                 print(f"read {record.value.decode()!r} from partition {record.partition}, offset {record.offset}")
                 if number == RECORDS:
-                    break  # leaving the block commits what was read
+                    break  # leaving the block commits the position
             else:
                 print(f"fewer than {RECORDS} records came within 30 s", file=sys.stderr)
                 return 1

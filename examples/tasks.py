@@ -1,6 +1,6 @@
 """Producers in Ray tasks, a consumer in a Ray actor: ``python examples/tasks.py``.
 
-Neither is told where the cluster is: a client finds the one of the Ray session it runs in.
+Neither gets an address: a client finds the cluster of its Ray session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PER_SENSOR = 250
 
 @ray.remote
 def measure(sensor: int, count: int) -> int:
-    """Send ``count`` values of one sensor; returns how many were stored."""
+    """Send ``count`` values of one sensor; returns the number of stored records."""
     with raylog.Producer(value_serializer="json") as producer:
         futures = [
             producer.send(TOPIC, key=f"sensor-{sensor}".encode(), value={"sensor": sensor, "value": sensor + step})
@@ -42,7 +42,7 @@ class Averages:
         self._sum: dict[int, float] = defaultdict(float)
 
     def read(self, wanted: int) -> dict[int, float]:
-        """Read until ``wanted`` records were seen or none came for 30 seconds; returns the mean of each sensor."""
+        """Read until ``wanted`` records were read or none came for 30 seconds; returns the mean of each sensor."""
         while sum(self._count.values()) < wanted:
             found = self._consumer.poll(timeout_ms=30_000, max_records=1_000)
             if not found:

@@ -1,6 +1,6 @@
 """Produce and consume in a process that has no Ray: ``python examples/without_ray.py``.
 
-It needs a cluster that runs, its address and its secret. ``raylog start`` prints both as shell lines:
+It needs a running cluster, its address and its secret. ``raylog start`` prints both as shell lines:
 
     export RAYLOG_BOOTSTRAP=127.0.0.1:...
     export RAYLOG_SECRET="$(head -n 1 raylog-data/client-secret)"
@@ -37,7 +37,7 @@ def main() -> int:
 
     with raylog.Consumer(value_deserializer="json", consumer_timeout_ms=30_000, **place) as consumer:
         partition = raylog.TopicPartition(TOPIC, first.partition)
-        consumer.assign([partition])  # no group: this process alone decides what it reads
+        consumer.assign([partition])  # no group: partitions are assigned manually
         consumer.seek(partition, first.offset)
         found = 0
         for record in consumer:

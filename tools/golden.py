@@ -1,6 +1,6 @@
-"""Keeps what this release writes, for the tests of every later one: ``python -m tools.golden``.
+"""Records the files and frames of this release, for the tests of every later one: ``python -m tools.golden``.
 
-Lives through a small cluster of one broker, which is a metadata voter, and keeps in ``tests/golden/<version>``:
+Runs a small cluster of one broker, which is a metadata voter, and keeps in ``tests/golden/<version>``:
 
 - ``data.tar.xz``: its data directory. Topics in several codecs and segments, a log whose beginning was deleted, a
   producer's state, groups with members and offsets, the quorum's log and a snapshot;
@@ -61,7 +61,7 @@ BY_HAND: dict[str, list[Any]] = {
     "resume_broker": [1],
     "stop_broker": [1, False],
 }
-"""Requests that one healthy broker has no reason for, as this release sends them."""
+"""Requests that one healthy broker never sends, as this release encodes them."""
 
 
 class Recorder:
@@ -180,7 +180,7 @@ async def make(root: Path, recorder: Recorder) -> dict[str, Any]:
     ):
         async with cluster:
             await fill(cluster)
-        # A second life: the log is recovered, the group's coordinator loads its groups, a snapshot may be there.
+        # A second start: the log is recovered, the group's coordinator loads its groups, a snapshot may exist.
         async with cluster:
             await cluster.all_home()
             return await read(cluster)

@@ -2,7 +2,7 @@
 
 An editable install maps `raylog.core` to the folder core/ with an import hook. Python follows the hook; mypy,
 import-linter and other tools that look for folders do not. `make lint` and the layer test call this; it may be run
-as often as one likes. It touches nothing outside build/import-tree.
+repeatedly. It writes only to build/import-tree.
 """
 
 import os

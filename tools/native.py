@@ -4,8 +4,8 @@
     python -m tools.native --into D   lay the packages out in the folder D as they are installed, and compile there
 
 `make native` and `make bench` call the first, a test the second, and setup.py `compile_tree` when a wheel is built with
-RAYLOG_COMPILE=1. Which modules: `[tool.raylog.native]` in pyproject.toml. Needs mypy and a C compiler, and says so.
-`raylog/compiled.py` finds the result. Touches nothing outside raylog/_native, build/native and D.
+RAYLOG_COMPILE=1. Which modules: `[tool.raylog.native]` in pyproject.toml. Needs mypy and a C compiler, and reports a
+missing one. `raylog/compiled.py` finds the result. Writes only to raylog/_native, build/native and D.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def modules() -> list[str]:
 
 
 def missing() -> str:
-    """What keeps this environment from compiling, as a sentence; empty when nothing does."""
+    """The reason why this environment cannot compile, as a sentence; empty when it can."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return f"There is no C compiler ({compiler}): install one (Debian: build-essential)."
@@ -62,7 +62,7 @@ def missing() -> str:
 
 
 def sources() -> list[Path]:
-    """Every source that the compiled modules may have taken a type or a constant from."""
+    """Every source whose types or constants the compiled modules may use."""
     folders = {folder for name, folder in package_folders().items() if name != "raylog.spark"}
     return sorted(path for folder in folders if folder.parent == ROOT for path in folder.rglob("*.py"))
 
@@ -126,7 +126,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """Do what the arguments ask for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, help="lay the packages out in this folder and compile there")
     parser.add_argument("--optimize", default="2", help="the C compiler's level of optimization")

@@ -1,4 +1,4 @@
-"""The few things that mypyc wants said differently, changed in copies of the modules that it compiles.
+"""Source changes that mypyc needs, made in copies of the modules that it compiles.
 
 Line by line, so that tracebacks of compiled code name the lines of the true sources. `tools/native.py` calls this.
 
@@ -20,11 +20,11 @@ _FUTURE = "from __future__ import annotations"
 
 
 class CannotCompile(Exception):
-    """The module holds something that mypyc takes without a word and compiles to something else."""
+    """The module contains code that mypyc accepts silently and compiles to something else."""
 
 
 def prepared(text: str) -> str:
-    """The source of a module as mypyc gets it. Raises CannotCompile."""
+    """The source of a module for mypyc. Raises CannotCompile."""
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and node.orelse:

@@ -126,7 +126,7 @@ def load(settings: GroupSettings, batches: list[bytes]) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Live through the days and print what came of it."""
+    """Run the days and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--days", type=float, default=1.0)
     parser.add_argument("--partitions", type=int, default=100)

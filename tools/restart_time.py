@@ -4,7 +4,7 @@
 
 Each log is written by one process that ends by SIGKILL, like a broker's replicas, and opened by a process of its own,
 all at the same time. The time counts from the start of the first process to the end of the last recovery, so it holds
-the start of Python as well. With ``--cold`` the kernel is asked to drop the files from its cache first. The folder is
+the start of Python as well. With ``--cold`` the files are dropped from the page cache first. The folder is
 emptied afterwards. Run by hand; ``tests/unit/storage/log/test_restart_time.py`` runs it in miniature.
 """
 
@@ -33,7 +33,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True)
 class Restart:
-    """What a restart took, and what the recoveries had to read."""
+    """Duration of a restart, and the bytes read by its recoveries."""
 
     bytes_kept: int
     bytes_scanned: int
@@ -42,7 +42,7 @@ class Restart:
 
 
 def write_and_die(folder: Path, log_bytes: int, segment_bytes: int) -> None:
-    """Fill one log, syncing as a replica does, and end as a kill ends it. Does not return."""
+    """Fill one log, syncing as a replica does, and end by SIGKILL. Does not return."""
     log = _open(folder, segment_bytes)
     draw = random.Random(folder.name)
     batches = [
@@ -102,7 +102,7 @@ def _open(folder: Path, segment_bytes: int) -> PartitionLog:
 
 
 def _forget(folder: Path) -> None:
-    """Ask the kernel to drop what it holds of these files."""
+    """Drop these files from the kernel's page cache."""
     for path in folder.iterdir():
         fd = os.open(path, os.O_RDONLY)
         try:

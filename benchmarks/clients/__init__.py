@@ -1,4 +1,4 @@
-"""The clients that are measured, each in a process of its own: `python -m benchmarks.clients` runs one job.
+"""The measured clients, each in its own process: `python -m benchmarks.clients` runs one job.
 
-Every module `*_client` has a class `Measured`: how one library is used by someone who wants it fast.
+Every module `*_client` has a class `Measured`: the fastest idiomatic use of one library.
 """

@@ -1,4 +1,4 @@
-"""One client process: reads a job, runs its load, answers with the outcome or with the reason why there is none."""
+"""One client process: reads a job, runs its load, answers with the outcome or with the reason for none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.optional import Missing
 
 
 def main() -> None:
-    """Run the job on standard input. What libraries print goes to standard error: standard output is for answers."""
+    """Run the job on standard input. Output of libraries goes to standard error: standard output is for answers."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     job = Job.of_line(sys.stdin.readline())

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class OnLoop(Client):
-    """A client that lives on an event loop of its own, which runs while a call is waited for."""
+    """A client with its own event loop, which runs while a call is waited for."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -29,13 +29,13 @@ class OnLoop(Client):
         raise NotImplementedError
 
     def pace(self, stamp: Stamp, began_ns: int, count: int) -> None:
-        """As of every client; sleeping gives the loop the time to send."""
+        """As of every client; sleeping gives the loop time to send."""
 
         async def paced() -> None:
             step_ns = 1e9 / self.job.rate
             for number in range(count):
                 due_ns = began_ns + int(number * step_ns)
-                # A sleep is too coarse for the last millisecond, so the loop goes round until the time has come.
+                # A sleep is too coarse for the last millisecond, so the loop spins until the due time.
                 while (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:  # noqa: ASYNC110
                     await asyncio.sleep(left_s if left_s > 0.001 else 0)
                 await self.send_one(stamp(due_ns))
@@ -69,7 +69,7 @@ class Measured(OnLoop):
         await self.producer.send(self.job.topic, payload)
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
-        """One call a record; it waits by itself when a batch is full."""
+        """One call per record; it waits when a batch is full."""
 
         async def sent() -> None:
             send, topic = self.producer.send, self.job.topic
@@ -83,7 +83,7 @@ class Measured(OnLoop):
         self.run(self.producer.flush())
 
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
-        """Read every partition, or what the group gives."""
+        """Read every partition, or the group's assignment."""
         library = module("aiokafka")
 
         async def opened() -> Any:
@@ -125,7 +125,7 @@ class Measured(OnLoop):
         self.run(self.consumer.seek_to_beginning())
 
     def is_assigned(self) -> bool:
-        """Whether the group has given partitions."""
+        """Whether the group has assigned partitions."""
         return bool(self.consumer.assignment())
 
     def stored(self) -> int:

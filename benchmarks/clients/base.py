@@ -1,4 +1,4 @@
-"""What the loads ask of a client library: the fewest calls that let each library use its own fastest form."""
+"""The interface of a measured client library: the fewest calls that let each library use its own fastest form."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from benchmarks.job import Job
 
 SPIN_S = 0.0002
-"""Below this much time a sleep would come back too late, so the rest is spent looking at the clock."""
+"""Below this much time a sleep would end too late, so the rest is a busy wait on the clock."""
 
 Stamp = Callable[[int], bytes]
-"""Makes the payload of a record from the time in nanoseconds at which it is due."""
+"""Makes the payload of a record from its due time in nanoseconds."""
 
 
 class Unsupported(Exception):
-    """This client has no such thing; the message is the reason that the table gives."""
+    """This client lacks the feature; the message is the reason in the table."""
 
 
 class Client(ABC):
@@ -29,15 +29,15 @@ class Client(ABC):
 
     @abstractmethod
     def open_producer(self) -> None:
-        """Connect, and learn where the topic is."""
+        """Connect, and fetch the topic's metadata."""
 
     @abstractmethod
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
-        """Send these records; they may still be on their way when this returns."""
+        """Send these records; they may still be in flight on return."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Wait until everything is acknowledged; raises when something was not."""
+        """Wait until everything is acknowledged; raises when a record was not."""
 
     def pace(self, stamp: Stamp, began_ns: int, count: int) -> None:
         """Send `count` records at the job's rate, each with the time at which it is due."""
@@ -48,7 +48,7 @@ class Client(ABC):
             self.send_chunk([stamp(due_ns)])
 
     def sleep_until(self, due_ns: int) -> None:
-        """Wait for a moment of the monotonic clock."""
+        """Wait until a point of the monotonic clock."""
         while (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
             if left_s > SPIN_S:
                 time.sleep(left_s - SPIN_S)
@@ -57,14 +57,14 @@ class Client(ABC):
 
     @abstractmethod
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
-        """Connect and begin at the first record, or behind the last; with a group, share the topic with it."""
+        """Connect and start at the first record, or behind the last; with a group, share the topic with it."""
 
     @abstractmethod
     def take(self, timeout_s: float) -> tuple[int, int]:
-        """Take what has come, in the job's form: how many records, and how many bytes their values have."""
+        """Take received records, in the job's form: number of records, and bytes of their values."""
 
     def values(self, timeout_s: float) -> list[bytes]:
-        """Take what has come as values, for latency."""
+        """Take received records as values, for latency."""
         raise Unsupported("latency is not measured with this client")
 
     def rewind(self) -> None:
@@ -74,13 +74,13 @@ class Client(ABC):
     # Both
 
     def stored(self) -> int:
-        """How many records the topic holds, by the server's own account; -1 when it cannot say."""
+        """Records in the topic, as reported by the server; -1 when it cannot report them."""
         return -1
 
     def is_assigned(self) -> bool:
-        """Whether the group has given this consumer partitions."""
+        """Whether the group has assigned partitions to this consumer."""
         return True
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""

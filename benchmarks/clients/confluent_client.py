@@ -38,12 +38,12 @@ class Measured(Client):
         self.producer.list_topics(timeout=10)
 
     def open_producer(self) -> None:
-        """Connect, and learn where the topic is."""
+        """Connect, and fetch the topic's metadata."""
         self.producer = self._client("Producer", **self.settings())
         self.producer.list_topics(self.job.topic, timeout=10)
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
-        """One call a record; when the queue is full, wait for room as its documentation says."""
+        """One call per record; when the queue is full, wait for room as its documentation recommends."""
         produce, topic = self.producer.produce, self.job.topic
         for payload in payloads:
             try:
@@ -67,7 +67,7 @@ class Measured(Client):
             raise TimeoutError(f"{left} records were not acknowledged within 60 s")
 
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
-        """Read every partition, or what the group gives."""
+        """Read every partition, or the group's assignment."""
         library = module("confluent_kafka")
         self.consumer = self._client(
             "Consumer",
@@ -76,7 +76,7 @@ class Measured(Client):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 500,
-                # With its defaults it rests for a second whenever 100,000 messages wait for the application.
+                # With its defaults it pauses for a second whenever 100,000 messages wait for the application.
                 "queued.min.messages": 1_000_000,
                 "queued.max.messages.kbytes": 262_144,
                 "fetch.queue.backoff.ms": 5,
@@ -111,7 +111,7 @@ class Measured(Client):
         self.consumer.assign(self._partitions)
 
     def is_assigned(self) -> bool:
-        """Whether the group has given partitions."""
+        """Whether the group has assigned partitions."""
         return bool(self.consumer.assignment())
 
     def stored(self) -> int:
@@ -130,7 +130,7 @@ class Measured(Client):
             self.producer.produce(self.job.topic, payload, partition=partition)
 
     def probe(self, payload: bytes, tell: Callable[[], None]) -> list[float]:
-        """Send at the job's rate; the moments of the acknowledgements."""
+        """Send at the job's rate; the times of the acknowledgements."""
         self.open_producer()
         moments: list[float] = []
 
@@ -151,7 +151,7 @@ class Measured(Client):
         return sorted(moments)
 
     def small(self, payloads: Sequence[bytes]) -> Callable[[float], int]:
-        """As many producers as connections, each with one record on its way at a time."""
+        """As many producers as connections, each with one record in flight at a time."""
         settings = {**self.settings(), "linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1}
         producers = [self._client("Producer", **settings) for _ in range(self.job.connections)]
         idle: list[int] = []

@@ -14,9 +14,10 @@ TIMEOUT_S = 180
 RUNS = "org.apache.kafka.tools."
 STEADY = re.compile(r"(\d+) steady state records sent, ([\d.]+) records/sec")
 WARM_RECORDS, WARM_BYTES = 500_000, 128 * 10**6
-"""After so much, whichever is first, the virtual machine has compiled what it runs; less is not its best."""
+"""After so much, whichever is first, the JVM has compiled the hot code; less is not its best."""
 _rates: dict[tuple[int, str, str, str], float] = {}
-"""Records a second that were seen before, by size, acks, compression and topic: how many make the wanted time."""
+"""Records per second of earlier measurements, by size, acks, compression and topic: they give the count for the wanted
+time."""
 
 
 def _run(job: Job, main: str, arguments: Sequence[str]) -> str:
@@ -59,7 +60,7 @@ def _produce(job: Job, count: int, warmup: int) -> Outcome:
     if found is None:
         raise Unavailable(f"ProducerPerformance said nothing of its steady state: {said[-300:]}")
     rate, records = float(found[2]), int(found[1])
-    # Its CPU cannot be told apart from that of its warm-up, so both are shared out over all its records.
+    # Its CPU cannot be separated from that of its warm-up, so both are spread over all its records.
     share = records / count
     return {
         "records": records,

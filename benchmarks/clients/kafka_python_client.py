@@ -1,4 +1,4 @@
-"""kafka-python: Kafka's protocol in Python alone."""
+"""kafka-python: Kafka's protocol in pure Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measured(Client):
         self.producer.partitions_for(self.job.topic)
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
-        """One call a record."""
+        """One call per record."""
         send, topic = self.producer.send, self.job.topic
         for payload in payloads:
             send(topic, payload)
@@ -36,7 +36,7 @@ class Measured(Client):
         self.producer.flush(120)
 
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
-        """Read every partition, or what the group gives."""
+        """Read every partition, or the group's assignment."""
         library = module("kafka")
         self.consumer = library.KafkaConsumer(
             bootstrap_servers=self.job.address["bootstrap"],
@@ -76,7 +76,7 @@ class Measured(Client):
         self.consumer.seek_to_beginning()
 
     def is_assigned(self) -> bool:
-        """Whether the group has given partitions."""
+        """Whether the group has assigned partitions."""
         return bool(self.consumer.assignment())
 
     def stored(self) -> int:

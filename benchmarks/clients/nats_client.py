@@ -75,7 +75,7 @@ class Measured(OnLoop):
         return self.run(read())
 
     def take(self, timeout_s: float) -> tuple[int, int]:
-        """Whatever has been pushed."""
+        """All messages pushed so far."""
         values = self._read(timeout_s)
         return len(values), sum(map(len, values))
 

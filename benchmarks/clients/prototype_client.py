@@ -1,4 +1,4 @@
-"""The client of the bare prototype: batches of the job's size, a few on their way, each answered after its append."""
+"""The client of the bare prototype: batches of the job's size, a few in flight, each answered after its append."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Measured(OnLoop):
             self.run(self._opened().send(batch))
 
     def flush(self) -> None:
-        """Send what is left, and wait for the answers."""
+        """Send the rest, and wait for the answers."""
         if self._values:
             self.run(self._opened().send(self._values))
             self._values = []
         self.run(self._opened().drain())
 
     def stored(self) -> int:
-        """What was answered: the server keeps no count of records."""
+        """The number of answered records: the server keeps no count."""
         return self._opened().answered
 
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""ray.util.queue: an actor with a queue in memory, which is what a user of Ray has without a log.
+"""ray.util.queue: an actor with a queue in memory, the alternative of a Ray user without a log.
 
-Producer and consumer are told the queue's name as an actor; nothing is stored and nothing is replicated.
+Producer and consumer get the queue's name as an actor; nothing is stored and nothing is replicated.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CHUNK_MAX = 10_000
 
 
 class Measured(Client):
-    """A queue whose records come in the chunks that `put_nowait_batch` takes."""
+    """A queue whose records come in the chunks of `put_nowait_batch`."""
 
     queue: Any = None
 
     def _open(self) -> None:
-        # Only with "auto" as the address, or told so, does Ray show the cluster the user's token.
+        # Ray presents the user's token only with "auto" as the address, or if configured to.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         ray = module("ray")
         ray.init(address=self.job.address["ray"], namespace="benchmarks", log_to_driver=False)
@@ -34,7 +34,7 @@ class Measured(Client):
         )
 
     def open_producer(self) -> None:
-        """Connect to Ray and find the queue, or make it; a fresh one gives back the memory of the last."""
+        """Connect to Ray and find the queue, or make it; a fresh one releases the memory of the last."""
         self._open()
         if self.job.fresh:
             self.queue.shutdown(force=True)
@@ -52,7 +52,7 @@ class Measured(Client):
         self._open()
 
     def values(self, timeout_s: float) -> list[bytes]:
-        """Whatever is there; polls, because a blocking get takes one record alone."""
+        """All queued records; polls, because a blocking get returns only one record."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             waiting = min(self.queue.qsize(), CHUNK_MAX)
@@ -63,7 +63,7 @@ class Measured(Client):
                 return []
 
     def take(self, timeout_s: float) -> tuple[int, int]:
-        """Whatever is there."""
+        """All queued records."""
         values = self.values(timeout_s)
         return len(values), sum(map(len, values))
 

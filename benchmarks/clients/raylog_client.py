@@ -47,7 +47,7 @@ class Measured(Client):
         self.producer = Producer(**self.settings())
 
     def open_producer(self) -> None:
-        """Connect, and learn where the topic is."""
+        """Connect, and fetch the topic's metadata."""
         self.connect()
         if self.job.form == "columns":
             if not hasattr(self.producer, "send_batch"):
@@ -56,7 +56,7 @@ class Measured(Client):
         self.producer.partitions_for(self.job.topic)
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
-        """One call a record, or one call for the chunk."""
+        """One call per record, or one call for the chunk."""
         topic = self.job.topic
         if self.job.form == "columns":
             self._send_batch(topic, payloads)
@@ -70,7 +70,7 @@ class Measured(Client):
         self.producer.flush(60)
 
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
-        """Read every partition, or what the group gives."""
+        """Read every partition, or the group's assignment."""
         self.consumer = Consumer(
             **self._address(),
             group_id=group,
@@ -135,7 +135,7 @@ class Measured(Client):
             self.consumer.seek(partition, max(0, end - self.job.newest))
 
     def is_assigned(self) -> bool:
-        """Whether the group has given partitions."""
+        """Whether the group has assigned partitions."""
         return bool(self.consumer.assignment())
 
     def stored(self) -> int:
@@ -146,7 +146,8 @@ class Measured(Client):
             while True:
                 ends = asking.end_offsets(partitions)
                 total = sum(ends.values())
-                # The high watermark that readers see follows an acks=1 acknowledgement after the followers' next fetch.
+                # The high watermark visible to readers follows an acks=1 acknowledgement after the followers' next
+                # fetch.
                 if self.job.acks == "all" or time.monotonic() > deadline_s or self._is_still(asking, partitions, total):
                     return total
 
@@ -161,7 +162,7 @@ class Measured(Client):
             self.producer.send(self.job.topic, payload, partition=partition)
 
     def probe(self, payload: bytes, tell: Callable[[], None]) -> list[float]:
-        """Send at the job's rate; the moments of the acknowledgements."""
+        """Send at the job's rate; the times of the acknowledgements."""
         self.open_producer()
         moments: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Runs one job in a process of its own and gives back its outcome. Used by the scenarios."""
+"""Runs one job in its own process and returns its outcome. Used by the scenarios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 180.0
 
 
 class Running:
-    """A client process. Use `with`, so that it is ended whatever happens."""
+    """A client process. Use `with`, so that it is ended on every exit."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -61,7 +61,7 @@ class Running:
         self._answer()
 
     def begin(self) -> None:
-        """Give the word to a client that waits for it."""
+        """Start a client that waits for the signal."""
         self._write("")
 
     def outcome(self) -> Outcome:

@@ -1,1 +1,1 @@
-"""The servers that are measured: each can be started, asked for topics, robbed of a process, and stopped."""
+"""The measured servers: each can be started, given topics, lose a process, and be stopped."""

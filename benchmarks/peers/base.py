@@ -1,4 +1,4 @@
-"""What the harness asks of a server."""
+"""The interface between the harness and a server."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Peer(Protocol):
         """Whether all of its processes run."""
 
     def address(self) -> dict[str, str]:
-        """What a client process needs to reach it."""
+        """The connection settings of a client process."""
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Create a topic, with acknowledgements from the page cache, or from the disk."""
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and wait until the processes that it had have ended."""
+        """Delete a topic, and wait until its processes have ended."""
 
     def pids(self) -> list[int]:
         """All processes of the server, for their CPU time."""
@@ -40,20 +40,20 @@ class Peer(Protocol):
         """The processes that hold replicas, for their memory."""
 
     def kill_leader(self, topic: str) -> None:
-        """Kill the process that leads the topic's partition 0."""
+        """Kill the leader process of the topic's partition 0."""
 
     def heal(self) -> None:
-        """Bring back what was killed."""
+        """Restart the killed process."""
 
     def folder(self) -> Path:
-        """Where its logs lie."""
+        """The folders of its logs."""
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""
 
 
 class WithoutFailover:
-    """What the peers share of which no process is killed: nothing takes over, or it is measured against Kafka alone."""
+    """Base of the peers without process kills: nothing takes over, or it is measured against Kafka alone."""
 
     _root: Path
 
@@ -73,5 +73,5 @@ class WithoutFailover:
         """Nothing was killed."""
 
     def folder(self) -> Path:
-        """Where its files lie."""
+        """The folders of its files."""
         return self._root

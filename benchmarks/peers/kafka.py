@@ -20,10 +20,10 @@ JVM = (
     "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 )  # fmt: skip
-"""What Kafka's own start script gives the virtual machine, with the heap it has by default."""
+"""The JVM options of Kafka's own start script, with its default heap."""
 START_TIMEOUT_S = 90.0
 DELETE_DELAY_MS = 1_000
-"""Deleted topics leave the disk after this time and not after a minute, so they are gone when others are measured."""
+"""Deleted topics leave the disk after this time instead of a minute, so they are gone when others are measured."""
 NEVER = str(2**63 - 1)
 LOG4J = """\
 Configuration:
@@ -54,7 +54,7 @@ def jars(cache: Path) -> Path:
 
 
 def version() -> str:
-    """The version of Kafka that the list of jars names."""
+    """The version of Kafka in the list of jars."""
     return POM.read_text(encoding="utf-8").split("<kafka.version>")[1].split("<")[0]
 
 
@@ -74,7 +74,7 @@ class Kafka:
 
     def start(self) -> None:
         """Format the directories the first time, start the brokers and wait until they serve. Raises Unavailable."""
-        module("confluent_kafka")  # topics are created with it
+        module("confluent_kafka")  # used to create topics
         self.jars = jars(self._cache)
         if not self._brokers:
             self._root.mkdir(parents=True)
@@ -146,11 +146,11 @@ class Kafka:
         return ",".join(f"127.0.0.1:{port}" for port in self._ports[::2])
 
     def address(self) -> dict[str, str]:
-        """What a client process needs to reach the cluster."""
+        """The connection settings of a client process."""
         return {"bootstrap": self.bootstrap(), "jars": str(self.jars), "log4j": str(self._root / "log4j2.yaml")}
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
-        """Create a topic; with `fsync` what is acknowledged is on disk (flush.messages=1)."""
+        """Create a topic; with `fsync` acknowledged records are on disk (flush.messages=1)."""
         config = {"flush.messages": "1" if fsync else NEVER, "min.insync.replicas": str(replication // 2 + 1)}
         topic = module("confluent_kafka.admin").NewTopic(
             name, num_partitions=partitions, replication_factor=replication, config=config
@@ -166,7 +166,7 @@ class Kafka:
 
     @contextlib.contextmanager
     def _said(self) -> Iterator[None]:
-        """Have what Kafka refuses count as unavailable, with its own words."""
+        """Raise Kafka's refusals as Unavailable, with Kafka's message."""
         try:
             yield
         except module("confluent_kafka").KafkaException as error:
@@ -189,7 +189,7 @@ class Kafka:
         return [broker.pid for broker in self._brokers]
 
     def replica_pids(self) -> list[int]:
-        """The processes whose memory counts for replicas."""
+        """The processes that hold replicas, for their memory."""
         return self.pids()
 
     def kill_leader(self, topic: str) -> None:
@@ -198,7 +198,7 @@ class Kafka:
             self._brokers[self._leaders(topic, 1)[0] - 1].kill()
 
     def heal(self) -> None:
-        """Start again what was killed, and wait until it serves."""
+        """Restart the killed broker, and wait until it serves."""
         for broker in self._brokers:
             try:
                 _ = broker.pid
@@ -207,7 +207,7 @@ class Kafka:
         self._wait()
 
     def folder(self) -> Path:
-        """Where the logs lie."""
+        """The folders of the logs."""
         return self._root
 
     def stop(self) -> None:

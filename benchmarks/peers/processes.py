@@ -1,4 +1,4 @@
-"""Server processes: start them, wait until they serve, end them, and read from /proc what they have used."""
+"""Server processes: start them, wait until they serve, end them, and read their use of resources from /proc."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0
 PR_SET_PDEATHSIG = 1
 LOG_FILES = ("log", "blk", "aof")
-"""How the names of files with records end: those of Raylog, Kafka and the prototype, of NATS, and of Redis."""
+"""Suffixes of record files: those of Raylog, Kafka and the prototype, of NATS, and of Redis."""
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the harness is gone, however that happens. Runs in the new process."""
+    """Make the kernel end this process when the harness exits for any reason. Runs in the new process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Unavailable(Exception):
-    """A peer cannot be measured here; the message says why, and how it could be."""
+    """A peer cannot be measured here; the message has the reason and the remedy."""
 
 
 class ServerProcess:
-    """One process of a server. Its output goes into a file, of which an error shows the end."""
+    """One process of a server. Its output goes into a file; errors show the end of it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, in a process group of its own so that an interrupt reaches the harness alone."""
+        """Start it, in its own process group so that an interrupt reaches the harness alone."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -73,7 +73,7 @@ class ServerProcess:
                 cwd=self._cwd,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # nothing but a system call
+                preexec_fn=die_with_parent,  # only a system call
             )
 
     def wait_until(self, serves: Callable[[], bool], timeout_s: float) -> None:
@@ -94,19 +94,19 @@ class ServerProcess:
             return "no output"
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it (SIGKILL), as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
     def ask_to_end(self) -> None:
-        """Ask it to end, without waiting, so that several can end at the same time."""
+        """Request its end, without waiting, so that several can end at the same time."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Ask it to end, and end it when it does not. Does nothing when it does not run."""
+        """Request its end, and kill it after a timeout. Does nothing when it does not run."""
         if self._process is None:
             return
         self.ask_to_end()
@@ -126,7 +126,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses at this moment."""
+    """Ports that are free at this moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:
@@ -135,14 +135,14 @@ def free_ports(count: int) -> list[int]:
 
 
 def kill_children() -> None:
-    """Kill what this process has started and what that has started in turn; nothing is left when all was stopped."""
+    """Kill the descendants of this process; none is left when all was stopped."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time that these processes have used since they started; one that is gone counts nothing."""
+    """CPU time of these processes since their start; a process that has exited counts as zero."""
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -152,23 +152,23 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that belongs to this process alone (unique set size)."""
+    """Memory of this process alone (unique set size)."""
     return int(psutil.Process(pid).memory_full_info().uss)
 
 
 def drop_from_page_cache(folder: Path) -> int:
-    """Write a folder's log files out and have the kernel forget their pages; returns their bytes."""
+    """Write a folder's log files out and drop their pages from the cache; returns their bytes."""
     os.sync()
     return forget_pages(folder)
 
 
 def forget_pages(folder: Path) -> int:
-    """Have the kernel forget the pages of a folder's log files that are written out; returns the files' bytes."""
+    """Drop the written pages of a folder's log files from the cache; returns the files' bytes."""
     size = 0
     for path in itertools.chain.from_iterable(folder.rglob(f"*.{kind}") for kind in LOG_FILES):
         try:
             descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # a server removes files of its own accord
+        except FileNotFoundError:  # the server has removed a file
             continue
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

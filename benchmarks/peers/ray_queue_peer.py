@@ -25,7 +25,7 @@ class RayQueue(WithoutFailover):
         """Ends with Ray."""
 
     def runs(self) -> bool:
-        """As long as nobody looks: Ray is started again by Raylog's peer."""
+        """Always reported as running: Raylog's peer restarts Ray."""
         return True
 
     def address(self) -> dict[str, str]:
@@ -33,7 +33,7 @@ class RayQueue(WithoutFailover):
         return self._raylog.address()
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
-        """A queue comes into being with its first user."""
+        """A queue is created by its first user."""
         if partitions > 1 or replication > 1 or fsync:
             raise Unavailable(f"the queue {name} has neither partitions nor replicas nor a disk")
 

@@ -1,6 +1,6 @@
 """The process that holds a Raylog cluster and its Ray: `python -m benchmarks.peers.raylog_host FOLDER BROKERS SPARES`.
 
-Each broker keeps SPARES processes ready to become replicas. It reads one command a line (`describe`, `spares`,
+Each broker keeps SPARES processes ready to become replicas. The host reads one command a line (`describe`, `spares`,
 `kill TOPIC`, `stop`) and answers each with one line of JSON.
 """
 
@@ -27,7 +27,7 @@ SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
 
 
 def describe(cluster: Cluster) -> dict[str, Any]:
-    """Where the cluster is reached, and which processes it has: those of Ray count as the server's, too."""
+    """Bootstrap address and processes of the cluster: those of Ray count as the server's, too."""
     import ray
 
     return {
@@ -40,7 +40,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
 
 
 def spares() -> dict[str, Any]:
-    """How many processes are ready to become replicas."""
+    """Number of processes that are ready to become replicas."""
     import ray
 
     known = ray.util.list_named_actors(all_namespaces=True)
@@ -49,14 +49,14 @@ def spares() -> dict[str, Any]:
     asked: list[Any] = [handle.role.remote() for handle in handles if handle is not None]
     try:
         roles: list[Any] = ray.get(asked, timeout=ASK_S)
-    except ray.exceptions.RayError as error:  # one has ended since it was listed: whoever waits asks again
+    except ray.exceptions.RayError as error:  # an actor has ended since it was listed: the waiting caller retries
         print(f"The spares are not known at the moment: {error}", file=sys.stderr)
         roles = []
     return {"ready": roles.count("")}
 
 
 def _replicas(cluster: Cluster) -> list[dict[str, Any]]:
-    """All replicas; none while the controller does not answer: one measurement is lost then, and not the cluster."""
+    """All replicas; none while the controller does not answer: that fails one measurement, not the cluster."""
     try:
         return cluster.replicas()
     except RaylogError as error:
@@ -65,7 +65,7 @@ def _replicas(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def kill(cluster: Cluster, topic: str) -> dict[str, Any]:
-    """Kill the process of the leader of a topic's partition 0."""
+    """Kill the leader process of a topic's partition 0."""
     for replica in cluster.replicas():
         if (replica["topic"], replica["partition"], replica["role"]) == (topic, 0, "leader"):
             os.kill(replica["pid"], signal.SIGKILL)
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def answer(cluster: Cluster, command: str, rest: list[str]) -> dict[str, Any]:
-    """What a command gives. One that fails costs one measurement, and not the cluster."""
+    """The result of a command. A failed one costs one measurement, not the cluster."""
     import ray
 
     try:

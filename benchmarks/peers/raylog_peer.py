@@ -1,4 +1,4 @@
-"""Raylog on a Ray of its own, three brokers on this machine, held by a process of `raylog_host`."""
+"""Raylog on its own Ray, three brokers on this machine, held by a process of `raylog_host`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Raylog:
         self._found: dict[str, Any] = {}
 
     def with_spares(self, spares: int) -> Raylog:
-        """Another cluster of as many brokers, on a Ray of its own, not started."""
+        """Another cluster of as many brokers, on its own Ray, not started."""
         return Raylog(self._parent, self._brokers, spares=spares)
 
     def start(self) -> None:
@@ -73,7 +73,7 @@ class Raylog:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        """One line of the host, which is ended when it takes too long, so that reading returns."""
+        """One line of the host, which is killed after a timeout, so that reading returns."""
         if self._host is None or self._host.stdout is None:
             raise Unavailable("Raylog does not run")
         guard = threading.Timer(ANSWER_TIMEOUT_S, self._host.kill)
@@ -126,7 +126,7 @@ class Raylog:
         _wait_until(lambda: not any(map(psutil.pid_exists, pids)), f"the processes of {name} did not end")
 
     def wait_for_spares(self) -> None:
-        """Wait until every broker has its spares, and none is being made."""
+        """Wait until every broker has its spares, and none is starting."""
         wanted = self._brokers * self._spares
         _wait_until(lambda: self._ask("spares")["ready"] == wanted, f"there were not {wanted} spares")
 
@@ -144,7 +144,7 @@ class Raylog:
             raise Unavailable(f"no replica of {topic} said that it leads")
 
     def heal(self) -> None:
-        """Wait until Ray has brought back what was killed and every replica is in sync again."""
+        """Wait until Ray has restarted the killed process and every replica is in sync again."""
         with self._admin() as admin:
 
             def in_sync() -> bool:
@@ -155,7 +155,7 @@ class Raylog:
             _wait_until(in_sync, "not every replica was in sync again")
 
     def folder(self) -> Path:
-        """Where the logs lie."""
+        """The folders of the logs."""
         return self._root / "data"
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ class Redis(WithoutFailover):
         return {"port": str(self._port)}
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
-        """Streams come into being with their first record; only the policy for its file is set."""
+        """Streams are created by their first record; only the policy for its file is set."""
         if replication > 1:
             raise Unavailable("Redis' replication waits for no replica before it answers: compared without replication")
         client = module("redis").Redis(port=self._port)

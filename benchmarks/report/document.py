@@ -13,7 +13,7 @@ from benchmarks.scenarios import SCENARIOS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTES = Path(__file__).with_name("notes.md")
-"""Written by hand: what the profiles show to be in the way of goals that were missed."""
+"""Written by hand: the causes of missed goals, from the profiles."""
 HEAD = """\
 # Performance
 
@@ -108,14 +108,14 @@ def document(results: Results, pictures: list[Path]) -> str:
 
 
 def _about(pictures: list[Path]) -> dict[str, str]:
-    """What stands before a scenario's table: a sentence, and its picture."""
+    """The text before a scenario's table: a sentence, and its plot."""
     drawn = {path.stem: f"![{path.stem}: medians and ranges](img/{path.name})\n" for path in pictures}
     said_of = {name: (run.__doc__ or "").partition("\n\n")[0].strip() + "\n" for name, run in SCENARIOS.items()}
     return {name: "\n".join(filter(None, (words, drawn.get(name)))) for name, words in said_of.items()}
 
 
 def _cautions(results: Results) -> str:
-    """What a reader has to know before looking at the numbers."""
+    """What a reader has to know before the numbers."""
     load, cores = results.machine.get("load average at the beginning", "0"), results.machine.get("cores", "1")
     busy = BUSY.format(load=load, cores=cores) if float(load) > float(cores) / 2 else ""
     few = FEW.format(**results.settings) if results.settings.get("quick") else ""
@@ -152,7 +152,7 @@ packages. What is not there is left out, and the run says why.
 
 
 def main() -> None:
-    """Write the page, its pictures, and the JSON that both come from."""
+    """Write the page, its plots, and the JSON behind both."""
     if len(sys.argv) < 2:
         sys.exit("usage: python -m benchmarks.report.document RESULTS.json [RESULTS.json ...]")
     results = Results.merged([Results.read(Path(item)) for item in sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Plots of a run: one picture a scenario, bars beside each other or lines over what grows; SVG, by matplotlib."""
+"""Plots of a run: one per scenario, bars beside each other or lines over a growing axis; SVG, by matplotlib."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.report.tables import unit
 OURS, THEIRS = "#1b6ca8", "#9aa5ad"
 PLOTTED = ("limits", "produce", "consume", "latency", "small", "create", "failover", "together")
 CASES_MAX = 5
-"""A picture of more cases would not be read; the tables have them all."""
+"""A plot with more cases would be unreadable; the tables have them all."""
 BAR_INCHES = 0.24
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Draw what there is; returns the pictures. Raises Missing without matplotlib."""
+    """Draw all available plots; returns them. Raises Missing without matplotlib."""
     matplotlib = module("matplotlib")
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "raylog", "font.size": 8, "svg.fonttype": "none"})
@@ -36,7 +36,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _of_cases(plotting: Any, results: Results, scenario: str) -> Any:
-    """Bars for each case of a scenario; of many cases those in which most took part. None when nothing was measured."""
+    """Bars for each case of a scenario; of many cases those with most contestants. None without measurements."""
     measured = [(case, [row for row in rows if row.rounds]) for name, case, rows in results.cases() if name == scenario]
     most = sorted(measured, key=lambda row: -len(row[1]))[:CASES_MAX]
     cases = [row for row in measured if row in most and row[1]]
@@ -53,7 +53,7 @@ def _of_cases(plotting: Any, results: Results, scenario: str) -> Any:
 
 
 def _of_growth(plotting: Any, results: Results) -> Any:
-    """Lines over partitions and over gigabytes, for producing and for consuming; None when nothing was measured."""
+    """Lines over partitions and over gigabytes, for producing and for consuming; None without measurements."""
     rows = [row for row in results.measured if row.scenario == "growth" and row.metric == "rate" and row.rounds]
     if not rows:
         return None
@@ -87,7 +87,7 @@ def _lines(axis: Any, rows: list[Measured]) -> None:
 
 
 def grown(case: str) -> int:
-    """How many partitions or gigabytes a case of growth is about: the number that its last part begins with."""
+    """The number of partitions or gigabytes of a growth case: its last part begins with it."""
     return int(case.rpartition(", ")[2].split()[0])
 
 

@@ -1,4 +1,4 @@
-"""What a run found: every measurement of every contestant in every case, and the JSON file that keeps it. Pure."""
+"""Results of a run: every measurement of every contestant in every case, and their JSON file. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HIGHER_IS_BETTER = {
 RAYLOG = "raylog"
 LOAD = "load average at the beginning"
 REST_OF = "the rest of "
-"""Before a scenario that was broken off, among what was left out."""
+"""Prefix of an aborted scenario, in the list of what was left out."""
 LOAD_AT_END = "load average at the end"
 OWN_RUN = "run of its own: "
-"""Before the scenarios that another run than the first has measured, among the settings."""
+"""Prefix of scenarios measured by another run than the first, in the settings."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """One contestant in one case: the outcome of each round, or why it was left out."""
+    """One contestant in one case: the outcome of each round, or the reason why it was left out."""
 
     scenario: str
     case: str
@@ -37,17 +37,17 @@ class Measured:
     left_out: str = ""
 
     def numbers(self, metric: str = "") -> list[float]:
-        """One number of each round; without a name the one that the scenario is about."""
+        """One number of each round; by default the scenario's main metric."""
         name = metric or self.metric
         return [float(item[name]) for item in self.rounds if name in item]
 
     def summary(self, metric: str = "") -> stats.Summary | None:
-        """Median and range; None when nothing was measured."""
+        """Median and range; None without measurements."""
         numbers = self.numbers(metric)
         return stats.summary(numbers) if numbers else None
 
     def miscounts(self) -> list[str]:
-        """Rounds in which the server has not exactly the records that the client counts."""
+        """Rounds in which the server's record count differs from the client's."""
         kind = self.case.partition(",")[0] if self.scenario == "growth" else self.scenario
         counted = {"produce": "records", "consume": "once"}.get(kind)
         return [
@@ -76,7 +76,7 @@ class Results:
             yield scenario, case, rows
 
     def find(self, scenario: str, case: str, contestant: str) -> Measured | None:
-        """One contestant's measurements; None when it has none."""
+        """One contestant's measurements; None without any."""
         for row in self.measured:
             if (row.scenario, row.case, row.contestant) == (scenario, case, contestant) and row.rounds:
                 return row
@@ -84,7 +84,7 @@ class Results:
 
     @staticmethod
     def merged(runs: Sequence[Results]) -> Results:
-        """Several runs as one: each scenario is that of the last run that has it. ValueError for unlike machines."""
+        """Merge runs: each scenario is that of the last run that has it. ValueError for unlike machines."""
         first = runs[0]
         whole = Results(dict(first.machine), dict(first.versions), dict(first.settings))
         for run in runs:
@@ -104,34 +104,34 @@ class Results:
         return whole
 
     def miscounts(self) -> list[str]:
-        """Everything that does not add up."""
+        """All mismatches of record counts."""
         return [line for row in self.measured for line in row.miscounts()]
 
     def write(self, path: Path) -> None:
-        """Keep them."""
+        """Write the file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def read(path: Path) -> Results:
-        """Back from a file."""
+        """Read the file."""
         raw = json.loads(path.read_text(encoding="utf-8"))
         raw["measured"] = [Measured(**row) for row in raw["measured"]]
         return Results(**raw)
 
 
 def scenario_of(what: str) -> str:
-    """The scenario that something left out is about, or its own name."""
+    """The scenario of an entry that was left out, or the entry's own name."""
     return what.removeprefix("scenario ").removeprefix(REST_OF)
 
 
 def _unchanging(machine: dict[str, str]) -> dict[str, str]:
-    """What is the same in every run on a machine."""
+    """Settings that are the same in every run on a machine."""
     return {name: value for name, value in machine.items() if name not in (LOAD, LOAD_AT_END)}
 
 
 def ratio_to(ours: Measured | None, theirs: Measured | None, metric: str = "") -> float | None:
-    """How many times better the median of ours is; None when one of the two is missing."""
+    """Ratio of our median to theirs, above 1 = better; None when one of the two is missing."""
     if ours is None or theirs is None:
         return None
     name = metric or ours.metric

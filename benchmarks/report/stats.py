@@ -50,11 +50,11 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(ours: float, theirs: float, *, higher_is_better: bool) -> float:
-    """How many times better ours is: 2 is twice the rate, or half the time. Infinite when theirs is no rate at all."""
+    """Ratio in our favour: 2 is twice the rate, or half the time. Infinite when their rate is zero."""
     better, worse = (ours, theirs) if higher_is_better else (theirs, ours)
     return better / worse if worse else math.inf
 
 
 def longest_gap(moments: Sequence[float]) -> float:
-    """The longest time between two neighbours of ascending moments; 0 for fewer than two."""
+    """The longest interval between two neighbours of ascending times; 0 for fewer than two."""
     return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)

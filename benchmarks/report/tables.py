@@ -1,4 +1,4 @@
-"""Results as tables: on the terminal with rich, and as Markdown. Pure but for the console."""
+"""Results as tables: on the terminal with rich, and as Markdown. Pure, except for the console."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNITS = {
 }  # fmt: skip
 COLUMNS = ("contestant", "median", "range", "Raylog is", "more", "CPU µs/record: client", "server")
 COMPARED = {"private_mb": ("less", "more"), "idle_cpu_ms": ("less", "more")}
-"""What a ratio says of Raylog where it is not about speed."""
+"""Meaning of a ratio for metrics other than speed."""
 Row = tuple[str, ...]
 
 
 def number(value: float) -> str:
-    """Three digits that count, thousands apart."""
+    """Three significant digits, thousands separated."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -54,7 +54,7 @@ def rows_of(measured: Sequence[Measured]) -> list[Row]:
 
 
 def best_of_raylog(measured: Sequence[Measured]) -> Measured | None:
-    """Raylog's row that the others are compared with: its per-record form, which is what the others have too."""
+    """Raylog's row for the comparison: its per-record form, the only form of the others."""
     ours = [row for row in measured if row.contestant.startswith(RAYLOG) and row.rounds]
     return ours[0] if ours else None
 
@@ -90,7 +90,7 @@ def _more(one: Measured) -> str:
 
 
 def unit(metric: str) -> str:
-    """What a metric is counted in, and which way is better."""
+    """Unit of a metric, and its better direction."""
     return f"{UNITS.get(metric, metric)}, {'more' if HIGHER_IS_BETTER[metric] else 'less'} is better"
 
 
@@ -114,7 +114,7 @@ def show(results: Results, console: Console) -> None:
 
 
 def said(verdict: Verdict) -> str:
-    """Whether a goal was reached, in a word."""
+    """Whether a goal was reached, as a word."""
     return {True: "yes", False: "no", None: ""}[verdict.reached]
 
 
@@ -126,7 +126,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(results: Results, about: Mapping[str, str] | None = None) -> str:
-    """A section for each scenario with every case, losing rows included; `about` says what goes before its table."""
+    """A section for each scenario with every case, losing rows included; `about` is the text before its table."""
     found: dict[str, dict[str, list[Row]]] = {}
     for scenario, case, measured in results.cases():
         rows = found.setdefault(scenario, {}).setdefault(unit(measured[0].metric), [])

@@ -22,16 +22,16 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "failover": recovery.failover,
     "restart": recovery.restart,
 }
-"""In the order in which they run: first what idle replicas disturb most, last what kills servers."""
+"""In run order: scenarios sensitive to idle replicas first, those that kill servers last."""
 WEIGHTS = {
     "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
     "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40,
 }  # fmt: skip
-"""About the seconds that each takes in a quick run; each may have its share of the run's time."""
+"""Approximate seconds of each in a quick run, which define its share of the run's time."""
 SHARES_TOPICS_WITH_LAST = {"small", "together", "memory"}
-"""Those that use, in a quick run, topics of the scenario before them."""
+"""Scenarios that reuse the topics of the previous one, in a quick run."""
 
 
 def share_of(name: str, still_to_run: Sequence[str]) -> float:
-    """A scenario's share of the time that is left for it and those behind it."""
+    """A scenario's share of the time left for it and those behind it."""
     return WEIGHTS[name] / sum(WEIGHTS[item] for item in (name, *still_to_run))

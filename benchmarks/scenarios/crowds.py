@@ -1,4 +1,4 @@
-"""Many at once: 50 producers that batch nothing, and groups of ten consumers."""
+"""Many at once: 50 producers without batching, and groups of ten consumers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMBERS = 10
 
 
 def small(bench: Bench) -> None:
-    """Fifty connections, each with one record on its way, and the next only after its acknowledgement."""
+    """Fifty connections, each with one record in flight, and the next only after its acknowledgement."""
     contestants = bench.among("raylog send", "confluent-kafka", "aiokafka")
     kinds = [(1, False), (3, False)] if bench.pace.quick else [(1, False), (3, False), (1, True), (3, True)]
     for replication, fsync in kinds:

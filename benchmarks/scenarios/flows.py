@@ -17,14 +17,13 @@ RATES = (100, 1_000, 10_000)
 SETTLE_S = 1.0
 REST_S, REST_QUICK_S = 10.0, 3.0
 CATCHUP_S = 90.0
-"""Within this time a backlog has to be read."""
+"""Deadline for reading a backlog."""
 
 
 def latency(bench: Bench) -> None:
     """From the moment a record is due until its consumer has it; no linger on either side.
 
-    What the servers take while nobody asks them for anything is measured first: they share the cores with whoever is
-    measured.
+    The idle CPU use of the servers is measured first: they share the cores with the measured one.
     """
     quick = bench.pace.quick
     seconds = 2.0 if quick else 20.0
@@ -45,7 +44,7 @@ def latency(bench: Bench) -> None:
 
 
 def _at_rest(bench: Bench) -> None:
-    """CPU time of each server while nobody asks it for anything, all in the same seconds."""
+    """CPU time of each idle server, all in the same seconds."""
     servers = bench.among("raylog records", "confluent-kafka", "nats", "redis streams")
     pids = {server.name: bench.peers[server.peer].pids() for server in servers}
     replicas = {server.name: bench.peers[server.peer].replica_pids() for server in servers}
@@ -110,7 +109,7 @@ def together(bench: Bench) -> None:
 
 
 def catchup(bench: Bench) -> None:
-    """A consumer reads a backlog to its end while a producer goes on at a fixed rate; the rate is the consumer's."""
+    """A consumer reads a backlog to its end while a producer continues at a fixed rate; the rate is the consumer's."""
     backlog = 200 * 10**6 if bench.pace.quick else 2 * 10**9
     size, rate = 1_000, 5_000
     contestants = bench.among("raylog records", "confluent-kafka")

@@ -19,20 +19,20 @@ SIZE = 1_000
 PARTITIONS = (1, 6, 24)
 GIGABYTES = (1, 5, 20)
 QUICK_GIGABYTES = (1, 4)
-"""What there is time for; the goal needs the others."""
+"""The cases that fit into a quick run; the goal needs the others."""
 ROUNDS_MAX = 3
 SECONDS = 1.5
-"""Short, because each measurement adds to what lies on disk."""
+"""Short, because each measurement adds data on disk."""
 DATA_SECONDS = 1.0
 DATA_PARTITIONS = 6
 HELD = 1_000_000
 """Records in each topic of the axis of partitions before it is measured."""
 NEWEST = 240_000
-"""Records that are read where gigabytes lie before them: those that came last."""
+"""Newest records to read where gigabytes lie before them."""
 FILLING = 100_000
-"""Bytes of a record that only fills."""
+"""Bytes of a filler record."""
 SPARE_GIGABYTES = 17
-"""What the measurements themselves write, and a margin."""
+"""Bytes written by the measurements themselves, and a margin."""
 FREED_WITHIN_S = 90.0
 IDLE_S, IDLE_QUICK_S = 5.0, 2.0
 JobFor = Callable[[Contestant], Job | None]
@@ -42,7 +42,7 @@ Measure = Callable[[Contestant], Outcome | None]
 def growth(bench: Bench) -> None:
     """Whether throughput stays from 1 to 24 partitions and from 1 to 20 GB; here the cases take turns, too."""
     _partitions(bench, (1, 24) if bench.pace.quick else PARTITIONS)
-    if bench.pace.quick and bench.is_late():  # no goal can be reached with what it would measure
+    if bench.pace.quick and bench.is_late():  # its results could not reach a goal
         bench.leave_out("growth, data on disk", Unavailable("the time was over"))
         return
     _data(bench, QUICK_GIGABYTES if bench.pace.quick else GIGABYTES)
@@ -53,7 +53,7 @@ def _rounds(bench: Bench) -> int:
 
 
 def _partitions(bench: Bench, counts: tuple[int, ...]) -> None:
-    """By partitions, each topic with the same records; all topics are there all the time."""
+    """By partitions, each topic with the same records; all topics exist all the time."""
     writers = bench.among("raylog send", "raylog send_batch", "confluent-kafka")
     readers = bench.among("raylog records", "raylog columns", "confluent-kafka")
     with contextlib.ExitStack() as stack:
@@ -73,7 +73,7 @@ def _named(partitions: int) -> str:
 
 
 def _settled(bench: Bench, job_for: JobFor, load: str, held: Mapping[str, int] | None = None) -> Measure:
-    """A measurement of a topic that holds so much already."""
+    """A measurement of a topic with so much data."""
 
     def measure(contestant: Contestant) -> Outcome | None:
         job = job_for(contestant)
@@ -88,7 +88,7 @@ def _settled(bench: Bench, job_for: JobFor, load: str, held: Mapping[str, int] |
 
 
 def _idle(bench: Bench, least: int) -> None:
-    """CPU time that a replica takes while nobody asks it for anything."""
+    """CPU time of an idle replica."""
 
     def measure(contestant: Contestant) -> Outcome | None:
         pids = bench.peers[contestant.peer].replica_pids()
@@ -106,7 +106,7 @@ def _idle(bench: Bench, least: int) -> None:
 
 
 def _data(bench: Bench, sizes: tuple[int, ...]) -> None:
-    """By what lies in the topic already; the newest records are read. Raylog alone, because the disk holds no more."""
+    """By the data already in the topic; the newest records are read. Raylog alone, because the disk holds no more."""
     sizes = _that_fit(bench, sizes)
     writers, readers = bench.among("raylog send", "raylog send_batch"), bench.among("raylog records", "raylog columns")
     with contextlib.ExitStack() as stack:
@@ -123,7 +123,7 @@ def _data(bench: Bench, sizes: tuple[int, ...]) -> None:
 
 
 def _that_fit(bench: Bench, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes without the largest for which the disk has no room, as soon as deleted topics have left it."""
+    """The sizes that fit on the disk, after deleted topics have left it."""
     deadline_s = time.monotonic() + FREED_WITHIN_S
     while (free := shutil.disk_usage(bench.scratch).free / 1e9) < sum(sizes) + SPARE_GIGABYTES:
         if time.monotonic() < deadline_s:
@@ -135,7 +135,7 @@ def _that_fit(bench: Bench, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _fill(bench: Bench, job_for: JobFor, gigabytes: int) -> None:
-    """Write large records in batches until the topic holds so much."""
+    """Write large records in batches until the topic has so much data."""
     (ours,) = bench.among("raylog send_batch")
     job = job_for(ours)
     held, rate = 0, 400e6
@@ -147,7 +147,7 @@ def _fill(bench: Bench, job_for: JobFor, gigabytes: int) -> None:
 
 
 def _on_top(bench: Bench, job_for: JobFor, load: str) -> Measure:
-    """Write more, or read the newest that was written."""
+    """Write more, or read the newest records."""
 
     def measure(contestant: Contestant) -> Outcome | None:
         job = job_for(contestant)

@@ -1,4 +1,4 @@
-"""What this machine allows at best: copying memory, writing files, sending frames, and the bare prototype."""
+"""Upper bounds of this machine: copying memory, writing files, sending frames, and the bare prototype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = 1 << 20
 
 
 def limits(bench: Bench) -> None:
-    """Each as megabytes a second of payload; the prototype is also in turns with the others, under produce."""
+    """Each as megabytes of payload per second; the prototype also takes turns with the others, under produce."""
     seconds = 0.5 if bench.pace.quick else 3.0
     with tempfile.TemporaryDirectory(prefix="raylog-limits-", dir=bench.scratch) as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""What takes time apart from records: creating topics, memory at rest, failover, restart."""
+"""Times apart from records: creating topics, memory at rest, failover, restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.peers.raylog_peer import Raylog
 PARTITIONS = 6
 PROBE_RATE = 200.0
 KAFKA_GONE_S, RAYLOG_GONE_S = 20.0, 6.0
-"""So long is sent; what the server needs to take records again has to end within it."""
+"""Sending time; the server's recovery has to end within it."""
 
 
 def _pair(bench: Bench) -> list[Contestant]:
@@ -23,9 +23,9 @@ def _pair(bench: Bench) -> list[Contestant]:
 
 
 def create(bench: Bench) -> None:
-    """A topic of six partitions with three replicas each, from asking for it to one record stored in each partition.
+    """A topic of six partitions with three replicas each, from the request to one record stored in each partition.
 
-    Raylog also with spares, as many on each broker as the topic needs there; they are waited for before each round.
+    Raylog also with spares, as many on each broker as the topic needs there; each round begins when they are ready.
     """
     number = iter(range(1_000))
 
@@ -35,7 +35,7 @@ def create(bench: Bench) -> None:
         job = Job(load="create", client=contestant.client, topic=name, address=peer.address(),
                   partitions=PARTITIONS, linger_ms=0, waits=True)  # fmt: skip
         with Running(job) as running:
-            running.wait_ready()  # what the client's process needs to start is no part of this
+            running.wait_ready()  # the start of the client's process is not measured
             began_s = time.monotonic()
             try:
                 peer.create_topic(name, PARTITIONS, 3, fsync=False)
@@ -86,7 +86,7 @@ def memory(bench: Bench) -> None:
 
 
 def failover(bench: Bench) -> None:
-    """The longest time without an acknowledgement while the process of a leader is killed; default settings."""
+    """The longest time without an acknowledgement while a leader's process is killed; default settings."""
     contestants = _pair(bench)
     with bench.topic(contestants, 1, 3) as job_for:
 

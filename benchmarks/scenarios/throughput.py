@@ -1,4 +1,4 @@
-"""How many records go in and come out: produce, and consume from the page cache and cold."""
+"""Throughput: produce, and consume from the page cache and cold."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ CONSUMERS = (
 )  # fmt: skip
 CORE_PRODUCERS: tuple[str, ...] = PRODUCERS[:4]
 USUAL_SIZES = (100, 1_000)
-"""With these everybody is measured, and with the others those that a goal names; a run would else take a day, and what
-keeps everything in memory would fill it with larger records."""
+"""Sizes measured for all contestants; with other sizes only for those that a goal names. A run would otherwise take a
+day, and servers that keep everything in memory would fill it with larger records."""
 QUICK_RECORDS, QUICK_FILL_S = 5_000_000, 7.0
-"""Columns of so many take half a second to read; fewer would measure how a consumer begins, not how it reads."""
+"""Columns of so many take half a second to read; fewer would measure the consumer's start, not its reading."""
 PROTOTYPES = ("bare prototype", "bare prototype, 1 MiB batches")
-"""With the batch size that everybody has, and with its own."""
+"""With the common batch size, and with its own."""
 JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
-"""A server that takes in less than is wanted in this time is measured with what it has."""
+"""Timeout for filling a topic; a slower server is measured with the records it has."""
 
 
 def warm_up(bench: Bench) -> None:
-    """Let every server run under load before anything counts: Kafka's virtual machine gets faster for a while.
+    """Run every server under load before anything counts: Kafka's JVM gets faster for a while.
 
     A quick run does so on the topics that its first scenarios need, so that few processes are there.
     """
@@ -56,7 +56,7 @@ def produce(bench: Bench) -> None:
     """By size, partitions, replication, acks, compression and durability."""
     quick = bench.pace.quick
     kinds = [(1, 1, False)] if quick else list(itertools.product((1, 6), (1, 3), (False,)))
-    # The last topic of a quick run goes on to the next scenario.
+    # The last topic of a quick run is reused by the next scenario.
     kinds += [(6, 3, True), (6, 3, False)] if quick else [(1, 1, True), (6, 3, True)]
     for partitions, replication, fsync in kinds:
         bare = PROTOTYPES if (partitions, replication) == (1, 1) else ()
@@ -77,7 +77,7 @@ def produce(bench: Bench) -> None:
 
 
 def _quick_producers(replication: int, fsync: bool) -> tuple[str, ...]:
-    """A quick run has each contestant once: Kafka's clients where replicas are, the others where they can take part."""
+    """A quick run has each contestant once: Kafka's clients in replicated cases, the others where supported."""
     if fsync:
         return CORE_PRODUCERS
     return PRODUCERS[:6] if replication > 1 else (*CORE_PRODUCERS, *PRODUCERS[6:])
@@ -93,14 +93,14 @@ def _variants(quick: bool, replication: int, fsync: bool) -> list[tuple[int, str
 
 
 def case_name(size: int, partitions: int, replication: int, acks: str, compression: str, fsync: bool) -> str:
-    """A case as the table says it."""
+    """A case as shown in the table."""
     parts = [f"{size:,} B", f"{partitions} partition{'s'[: partitions > 1]}", f"RF {replication}", f"acks={acks}"]
     parts += [compression] if compression != "none" else []
     return ", ".join([*parts, *(["flush.messages=1"] if fsync else [])])
 
 
 def fill(bench: Bench, job: Job, peer: str, size: int, count: int, limit_s: float = FILL_S) -> int:
-    """Have a topic hold at least `count` records, as far as it can in the time, and return how many it holds."""
+    """Fill a topic to at least `count` records, as far as possible in the time; returns its record count."""
     client = {"raylog": "raylog", "kafka": "confluent", "redis": "redis", "nats": "nats"}[peer]
     job = replace(job, client=client, form="records", load="produce", size=size, warmup_s=0.0, linger_ms=5, acks="all")
     stored = int(run(replace(job, load="count"))["stored"])
@@ -117,7 +117,7 @@ def fill(bench: Bench, job: Job, peer: str, size: int, count: int, limit_s: floa
 def fill_each(
     bench: Bench, job_for: JobFor, contestants: Sequence[Contestant], size: int, count: int, limit_s: float = FILL_S
 ) -> dict[str, int]:
-    """Fill the topic of every server; how many records each holds."""
+    """Fill the topic of every server; returns the record count of each."""
     held: dict[str, int] = {}
     for contestant in contestants:
         job = job_for(contestant)
@@ -129,9 +129,9 @@ def fill_each(
 def consume(bench: Bench) -> None:
     """A full topic, from the page cache, and with the files dropped from it.
 
-    What counts as read: of each record its value as bytes (`records`, and all other libraries), each value as bytes
-    that the column gives while it is gone through (`columns`), or the whole Arrow table (`arrow`); the lengths of the
-    values are summed up.
+    A record counts as read when its value exists as bytes (`records`, and all other libraries), when iteration over the
+    column yields it as bytes (`columns`), or when the whole Arrow table exists (`arrow`); the lengths of the values are
+    summed up.
     """
     quick = bench.pace.quick
     contestants = bench.among(*(CONSUMERS[:5] if quick else CONSUMERS))

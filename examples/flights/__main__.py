@@ -1,4 +1,4 @@
-"""Runs the main job, ends non-zero if anything disagrees. ``python -m examples.flights [--limit N] [--data-dir D]``."""
+"""Runs the demo; exits non-zero on any mismatch. ``python -m examples.flights [--limit N] [--data-dir D]``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKERS = 3
 MARKER = ".raylog-demo"
 LOG = "ray-and-spark.log"
 KEEP_FOR_EVER = {"retention.ms": -1}
-"""The flights have timestamps of 2013, which the seven days of the default would have deleted within minutes."""
+"""Unlimited: the flights have timestamps of 2013, so the default of seven days would delete them within minutes."""
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _fresh_directory(path: Path) -> Path:
-    """Return an empty directory; only one that an earlier demo made is removed."""
+    """Return an empty directory; only one made by an earlier demo is removed."""
     path = path.absolute()
     if path.exists():
         if not (path / MARKER).exists():

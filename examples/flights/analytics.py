@@ -1,4 +1,4 @@
-"""Two questions to Spark on Ray, which reads the topic's partitions directly, and the same to pandas from the file."""
+"""Two queries on Spark on Ray, which reads the topic's partitions directly, and the same on pandas from the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = list[tuple[str, int, float]]
 
 
 def compare(console: Console, checks: Checks, topic: str, flights: Flights) -> None:
-    """Ask both, show the answers as tables, and check that they agree."""
+    """Run both, show the results as tables, and check that they agree."""
     with step(console, "Starting Spark on Ray"):
         spark = raylog.spark.session("flights", num_executors=1, executor_memory="1g", config=QUIET)
     try:

@@ -1,4 +1,4 @@
-"""Three consumers of one group, each a Ray task, read everything; what they read is compared with the file."""
+"""Three consumers of one group, each a Ray task, read everything; the result is compared with the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Row(msgspec.Struct):
 
 @dataclass
 class Share:
-    """What one member read: (offset, row number) by carrier in the order of reading, and counts by partition."""
+    """One member's records: (offset, row number) by carrier in read order, and counts by partition."""
 
     member: str
     rows: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Share:
         return sum(self.partitions.values())
 
     def take(self, batches: dict[raylog.TopicPartition, list[raylog.Record]]) -> int:
-        """Note the records of one poll and return how many they were."""
+        """Record one poll and return its number of records."""
         decode = msgspec.json.Decoder(_Row).decode
         taken = 0
         for place, records in batches.items():
@@ -52,7 +52,7 @@ class Share:
 
 @ray.remote(num_cpus=0)
 class Tally:
-    """Counts what all members have read so far, so that each knows when to stop and the driver can show progress."""
+    """Counts the records of all members, so that each knows when to stop and the driver can show progress."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -81,7 +81,7 @@ def read_share(member: str, topic: str, group: str, expected: int, tally: Any) -
 
 
 def consume(console: Console, checks: Checks, topic: str, group: str, flights: Flights) -> None:
-    """Let three members read it all and check count, order by key, and absence of duplicates against the file."""
+    """Read everything with three members; check count, order by key, and absence of duplicates against the file."""
     began = time.monotonic()
     tally: Any = Tally.remote()  # type: ignore[attr-defined]
     tasks = [
@@ -123,7 +123,7 @@ def _check(checks: Checks, shares: list[Share], flights: Flights) -> None:
 
 
 def _rows_by_key(shares: list[Share]) -> dict[bytes, list[int]]:
-    """Return each carrier's row numbers in the order of their offsets, whoever read them."""
+    """Return each carrier's row numbers in offset order, over all members."""
     merged: dict[bytes, list[tuple[int, int]]] = {}
     for share in shares:
         for key, rows in share.rows.items():
@@ -145,7 +145,7 @@ def committed(topic: str, group: str) -> dict[int, int]:
 
 
 def read_on(topic: str, group: str, wait_s: float = 5.0) -> int:
-    """Return how many records the group still finds behind its committed offsets."""
+    """Return the number of records behind the group's committed offsets."""
     found = 0
     deadline = time.monotonic() + wait_s
     with raylog.Consumer(topic, group_id=group, auto_offset_reset="earliest") as consumer:

@@ -1,4 +1,4 @@
-"""The list of claims that the demo makes and whether each of them held."""
+"""The demo's checks and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One comparison: what was found and what was expected."""
+    """One comparison: found and expected value."""
 
     name: str
     found: object
@@ -23,10 +23,10 @@ class Claim:
 
 
 class Checks:
-    """Collects claims; the demo ends non-zero unless all of them hold."""
+    """Collects checks; the demo exits non-zero unless all of them pass."""
 
     def __init__(self, console: Console) -> None:
-        """Failed claims are printed to ``console`` at once."""
+        """Failed checks are printed to ``console`` at once."""
         self._console = console
         self._claims: list[Claim] = []
         self._kept: dict[str, object] = {}
@@ -43,16 +43,16 @@ class Checks:
         self._kept[name] = value
 
     def remembered(self, name: str) -> object:
-        """Return a value that was kept."""
+        """Return a kept value."""
         return self._kept[name]
 
     @property
     def all_hold(self) -> bool:
-        """Whether at least one claim was made and none failed."""
+        """Whether at least one check was made and none failed."""
         return bool(self._claims) and all(claim.holds for claim in self._claims)
 
     def table(self) -> Table:
-        """Return all claims as a table."""
+        """Return all checks as a table."""
         table = Table(title="Checked")
         table.add_column("claim")
         table.add_column("found", justify="right")

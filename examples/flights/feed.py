@@ -23,7 +23,7 @@ FAILOVER_DEADLINE_S = 30.0
 
 @dataclass
 class Failover:
-    """One kill: who led before and after, and how long nobody did."""
+    """One kill: the leaders before and after, and the time without a leader."""
 
     pid: int
     old_leader: int
@@ -32,7 +32,7 @@ class Failover:
 
 
 def produce(console: Console, checks: Checks, cluster: raylog.Cluster, topic: str, flights: Flights) -> None:
-    """Send all flights with acks=all; every future has to succeed, and each offset has to be given once."""
+    """Send all flights with acks=all; every future has to succeed, and each offset has to occur once."""
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )

@@ -1,7 +1,7 @@
-"""What the demo shows: its own lines on the terminal, what Ray and Spark write in a file, and that it still moves.
+"""The demo's output: its own lines on the terminal, the output of Ray and Spark in a file, and progress.
 
 Ray's workers, Spark's Java processes and Python's loggers write to the standard output and error that they inherit, so
-these are turned to the file before the first of them starts.
+these are redirected to the file before the first of them starts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 SIGN_OF_LIFE_S: Final = 10.0
-"""How often a step that takes long says so where there is no terminal to draw on."""
+"""Interval of progress lines of a long step without a terminal."""
 STREAMS: Final = (1, 2)
 
 
 @contextmanager
 def own_lines_only(log: Path) -> Iterator[Console]:
-    """Send everything that is written to standard output and error to ``log``; the console given goes where it went."""
+    """Redirect standard output and error to ``log``; the console that is yielded writes to the original output."""
     with ExitStack() as stack:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -33,7 +33,7 @@ def own_lines_only(log: Path) -> Iterator[Console]:
         for stream, copy in zip(STREAMS, kept, strict=True):
             stack.callback(os.close, copy)
             stack.callback(os.dup2, copy, stream)
-        # Before the streams are put back, what Python holds of them belongs into the file.
+        # Before the streams are restored, Python's buffers are flushed into the file.
         stack.callback(sys.stderr.flush)
         stack.callback(sys.stdout.flush)
         terminal = stack.enter_context(os.fdopen(os.dup(1), "w", encoding="utf-8"))
@@ -45,7 +45,7 @@ def own_lines_only(log: Path) -> Iterator[Console]:
 
 @contextmanager
 def step(console: Console, what: str) -> Iterator[None]:
-    """Show that something goes on, and how long it took in the end."""
+    """Show progress, and the duration at the end."""
     began = time.monotonic()
     if console.is_terminal:
         columns = SpinnerColumn(), TextColumn("{task.description} ..."), TimeElapsedColumn()
@@ -60,7 +60,7 @@ def step(console: Console, what: str) -> Iterator[None]:
 
 @contextmanager
 def _signs_of_life(console: Console, what: str) -> Iterator[None]:
-    """Print a line now and then, for logs and pipes."""
+    """Print a progress line periodically, for logs and pipes."""
     done = threading.Event()
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""A toy cluster for each test that asks for one."""
+"""A toy cluster for each test that uses the fixture."""
 
 from collections.abc import Iterator
 

@@ -56,7 +56,7 @@ def with_coordinator(cluster: ToyCluster, **options: Any) -> ToyCoordinator:
 
 
 class Member:
-    """A consumer on a thread of its own, as a process of the group would be: polls until it is told to stop."""
+    """A consumer on its own thread, like a process of the group: polls until it is stopped."""
 
     def __init__(self, cluster: ToyCluster, name: str, *topics: str, **options: Any) -> None:
         self.name = name
@@ -89,7 +89,7 @@ class Member:
                 for partition, records in consumer.poll(20).items():
                     self.seen[partition] += offsets(records)
             if self.crashes:
-                # As a killed process: nothing is committed, nobody is told, the connections just end.
+                # Like a killed process: no commit, no notification, the connections just end.
                 consumer._is_open = False
                 consumer._engine.is_closed = True
                 consumer._runtime.run(_vanish(consumer))

@@ -56,7 +56,7 @@ class ToyCoordinator:
         self.requests_seen: list[str] = []
         self.is_loading = False
         self.silenced: set[str] = set()
-        """Client ids that are not heard any more: their requests come to nothing, as if the network dropped them."""
+        """Client ids whose requests are ignored, as if the network dropped them."""
         self._members = 0
         self._requests: dict[int, Request] = {}
         self._muted: list[Request] = []
@@ -111,10 +111,10 @@ class ToyCoordinator:
     def _now_ms() -> int:
         return int(time.monotonic() * 1000)
 
-    # What tests ask
+    # Queries of tests
 
     def owners(self, group: str) -> dict[TopicPartition, str]:
-        """Who owns what in the group's last generation; empty while there is none that is stable."""
+        """The owner of each partition in the group's last generation; empty while there is no stable one."""
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
@@ -189,7 +189,7 @@ class ToyCoordinator:
 
 
 def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
-    """Who owns what; fails when a partition has two owners in this generation."""
+    """The owner of each partition; fails when a partition has two owners in this generation."""
     found: dict[TopicPartition, str] = {}
     for member in record.members:
         wire = msgspec.msgpack.decode(member.assignment) if member.assignment else []

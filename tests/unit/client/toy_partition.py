@@ -87,7 +87,7 @@ class ToyPartition:
             self._keep(batch)
 
     def lose(self, end: int) -> None:
-        """Forget everything from an offset on, whoever was told that it is replicated: an unclean election follows."""
+        """Drop everything from an offset on, even if acknowledged as replicated: an unclean election follows."""
         self.high_watermark = end
         self.forget_unreplicated()
 

@@ -2,7 +2,7 @@
 
 It speaks what brokers and replicas speak: every replica has an endpoint of its own, leaders have epochs, producers are
 checked by the storage engine's own `ProducerState`. Only disks, elections and replication are missing: all replicas of
-a partition share one log, a test says who leads, and which appends were replicated before the leader was lost.
+a partition share one log, a test sets the leader, and which appends were replicated before the leader was lost.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class ToyCluster:
         self.broker_ids = list(range(brokers))
         self.brokers: dict[int, ToyEndpoint] = {}
         self.silent_brokers: set[int] = set()
-        """Brokers that take requests and never answer, as one whose machine has lost its power."""
+        """Brokers that accept requests and never answer, like one whose machine has lost its power."""
         self.unanswered: list[Request] = []
         self.informants: list[RequestConnection] = []
-        """The connections on which metadata were asked for."""
+        """The connections with metadata requests."""
         self.replicas: dict[tuple[str, int, int], ToyEndpoint] = {}
         self.partitions: dict[tuple[str, int], ToyPartition] = {}
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -99,7 +99,7 @@ class ToyCluster:
         self.runtime.run(self._close(), 10)
         self.runtime.stop()
 
-    # What tests do
+    # Called by tests
 
     @property
     def bootstrap(self) -> str:

@@ -15,7 +15,7 @@ SECRET = b"the cluster's secret"
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds; say what was waited for when it does not."""
+    """Wait until the condition holds; name it in the error when it does not."""
     deadline = asyncio.get_running_loop().time() + 10
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"waited in vain: {what}"
@@ -37,12 +37,12 @@ async def until_full(connection: Connection) -> None:
 
 
 class HandlerBug(Exception):
-    """What the handler below raises when asked to."""
+    """The error of the handler below on request."""
 
 
 @dataclass
 class Echo:
-    """A handler with a few methods, and a record of what it was asked."""
+    """A handler with a few methods, which records its requests."""
 
     seen: list[tuple[str, Any]] = field(default_factory=list)
     kept: list[Request] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Place:
         return await connect(self.host, self.port, **{"secret": SECRET, **options})
 
     async def still_serves(self) -> None:
-        """A newcomer is served: whatever happened before has hurt nobody else."""
+        """A new client is served: earlier events have affected no other connection."""
         connection = await self.connect()
         reply = await connection.call("echo", ["alive"], b"payload", timeout_s=5)
         assert (reply.args, bytes(reply.payload)) == (["alive"], b"payload")
@@ -104,7 +104,7 @@ async def leave(connection: Connection) -> None:
 
 @asynccontextmanager
 async def stranger(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A raw TCP connection that has said nothing yet."""
+    """A raw TCP connection that has sent nothing yet."""
     reader, writer = await asyncio.open_connection(place.host, place.port)
     try:
         yield reader, writer

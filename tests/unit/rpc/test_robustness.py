@@ -1,4 +1,4 @@
-"""Peers that misbehave: each is dropped or held back, and the server goes on serving others."""
+"""Peers that misbehave: each is dropped or held back, and the server continues to serve others."""
 
 import asyncio
 import gc
@@ -184,7 +184,7 @@ async def test_a_peer_that_sends_without_end_and_takes_no_answers_is_held_back()
         serving(limits=limits(send_high_water_bytes=100_000)) as place,
         raw_member(place) as (reader, writer),
     ):
-        # Each asks for 50 kB; padded, so that one receive buffer holds about a hundred of them.
+        # Each requests 50 kB; padded, so that one receive buffer holds about a hundred of them.
         request = encode_header(REQUEST, 1, "blob", [50_000], 2000) + bytes(2000)
         writer.write(request * 2000)
         await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")

@@ -1,4 +1,4 @@
-"""One writer to a folder, whatever other processes are alive."""
+"""One writer to a folder, regardless of other live processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a broker writes can be read by its owner only, whatever the umask and whatever an earlier version left."""
+"""A broker's files can be read by its owner only, under any umask and after any earlier version."""
 
 import os
 from collections.abc import Iterator

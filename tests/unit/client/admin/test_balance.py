@@ -1,4 +1,4 @@
-"""Plans of the balancer for clusters that people have."""
+"""Plans of the balancer for typical clusters."""
 
 from raylog.client.admin.balance import plan_balance
 from raylog.core.ids import BrokerId, TopicPartition

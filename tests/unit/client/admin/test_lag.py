@@ -1,4 +1,4 @@
-"""How far a group is behind, in records and in seconds; and a consumer's own numbers."""
+"""The lag of a group, in records and in seconds; and a consumer's metrics."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ def now_ms() -> int:
 
 @pytest.fixture
 def reader(cluster: ToyCluster) -> dict[str, Any]:
-    """A group `board` that reads `flights` by hand."""
+    """A group `board` that commits `flights` manually."""
     with_coordinator(cluster)
     cluster.create_topic("flights", partitions=3)
     return {**cluster.options, "group_id": "board", "enable_auto_commit": False}

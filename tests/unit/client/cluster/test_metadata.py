@@ -1,4 +1,4 @@
-"""The metadata cache: the newest leader epoch wins, whoever tells it."""
+"""The metadata cache: the newest leader epoch wins, regardless of its source."""
 
 from raylog.client.cluster.metadata import MetadataCache
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReply, MetadataTopic

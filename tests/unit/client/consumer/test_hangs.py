@@ -1,4 +1,4 @@
-"""The consumer when a leader says nothing any more: its process hangs, or its machine is gone."""
+"""The consumer when a leader stops answering: its process hangs, or its machine is down."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ def cluster() -> Iterator[ToyCluster]:
 
 
 def elect_uncleanly(cluster: ToyCluster, end: int, after: int = 0) -> None:
-    """Let a replica lead whose log ends at `end`, and store `after` records that nobody has seen before."""
+    """Make a replica leader whose log ends at `end`, and store `after` new records."""
 
     def elect() -> None:
         one = cluster.partitions[FLIGHTS]

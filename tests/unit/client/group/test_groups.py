@@ -113,7 +113,7 @@ def test_a_member_that_leaves_hands_its_position_over(group: Group) -> None:
     group.produce()
     wait_for(group.everything_was_read, "records were left out")
     second.stop()
-    # A clean goodbye commits, so the heir begins exactly there: nothing is read twice after it.
+    # A clean close commits, so the next owner starts exactly there: nothing is read twice after it.
     assert before == {partition: len(seen) for partition, seen in first.seen.items()}
     everything = [offset for member in (first, second) for seen in member.seen.values() for offset in seen]
     assert len(everything) == PARTITIONS * group.produced
@@ -126,7 +126,7 @@ def test_a_crashed_members_partitions_go_to_the_others(group: Group, silent_firs
     group.join("other")
     wait_for(lambda: group.has_members(2), "two members did not come together")
     wait_for(group.everything_was_read, "records were left out")
-    if silent_first:  # the network swallows what it says: it lives, but the coordinator hears nothing
+    if silent_first:  # the network drops its requests: it is alive, but the coordinator receives nothing
         group.cluster.do(lambda: group.coordinator.silenced.add("victim"))
     else:
         victim.stop(crash=True)

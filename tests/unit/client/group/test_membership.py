@@ -1,4 +1,4 @@
-"""A member's machine by itself: the requests it makes, and what each error makes of it."""
+"""A member's state machine alone: the requests it makes, and the effect of each error."""
 
 from __future__ import annotations
 

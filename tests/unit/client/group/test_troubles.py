@@ -1,4 +1,4 @@
-"""A group goes on through deleted topics, late commits, replaced members and members of another kind."""
+"""A group continues through deleted topics, late commits, replaced members and members of another kind."""
 
 import asyncio
 import threading
@@ -139,7 +139,7 @@ def test_a_replaced_static_member_is_fenced_for_good_and_its_successor_stays(
 ) -> None:
     cluster.create_topic("stays")
     fill(cluster, "stays", 0, numbers(0, 10))
-    # Without heartbeats, so that the first that the old process hears of it is the answer to its commit.
+    # Without heartbeats, so that the old process learns of it first from the answer to its commit.
     static = options(cluster, group_instance_id="one", heartbeat_interval_ms=9_000, session_timeout_ms=10_000)
     old = Consumer("stays", **static)
     try:

@@ -144,7 +144,7 @@ def test_metadata_that_names_another_leader_ends_the_wait_for_the_old_one(cluste
         cluster.set_faults("t", 0, ["hold"])
         found = producer.send("t", b"1")
         cluster.wait_held("t", 0)
-        held = cluster.do(lambda: list(cluster.partitions["t", 0].held))  # the old leader says nothing any more
+        held = cluster.do(lambda: list(cluster.partitions["t", 0].held))  # the old leader no longer answers
         cluster.move_leader("t", 0, silently=True)
         producer._runtime.run(producer._twin.cluster.refresh(("t",), timeout_s=5), 10)
         assert found.result(10).offset == 1

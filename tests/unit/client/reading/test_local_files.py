@@ -60,7 +60,7 @@ def data_directory(root: Path) -> Path:
 
 
 def named(path: Path | str, *, follow: bool = True, called: str = "") -> list[NearSlice]:
-    """What a leader says of a file."""
+    """A leader's description of a file."""
     status = Path(path).stat() if follow else Path(path).lstat()
     return [NearSlice(called or str(path), 0, status.st_size, 1, status.st_dev, status.st_ino)]
 

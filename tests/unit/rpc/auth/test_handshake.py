@@ -39,7 +39,7 @@ def client(secret: Credentials | ReadToken | bytes = CLUSTER, ends: Endpoints = 
 
 
 def feed(handshake: ClientHandshake | ServerHandshake, message: bytes) -> bytes:
-    """Give a message in the parts that are asked for; returns what is to be sent."""
+    """Pass a message in parts of the requested size; returns the bytes to send."""
     sent = b""
     while message:
         part, message = message[: handshake.wanted_bytes], message[handshake.wanted_bytes :]
@@ -48,7 +48,7 @@ def feed(handshake: ClientHandshake | ServerHandshake, message: bytes) -> bytes:
 
 
 def ends_well(handshake: ClientHandshake | ServerHandshake, message: bytes, *, answered: bool = False) -> bool:
-    """Whether a message is accepted (or, `answered`, replied to); a longer length makes the end wait in vain."""
+    """Whether a message is accepted (or, `answered`, replied to); after a longer length the end keeps waiting."""
     try:
         sent = feed(handshake, message)
     except AuthenticationFailed:
@@ -72,7 +72,7 @@ def shake(accepting: ServerHandshake, connecting: ClientHandshake) -> None:
 
 
 def why(accepting: ServerHandshake, connecting: ClientHandshake) -> tuple[str, str]:
-    """What either end says of a handshake that is refused."""
+    """The error of either end of a refused handshake."""
     answer = feed(connecting, accepting.opening)
     with pytest.raises(AuthenticationFailed) as refused:
         feed(accepting, answer)

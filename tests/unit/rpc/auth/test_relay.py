@@ -1,4 +1,4 @@
-"""A process in the middle that passes bytes on between two real connections, and recordings that are played again."""
+"""A relaying process between two real connections, and replayed recordings."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.unit.rpc.support import SECRET, is_cut, leave, serving, stranger, unt
 
 @asynccontextmanager
 async def relay(target: tuple[str, int], recording: bytearray | None = None) -> AsyncIterator[tuple[str, int]]:
-    """Listen, and pass on to `target` and back whatever comes."""
+    """Listen, and relay all bytes to `target` and back."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray | None) -> None:
         with suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""The secrets' files: who may read them, several processes that make them at once, and changing a secret."""
+"""The secret files: their permissions, several processes that create them at once, and rotation of a secret."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor

@@ -168,7 +168,7 @@ def test_a_client_without_certificate_or_without_tls_is_refused(environ: dict[st
                 assert await is_cut(reader)
             connection = await place.connect(tls=client_context(environ))
             assert (await connection.call("echo", ["alive"], timeout_s=5)).args == ["alive"]
-            # Connections whose TLS handshake failed are forgotten too, else they would fill up the server.
+            # Connections whose TLS handshake failed are dropped too, else they would fill up the server.
             await until(lambda: not place.server._strangers, "the failed ones are forgotten")
             await leave(connection)
 

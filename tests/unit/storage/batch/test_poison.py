@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def poison(body: bytes, *, rows: int, codec: int = 4, magic: int = header_format.MAGIC_COLUMNS) -> bytes:
-    """A batch of this body that says it has so many records; its CRC is right."""
+    """A batch of this body whose header declares so many records; its CRC is right."""
     packed = compress(codec, body) if codec else body
     header = header_format.header_before(
         packed, magic=magic, count=rows, first_timestamp=0, max_timestamp=0, producer_id=-1, producer_epoch=-1,

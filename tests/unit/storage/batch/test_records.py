@@ -1,4 +1,4 @@
-"""Record batches: what the header says, what is stamped, what is refused."""
+"""Record batches: header fields, stamping, refusals."""
 
 import struct
 import subprocess

@@ -263,7 +263,7 @@ def test_an_open_that_cannot_write_what_is_dirty_fails_and_the_next_finds_the_tr
     cache = PageCache(monkeypatch)
     log = open_log(tmp_path / "t-0")
     log.append_as_leader(batch(b"a"), 1, NOW)
-    for segment in log.segments:  # as a kill does: nothing is synced, nothing is said
+    for segment in log.segments:  # like a kill: no sync, no clean close
         segment.release()
     cache.failing_syncs = 1
     with pytest.raises(StorageIoError):

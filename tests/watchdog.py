@@ -44,7 +44,7 @@ class Watchdog:
     def expect_end_within(self, seconds: float, test: str) -> None:
         """Begin to watch a test; 0 seconds end the watch."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the watching process was killed: the tests go on without it
+        with contextlib.suppress(BrokenPipeError):  # the watching process was killed: the tests continue without it
             self._process.stdin.write(f"{seconds} {test!r}\n".encode())
 
     def close(self) -> None:

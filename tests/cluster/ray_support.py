@@ -139,7 +139,7 @@ def kill(pid: int) -> float:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs (a zombie does not)."""
+    """Return whether a process runs (a zombie does not)."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -15,7 +15,7 @@ NOISE: Final = re.compile(
     r"syslogin_perform_logout|kex_exchange_identification|Connection reset by 10\.|Server listening|VVINFO|known hosts"
     r"|^:(job_id|actor_name|task_name):|negative used memory|Shared connection to"
 )
-"""Lines that carry no information, whatever the outcome."""
+"""Lines that carry no information, in success or failure."""
 
 
 def show(lab: Lab) -> None:

@@ -1,6 +1,6 @@
 """Fault schedules by name: each draws the options of one run from its seed (reliability, section 9).
 
-A profile that finds no planted bug is not a test; test_planted_bugs says which profile catches which.
+A profile that finds no planted bug is not a test; test_planted_bugs lists the profile for each bug.
 """
 
 from __future__ import annotations

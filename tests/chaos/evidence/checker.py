@@ -26,7 +26,7 @@ class Verdict(Enum):
     FAILED = "FAILED"
     """A promise was broken."""
     UNKNOWN = "UNKNOWN"
-    """The checker could not tell."""
+    """The checker could not decide."""
     HANG = "HANG"
     """The cluster or a client made no progress after the heal."""
     NODATA = "NODATA"

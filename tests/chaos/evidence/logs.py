@@ -1,6 +1,6 @@
 """Compares the replicas' logs on disk after a run, and turns them into reads for the checker.
 
-Every replica in sync has to hold the same bytes below the high watermark, batch for batch. Reads files only, after the
+Every replica in sync must hold the same bytes below the high watermark, batch for batch. Reads files only, after the
 cluster has stopped.
 """
 

@@ -231,7 +231,7 @@ def every_heartbeat_succeeds(group: Group, event: HeartbeatReceived, decision: G
 
 
 def assignments_of_an_earlier_round(original: Callable[..., GroupChanged]) -> Callable[..., GroupChanged]:
-    """Members of the previous generation keep their partitions, whatever assignment their leader sent."""
+    """Members of the previous generation keep their partitions despite the assignment from their leader."""
     kept: dict[Group, dict[str, bytes]] = {}
 
     def next_image(self: Group, **fields: Any) -> GroupChanged:

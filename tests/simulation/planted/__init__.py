@@ -1,1 +1,1 @@
-"""Bugs that are planted in the product, each of which a profile has to catch."""
+"""Bugs planted in the product; a profile must catch each of them."""

@@ -1,4 +1,4 @@
-"""Planted bugs in the deletion of records and in the resignation of leaders whose disk fails."""
+"""Planted bugs in the deletion of records and in resignations after a disk failure."""
 
 from __future__ import annotations
 

@@ -108,9 +108,9 @@ class SpareReplicas:
             await answer(handle.adopt.remote(spec), MAKE_TIMEOUT_S)
         except ray.exceptions.RayTaskError:
             # It could not start. A dedicated actor would be gone now; end this one too, and do not use up another.
-            self._barred.add(replica)
             await self._end(self._roles[replica])
             await self.forget(replica)
+            self._barred.add(replica)  # last: forgetting a replica lifts the bar
             raise
         return True
 

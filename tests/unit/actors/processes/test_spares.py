@@ -3,11 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.naming import replica_name, spare_prefix
+from raylog.actors.processes import spares
 from raylog.actors.processes.spare_plan import QUIET_MS, Plan, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, read_role, role_file, write_role
 from raylog.core.errors import DataDirectoryError
@@ -108,3 +111,29 @@ def test_no_replica_is_named_like_a_spare(spec: ReplicaSpec) -> None:
     assert not name_of(spec).startswith(spare_prefix(1))
     for name in (ACTOR, replica_name("t", 0, 1, "0123456789abcdef")):
         assert ":broker-1:" in name, "a broker that is stopped on purpose finds all that is its own"
+
+
+async def test_a_replica_that_failed_in_a_spare_takes_no_second_one(
+    spec: ReplicaSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    async def fails(*_: object) -> None:
+        raise RayTaskError("adopt", "", OSError("no room"))  # type: ignore[no-untyped-call]
+
+    async def none(_: str) -> set[str]:
+        return set()
+
+    async def end(_: spares.SpareReplicas, actor: str) -> None:
+        ended.append(actor)
+
+    monkeypatch.setattr(spares, "answer", fails)
+    monkeypatch.setattr(spares, "_living", none)
+    monkeypatch.setattr(spares.SpareReplicas, "_end", end)
+    monkeypatch.setattr(spares, "find_actor", lambda name: None if name == name_of(spec) else mock.MagicMock())
+    kept = spares.SpareReplicas(tmp_path, node_id="n", secret=b"s" * 32)
+    kept._idle = ["replica:spare:1:a", "replica:spare:1:b"]
+    with pytest.raises(RayTaskError):
+        await kept.adopt(spec)
+    assert not await kept.adopt(spec), "it needs a process of its own"
+    assert ended == ["replica:spare:1:a"]

@@ -1,6 +1,6 @@
 """Offset look-ups: from partition leaders (`list_offsets`) and from the group's coordinator; and commits.
 
-Used by `engine.py` and `group.py`. May touch: the network.
+Used by `engine.py` and `group_session.py`. May touch: the network.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One member of a consumer group as a pure state machine: its identity, when to join again, the effect of each error.
 
-Kafka's classic protocol from the client's side. `group.py` sends the requests; every decision is here. The machine
-builds the requests and applies the replies, without time, sockets or bytes. It also runs the assignor when this member
-leads. Pure.
+Kafka's classic protocol from the client's side. `group_session.py` sends the requests; every decision is here. The
+machine builds the requests and applies the replies, without time, sockets or bytes. It also runs the assignor when this
+member leads. Pure.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class FetchedBatch(NamedTuple):
     buffer: memoryview | bytes
     place: int
     """Where it begins there; negative when the buffer begins with the bytes that its checksum covers (see
-    `near.py`)."""
+    `local_files.py`)."""
     header: BatchHeader
     is_near: bool = False
     """Whether it was read from a local file, and not sent by the leader."""

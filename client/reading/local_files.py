@@ -4,8 +4,8 @@ The leader names places in its files, all below the high watermark, so their byt
 name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time: located data
 costs no memory. Errors here are not raised to the user: the bytes are fetched from the leader instead, which checks its
 own log for damage. A leader is not trusted with other files: only a segment of the partition, in a broker's data
-directory, is opened. Used by `partition.py`, `stream.py` and `ranges.py`. May touch: files that the leader has named,
-and the directories around them.
+directory, is opened. Used by `partition.py`, `stream.py` and `range_fetcher.py`. May touch: files that the leader has
+named, and the directories around them.
 """
 
 from __future__ import annotations

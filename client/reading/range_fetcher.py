@@ -1,6 +1,6 @@
 """Fetches one range of offsets of one partition, without a consumer: for readers that already know the leader.
 
-Where the leader is on the same machine, its files are read instead, as consumers do (see `near.py`).
+Where the leader is on the same machine, its files are read instead, as consumers do (see `local_files.py`).
 
 A task of Spark gets a `PartitionRange` from the driver and sends to the leader at once. Only when the leader cannot be
 reached or has moved is metadata fetched from the brokers; reading then continues at the next offset. Everything here

@@ -2,7 +2,7 @@
 
 A cluster has two secrets. Brokers, replicas, coordinators and the controller prove the cluster's, and may call every
 method; clients prove the clients', and may call the methods in `protocol/permissions.py`. Each has one value, or two
-during a rotation. A Spark task has neither: it has a token (`tokens.py`). Used by `auth.py`, by servers and by all
+during a rotation. A Spark task has neither: it has a token (`tokens.py`). Used by `handshake.py`, by servers and by all
 connecting processes. Pure.
 """
 

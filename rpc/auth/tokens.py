@@ -3,7 +3,7 @@
 A token has two parts. The claims list what may be read and until when; the key is an HMAC of the claims under the
 clients' (or the cluster's) secret. In the handshake the holder sends the claims and proves that it knows the key, which
 never travels on that connection: a server that knows the secret computes the same key. The secret cannot be derived
-from either part. Used by `auth.py` and by planners of distributed work, such as Spark's. Pure.
+from either part. Used by `handshake.py` and by planners of distributed work, such as Spark's. Pure.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class ControllerRunner(Generic[RequestT]):
         number = self._requests.remember(request)
         try:
             event = event_for(number)
-        except BaseException:
+        except BaseException:  # any error: no machine knows this number, so nothing else would forget the request
             self._requests.take(number)
             raise
         self._runner.feed(event)

@@ -30,7 +30,10 @@ def logs_agree(cluster: LocalCluster) -> bool:
     store = cluster.running()._metadata
     if store is None or store.runner.committed_offset < store.runner.log_end_offset:
         return False
-    return len({log_file(cluster, broker).read_bytes() for broker in VOTERS}) == 1
+    try:
+        return len({log_file(cluster, broker).read_bytes() for broker in VOTERS}) == 1
+    except (FileNotFoundError, StopIteration):
+        return False  # a voter recreates its copy
 
 
 def entered(cluster: LocalCluster) -> dict[str, str]:
@@ -39,7 +42,10 @@ def entered(cluster: LocalCluster) -> dict[str, str]:
 
 def identity(cluster: LocalCluster, broker: int) -> str:
     path = metadata_folder(cluster, broker) / "voter"
-    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return ""  # not there yet, or its folder was set aside between two looks
     if "admitted=1" not in lines:
         return ""
     return next((line.partition("=")[2] for line in lines if line.startswith("identity=")), "")

@@ -1,7 +1,8 @@
 """One event loop in one daemon thread, shared by all synchronous clients of a process.
 
-Used by Producer, Consumer and Admin; their asyncio twins run on the caller's own loop instead. A fork leaves the thread
-behind in the parent, so the child makes another. May touch: threads, the event loop.
+Used by Producer, Consumer and Admin; their asyncio twins run on the caller's own loop instead. `blocking` makes a
+synchronous method from a coroutine of the twin. A fork leaves the thread behind in the parent, so the child makes
+another. May touch: threads, the event loop.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from raylog.core.errors import ClientClosed
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _START_TIMEOUT_S = 10.0
@@ -112,6 +115,64 @@ def _forget_after_fork() -> None:
 def _stop_at_exit() -> None:
     if _shared is not None:
         _shared.stop()
+
+
+class SynchronousClient:
+    """Base of the synchronous clients whose methods `blocking` and `on_loop` make. A context manager."""
+
+    def __init__(self, asynchronous: object) -> None:
+        self._asynchronous = asynchronous
+        """The object on the loop whose methods are called."""
+        self._runtime = shared()
+
+    def _why_closed(self) -> str | None:
+        """Why no call is possible any more; None while the client is open."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the client. Idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for work on the loop; it has a deadline of its own. Raises ClientClosed."""
+        reason = self._why_closed()
+        if reason is not None:
+            work.close()
+            raise ClientClosed(reason)
+        return self._runtime.run(work)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, Parameters], Result]:
+    """The synchronous form of a coroutine method: same signature and docstring, waits in the caller's thread."""
+
+    @wraps(method)
+    def call(client: SynchronousClient, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        return client._run(method(client._asynchronous, *args, **options))
+
+    return call
+
+
+def on_loop(
+    method: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[Concatenate[Any, Parameters], Result]:
+    """As `blocking`, for a plain method: it runs on the loop, between its other work."""
+
+    @wraps(method)
+    def call(client: SynchronousClient, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        async def work() -> Result:
+            return method(client._asynchronous, *args, **options)
+
+        return client._run(work())
+
+    return call
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

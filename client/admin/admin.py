@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
-from raylog.client import runtime
 from raylog.client.admin.descriptions import (
     ClusterDescription,
     StoppedBroker,
@@ -19,14 +17,14 @@ from raylog.client.admin.descriptions import (
     describe_cluster,
     describe_topic,
 )
-from raylog.client.admin.features import AsyncFeatures, Features
-from raylog.client.admin.groups import AsyncGroups, Groups
-from raylog.client.admin.reassignments import AsyncMoving, Moving
+from raylog.client.admin.features import AsyncFeatures
+from raylog.client.admin.groups import AsyncGroups
+from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.config import AdminConfig, load
+from raylog.client.runtime import SynchronousClient, blocking
 from raylog.core.errors import (
-    ClientClosed,
     InvalidPartitions,
     LeaderNotAvailable,
     RaylogError,
@@ -58,8 +56,6 @@ from raylog.protocol.admin import (
 )
 from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
-
-Result = TypeVar("Result")
 
 CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
@@ -95,9 +91,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # Topics
@@ -332,124 +326,57 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
             await asyncio.sleep(POLL_S)
 
 
-class Admin(Moving, Features, Groups):
+class Admin(SynchronousClient):
     """Administration from any thread: the methods of `AsyncAdmin`, blocking. Close it, or use `with`."""
 
-    _twin: AsyncAdmin
+    _asynchronous: AsyncAdmin
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._is_closed = True  # until it is open, so that a failed constructor does not warn
-        self._twin = AsyncAdmin(config, **keywords)
-        self.config = self._twin.config
-        self._runtime = runtime.shared()
-        self._runtime.run(self._twin.start())
+        super().__init__(AsyncAdmin(config, **keywords))
+        self.config = self._asynchronous.config
+        self._runtime.run(self._asynchronous.start())
         self._is_closed = False
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        config: Mapping[str, Any] | None = None,
-        assignment: Sequence[Sequence[int]] | None = None,
-        timeout_s: float = 30.0,
-    ) -> TopicDescription:
-        """See `AsyncAdmin.create_topic`."""
-        return self._run(
-            lambda: self._twin.create_topic(name, partitions, replication_factor, config, assignment, timeout_s)
-        )
-
-    def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
-        """See `AsyncAdmin.delete_topic`."""
-        self._run(lambda: self._twin.delete_topic(name, timeout_s))
-
-    def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
-        """See `AsyncAdmin.list_topics`."""
-        return self._run(lambda: self._twin.list_topics(internal=internal, timeout_s=timeout_s))
-
-    def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
-        """See `AsyncAdmin.describe_topic`."""
-        return self._run(lambda: self._twin.describe_topic(name, timeout_s=timeout_s))
-
-    def describe_topics(
-        self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
-    ) -> dict[str, TopicDescription]:
-        """See `AsyncAdmin.describe_topics`."""
-        return self._run(lambda: self._twin.describe_topics(names, timeout_s=timeout_s))
-
-    def alter_topic_config(
-        self,
-        name: str,
-        set: Mapping[str, Any] | None = None,
-        delete: Iterable[str] = (),
-        timeout_s: float = 30.0,
-    ) -> None:
-        """See `AsyncAdmin.alter_topic_config`."""
-        self._run(lambda: self._twin.alter_topic_config(name, set, delete, timeout_s))
-
-    def create_partitions(
-        self,
-        name: str,
-        total: int,
-        assignment: Sequence[Sequence[int]] | None = None,
-        timeout_s: float = 30.0,
-    ) -> TopicDescription:
-        """See `AsyncAdmin.create_partitions`."""
-        return self._run(lambda: self._twin.create_partitions(name, total, assignment, timeout_s))
-
-    def delete_records(
-        self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
-    ) -> dict[TopicPartition, int]:
-        """See `AsyncAdmin.delete_records`."""
-        return self._run(lambda: self._twin.delete_records(before, timeout_s))
-
-    def elect_leaders(
-        self,
-        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
-        *,
-        unclean: bool = False,
-        timeout_s: float = 30.0,
-    ) -> dict[TopicPartition, RaylogError | None]:
-        """See `AsyncAdmin.elect_leaders`."""
-        return self._run(lambda: self._twin.elect_leaders(partitions, unclean=unclean, timeout_s=timeout_s))
-
-    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
-        """See `AsyncAdmin.stop_broker`."""
-        return self._run(lambda: self._twin.stop_broker(broker, force=force, timeout_s=timeout_s))
-
-    def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
-        """See `AsyncAdmin.resume_broker`."""
-        self._run(lambda: self._twin.resume_broker(broker, timeout_s=timeout_s))
-
-    def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
-        """See `AsyncAdmin.describe_cluster`."""
-        return self._run(lambda: self._twin.describe_cluster(timeout_s=timeout_s))
+    create_topic = blocking(AsyncAdmin.create_topic)
+    delete_topic = blocking(AsyncAdmin.delete_topic)
+    list_topics = blocking(AsyncAdmin.list_topics)
+    describe_topic = blocking(AsyncAdmin.describe_topic)
+    describe_topics = blocking(AsyncAdmin.describe_topics)
+    alter_topic_config = blocking(AsyncAdmin.alter_topic_config)
+    create_partitions = blocking(AsyncAdmin.create_partitions)
+    delete_records = blocking(AsyncAdmin.delete_records)
+    elect_leaders = blocking(AsyncAdmin.elect_leaders)
+    stop_broker = blocking(AsyncAdmin.stop_broker)
+    resume_broker = blocking(AsyncAdmin.resume_broker)
+    describe_cluster = blocking(AsyncAdmin.describe_cluster)
+    alter_partition_reassignments = blocking(AsyncAdmin.alter_partition_reassignments)
+    list_partition_reassignments = blocking(AsyncAdmin.list_partition_reassignments)
+    wait_for_reassignments = blocking(AsyncAdmin.wait_for_reassignments)
+    plan_balance = blocking(AsyncAdmin.plan_balance)
+    describe_features = blocking(AsyncAdmin.describe_features)
+    raise_feature_level = blocking(AsyncAdmin.raise_feature_level)
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_group = blocking(AsyncAdmin.describe_group)
+    delete_group = blocking(AsyncAdmin.delete_group)
+    delete_offsets = blocking(AsyncAdmin.delete_offsets)
+    group_lag = blocking(AsyncAdmin.group_lag)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
         if not self._is_closed:
             self._is_closed = True
             if self._runtime.thread.is_alive():  # not in a forked child
-                self._runtime.run(self._twin.stop(), 10.0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+                self._runtime.run(self._asynchronous.stop(), 10.0)
 
     def __del__(self) -> None:
         if not self._is_closed and self._runtime.thread.is_alive():
             self._is_closed = True
             warnings.warn(f"{self!r} was not closed.", ResourceWarning, stacklevel=2, source=self)
-            asyncio.run_coroutine_threadsafe(self._twin.stop(), self._runtime.loop)
+            asyncio.run_coroutine_threadsafe(self._asynchronous.stop(), self._runtime.loop)
 
     def __repr__(self) -> str:
         return f"<Admin {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
 
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        if self._is_closed:
-            raise ClientClosed("This Admin was closed; make a new one.")
-        return self._runtime.run(work())
+    def _why_closed(self) -> str | None:
+        return "This Admin was closed; make a new one." if self._is_closed else None

@@ -1,10 +1,8 @@
-"""The cluster's feature level: what it may use while releases are mixed. Part of `Admin` and `AsyncAdmin`."""
+"""The cluster's feature level: what it may use while releases are mixed. Part of `AsyncAdmin`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.protocol.admin import (
@@ -13,8 +11,6 @@ from raylog.protocol.admin import (
     DescribeClusterRequest,
     RaiseFeatureLevelRequest,
 )
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +47,3 @@ class AsyncFeatures:
         asked = RaiseFeatureLevelRequest(wanted)
         reply = await self.cluster.call_broker(RAISE_FEATURE_LEVEL, asked, timeout_s=timeout_s)
         return reply.level, reply.previous_level
-
-
-class Features:
-    """Feature-level methods of `Admin`."""
-
-    _twin: AsyncFeatures
-
-    def describe_features(self, *, timeout_s: float = 30.0) -> FeatureDescription:
-        """See `AsyncAdmin.describe_features`."""
-        return self._run(lambda: self._twin.describe_features(timeout_s=timeout_s))
-
-    def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
-        """See `AsyncAdmin.raise_feature_level`."""
-        return self._run(lambda: self._twin.raise_feature_level(level, timeout_s=timeout_s))
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        raise NotImplementedError  # Admin's own

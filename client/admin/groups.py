@@ -1,14 +1,13 @@
 """Groups from a client's side: listing, describing and deleting them, and their lag.
 
-The halves of `AsyncAdmin` and `Admin` for groups. May touch: the network through `ClusterClient`, the clock.
+The part of `AsyncAdmin` for groups. May touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
 import msgspec
 
@@ -32,8 +31,6 @@ from raylog.protocol.groups import (
     OffsetFetchPartition,
     OffsetFetchRequest,
 )
-
-Result = TypeVar("Result")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -109,37 +106,6 @@ class AsyncGroups:
         )
         committed.update(found.offsets)
         return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=timeout_s)
-
-
-class Groups:
-    """Group methods of `Admin`."""
-
-    _twin: AsyncGroups
-
-    def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """See `AsyncAdmin.list_groups`."""
-        return self._run(lambda: self._twin.list_groups(timeout_s=timeout_s))
-
-    def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
-        """See `AsyncAdmin.describe_group`."""
-        return self._run(lambda: self._twin.describe_group(group_id, timeout_s=timeout_s))
-
-    def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
-        """See `AsyncAdmin.delete_group`."""
-        self._run(lambda: self._twin.delete_group(group_id, timeout_s))
-
-    def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0) -> None:
-        """See `AsyncAdmin.delete_offsets`."""
-        self._run(lambda: self._twin.delete_offsets(group_id, partitions, timeout_s=timeout_s))
-
-    def group_lag(
-        self, group: str | GroupDescription, *, timeout_s: float = 30.0
-    ) -> dict[TopicPartition, PartitionLag]:
-        """See `AsyncAdmin.group_lag`."""
-        return self._run(lambda: self._twin.group_lag(group, timeout_s=timeout_s))
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        raise NotImplementedError  # the admin's own
 
 
 def keys_of_each_coordinator(partitions: int) -> list[str]:

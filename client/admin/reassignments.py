@@ -1,14 +1,13 @@
 """Partition reassignments from a client's side: growing topics, reassigning replicas, planning a balance.
 
-The halves of `AsyncAdmin` and `Admin` for placement. May touch: the network, by `ClusterClient`.
+The part of `AsyncAdmin` for placement. May touch: the network, by `ClusterClient`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from raylog.client.admin.balance import Move, plan_balance
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -26,9 +25,8 @@ from raylog.protocol.admin import (
 )
 from raylog.protocol.replica import REPLICA_STATUS, ReplicaStatusRequest
 
-__all__ = ["AsyncMoving", "Move", "Moving", "PartitionReassignment"]
+__all__ = ["AsyncMoving", "Move", "PartitionReassignment"]
 
-Result = TypeVar("Result")
 Wanted = Mapping[tuple[str, int], Sequence[int] | None]
 """For each (topic, partition) its brokers, preferred leader in front; None = cancel what is under way."""
 
@@ -190,36 +188,3 @@ class AsyncMoving:
 
         answers = await asyncio.gather(*(ask(partition, broker) for partition, broker in wanted))
         return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}
-
-
-class Moving:
-    """Reassignment methods of `Admin`."""
-
-    _twin: AsyncMoving
-
-    def alter_partition_reassignments(
-        self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
-    ) -> None:
-        """See `AsyncAdmin.alter_partition_reassignments`."""
-        self._run(
-            lambda: self._twin.alter_partition_reassignments(reassignments, throttle=throttle, timeout_s=timeout_s)
-        )
-
-    def list_partition_reassignments(
-        self, *, sizes: bool = False, timeout_s: float = 30.0
-    ) -> dict[TopicPartition, PartitionReassignment]:
-        """See `AsyncAdmin.list_partition_reassignments`."""
-        return self._run(lambda: self._twin.list_partition_reassignments(sizes=sizes, timeout_s=timeout_s))
-
-    def wait_for_reassignments(
-        self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_s: float = 600.0
-    ) -> None:
-        """See `AsyncAdmin.wait_for_reassignments`."""
-        self._run(lambda: self._twin.wait_for_reassignments(partitions, timeout_s=timeout_s))
-
-    def plan_balance(self, *, sizes: bool = True, timeout_s: float = 30.0) -> list[Move]:
-        """See `AsyncAdmin.plan_balance`."""
-        return self._run(lambda: self._twin.plan_balance(sizes=sizes, timeout_s=timeout_s))
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        raise NotImplementedError  # Admin's own

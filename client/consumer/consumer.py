@@ -1,7 +1,7 @@
 """`Consumer`: reading records from synchronous code; also re-exports `AsyncConsumer`.
 
-A consumer's background work runs on the loop of the shared runtime. While records are buffered, poll() takes them in
-the caller's thread without entering that loop. May touch: threads (through the runtime), the clock.
+Its engine runs on the loop of the shared runtime. While records are buffered, poll() takes them in the caller's thread
+without entering that loop. May touch: threads (through the runtime), the clock.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
-from raylog.client.consumer.asynchronous import CLOSE_TIMEOUT_S, AsyncConsumer, Offsets
-from raylog.client.consumer.engine import Engine
+from raylog.client.config import ConsumerConfig, load
+from raylog.client.consumer.asynchronous import AsyncConsumer
+from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
 from raylog.client.consumer.group_session import ListenerCall
-from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
+from raylog.client.consumer.listener import RebalanceListener
+from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
 from raylog.client.reading.column_batch import ColumnBatch
-from raylog.client.runtime import shared
-from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, Record
-from raylog.core.errors import ClientClosed, InvalidRequest, RaylogError
+from raylog.client.runtime import SynchronousClient, blocking, on_loop
+from raylog.client.types import OffsetAndMetadata, Record
+from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 
 __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
@@ -31,26 +34,25 @@ __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
 Result = TypeVar("Result")
 
 
-class Consumer:
+class Consumer(ConsumerState, SynchronousClient):
     """Reads records. A context manager; also an iterator over records.
 
     For one thread at a time. Topics given here are subscribed to; keywords are those of `ConsumerConfig`, by Kafka's
     names. Each method blocks until the same method of `AsyncConsumer` returns.
     """
 
+    _asynchronous: Operations
+
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         """Reach the cluster, and subscribe to the topics if there are any.
 
         Raises InvalidConfig, NoClusterFound, ConnectionFailed, AuthenticationFailed.
         """
-        self._inner = AsyncConsumer(*topics, config=config, **keywords)
-        self._inner._has_owner = True
-        self._engine = self._inner._engine
-        self.config = self._inner.config
-        self._one_poll = threading.Lock()
-        self._runtime = shared()
         self._is_open = False
-        self._runtime.run(self._inner.start())
+        ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
+        SynchronousClient.__init__(self, Operations(self._engine))
+        self._one_poll = threading.Lock()
+        self._runtime.run(self._engine.start(topics))
         self._is_open = True
         _open_engines.add(self._engine)
 
@@ -68,17 +70,11 @@ class Consumer:
         try:
             call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
             if call is not None:
-                self._inner._listener.make(call)
+                self._engine.listener.make(call)
         finally:
             if is_alone:
                 self._one_poll.release()
             self._runtime.run(self._engine.close(timeout_s=timeout))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False):
@@ -86,49 +82,9 @@ class Consumer:
             if self._runtime.thread.is_alive():
                 self._runtime.call_soon(self._engine.abandon)
 
-    # Subscription
-
-    def subscribe(
-        self,
-        topics: Iterable[str] = (),
-        *,
-        pattern: str | None = None,
-        listener: RebalanceListener | None = None,
-        on_assigned: CallbackWaiter | None = None,
-        on_revoked: CallbackWaiter | None = None,
-        on_lost: CallbackWaiter | None = None,
-    ) -> None:
-        """Read these topics, or those whose whole name matches the regular expression `pattern`.
-
-        With a group_id the partitions are shared with the group's other members, and poll() calls the listener in this
-        thread when the assignment changes; without one all are read. Replaces an earlier subscription.
-        """
-        self._do(
-            lambda: self._inner.subscribe(
-                topics,
-                pattern=pattern,
-                listener=listener,
-                on_assigned=on_assigned,
-                on_revoked=on_revoked,
-                on_lost=on_lost,
-            )
-        )
-
-    def unsubscribe(self) -> None:
-        """Unsubscribe and leave the group. Does not commit."""
-        self._run(self._inner.unsubscribe())
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without sharing. Starts at committed offsets if there is a group_id."""
-        self._do(lambda: self._inner.assign(partitions))
-
-    def assignment(self) -> set[TopicPartition]:
-        """The assigned partitions."""
-        return self._inner.assignment()
-
-    def subscription(self) -> set[str]:
-        """The topics subscribed to."""
-        return self._inner.subscription()
+    subscribe = on_loop(Operations.subscribe)
+    unsubscribe = blocking(Operations.unsubscribe)
+    assign = on_loop(Operations.assign)
 
     # Records
 
@@ -139,7 +95,7 @@ class Consumer:
         auto_offset_reset OffsetOutOfRange and LogTruncation, and fatal group errors.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
-        return self._take_or_poll(lambda: self._engine.take(limit), timeout_ms / 1000) or {}
+        return self._take_or_poll(partial(self._engine.assignment.take, limit), timeout_ms / 1000) or {}
 
     def consume(self, num: int = 1, timeout: float | None = None) -> list[Record]:
         """Up to `num` records in one list, as soon as there are any; [] after `timeout` seconds (None: never)."""
@@ -155,7 +111,7 @@ class Consumer:
         """
         limit = sys.maxsize if max_records is None else max_records
         timeout_s = math.inf if timeout is None or timeout < 0 else timeout
-        return self._take_or_poll(lambda: self._engine.take_columns(limit), timeout_s) or ColumnBatch([])
+        return self._take_or_poll(partial(self._engine.assignment.take_columns, limit), timeout_s) or ColumnBatch([])
 
     def __iter__(self) -> Self:
         return self
@@ -163,17 +119,17 @@ class Consumer:
     def __next__(self) -> Record:
         """The next record. Ends when none came for consumer_timeout_ms, and after close()."""
         engine = self._engine
+        take = engine.assignment.take_one
         if self._one_poll.acquire(blocking=False):  # else another thread polls, and the slow path raises
             try:
-                record = engine.take_one() if engine.is_smooth() else None
+                record = engine.taken(take) if engine.is_smooth() else None
             finally:
                 self._one_poll.release()
             if record is not None:
                 return record
         if not self._is_open:
             raise StopIteration
-        wait_ms = self.config.consumer_timeout_ms
-        record = self._take_or_poll(engine.take_one, math.inf if wait_ms is None else wait_ms / 1000)
+        record = self._take_or_poll(take, self._iteration_s)
         if record is None:
             raise StopIteration
         return record
@@ -186,7 +142,7 @@ class Consumer:
             try:
                 while engine.is_smooth():
                     engine.expect_signal()
-                    taken = take()
+                    taken = engine.taken(take)
                     if taken:
                         return taken
                     if not engine.wait_here(deadline_s):
@@ -208,7 +164,7 @@ class Consumer:
                 call = self._run(engine.ready(deadline_s))
                 if call is not None:
                     self._tell(call)
-                elif taken := take():
+                elif taken := engine.taken(take):
                     return taken
                 elif time.monotonic() >= deadline_s:
                     return None
@@ -217,46 +173,28 @@ class Consumer:
 
     def _tell(self, call: ListenerCall) -> None:
         try:
-            self._inner._listener.make(call)
+            self._engine.listener.make(call)
         finally:
             self._do(self._engine.told)
 
     # Positions
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Move the position to this offset. Raises InvalidRequest for a partition that is not assigned."""
-        self._do(lambda: self._inner.seek(partition, offset))
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Move the position to the first record in the log; without arguments in all assigned partitions."""
-        self._run(self._inner.seek_to_beginning(*partitions))
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Move the position behind the last record; without arguments in all assigned partitions."""
-        self._run(self._inner.seek_to_end(*partitions))
-
-    def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Move the position to the committed offset; without arguments in all assigned partitions."""
-        self._run(self._inner.seek_to_committed(*partitions))
-
-    def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that poll() returns."""
-        return self._run(self._inner.position(partition))
+    seek = on_loop(Operations.seek)
+    seek_to_beginning = blocking(Operations.seek_to_beginning)
+    seek_to_end = blocking(Operations.seek_to_end)
+    seek_to_committed = blocking(Operations.seek_to_committed)
+    position = blocking(Operations.position)
+    pause = on_loop(Operations.pause)
+    resume = on_loop(Operations.resume)
 
     def commit(self, offsets: Offsets | None = None, *, timeout: float | None = None) -> None:
         """Store offsets for the group: those given, or the positions of all assigned partitions.
 
         Raises CommitFailed when the group has rebalanced meanwhile, InvalidGroupId without a group_id.
         """
-        self._run(self._inner.commit(offsets, timeout_s=timeout))
+        self._run(self._asynchronous.commit(offsets, timeout_s=timeout))
 
-    def commit_async(
-        self,
-        offsets: Offsets | None = None,
-        callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None = None,
-    ) -> None:
-        """As `commit`, without waiting; `callback(offsets, error)` is called in the client's own thread."""
-        self._do(lambda: self._inner.commit_nowait(offsets, callback))
+    commit_async = on_loop(Operations.commit_nowait)
 
     @overload
     def committed(self, partition: TopicPartition, metadata: Literal[False] = False) -> int | None: ...
@@ -265,76 +203,19 @@ class Consumer:
     def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
         """The group's committed offset, with its note if `metadata`; None when there is none."""
         if metadata:
-            return self._run(self._inner.committed(partition, True))
-        return self._run(self._inner.committed(partition))
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until resume(); group membership continues."""
-        self._do(lambda: self._inner.pause(*partitions))
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of these partitions again."""
-        self._do(lambda: self._inner.resume(*partitions))
-
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        return self._inner.paused()
+            return self._run(self._asynchronous.committed(partition, True))
+        return self._run(self._asynchronous.committed(partition))
 
     # Cluster metadata
 
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that each partition still has."""
-        return self._run(self._inner.beginning_offsets(partitions))
+    beginning_offsets = blocking(Operations.beginning_offsets)
+    end_offsets = blocking(Operations.end_offsets)
+    offsets_for_times = blocking(Operations.offsets_for_times)
+    partitions_for_topic = blocking(Operations.partitions_for_topic)
+    topics = blocking(Operations.topics)
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last committed record of each partition: its high watermark."""
-        return self._run(self._inner.end_offsets(partitions))
-
-    def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each timestamp (ms since 1970); None when there is none."""
-        return self._run(self._inner.offsets_for_times(timestamps))
-
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        """The numbers of the topic's partitions. Raises UnknownTopicOrPartition that names the nearest topic."""
-        return self._run(self._inner.partitions_for_topic(topic))
-
-    def topics(self) -> set[str]:
-        """The names of all topics, without the cluster's own."""
-        return self._run(self._inner.topics())
-
-    def highwater(self, partition: TopicPartition) -> int | None:
-        """The high watermark of the last fetch of an assigned partition; None before the first."""
-        return self._inner.highwater(partition)
-
-    def current_lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the high watermark of the last fetch (KIP-695); None before both are known.
-
-        Raises InvalidRequest for a partition that is not assigned.
-        """
-        return self._inner.current_lag(partition)
-
-    def metrics(self) -> dict[str, float]:
-        """Current metrics, by Kafka's names: `records-lag-max`, `records-lead-min` and others."""
-        return self._inner.metrics()
-
-    # Internals
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for work on the loop. All work has its own deadline, except a poll that was called without one."""
-        if self._engine.is_closed:
-            work.close()
-            raise ClientClosed("The consumer is closed, or was made before a fork; make a new one.")
-        return self._runtime.run(work)
-
-    def _do(self, function: Callable[[], Result]) -> Result:
-        """Schedule a call on the loop, between its other work."""
-
-        async def call() -> Result:
-            return function()
-
-        return self._run(call())
+    def _why_closed(self) -> str | None:
+        return "The consumer is closed, or was made before a fork; make a new one." if self._engine.is_closed else None
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()

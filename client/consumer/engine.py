@@ -1,7 +1,8 @@
 """The consumer shared by `Consumer` and `AsyncConsumer`: every step of a poll() except waiting.
 
 `AsyncConsumer` awaits `ready` and takes; `Consumer` takes in the user's thread, without entering the loop's thread
-while records are buffered and nothing else is due. All methods but `take*` and `is_smooth` belong to the loop. May
+while records are buffered and nothing else is due. All methods but `taken`, `is_smooth` and the
+waits in the user's thread belong to the loop. May
 touch: the network, the loop's clock.
 """
 
@@ -13,9 +14,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
+from raylog.client.arguments import checked_topic
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ConsumerConfig
@@ -23,27 +25,32 @@ from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, GroupSession, ListenerCall
+from raylog.client.consumer.listener import ListenerCalls
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
-from raylog.client.consumer.signal import Signal
+from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import repair
 from raylog.client.group.membership import Membership
-from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import NearReadFailed
+from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
-from raylog.client.types import OffsetAndMetadata, Record
+from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import (
     ClientClosed,
     InvalidRequest,
     OffsetOutOfRange,
     RaylogError,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
 
+Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
+CLOSE_TIMEOUT_S = 30.0
+"""Time for the last commit when a consumer is closed."""
 ABANDON_TIMEOUT_S = 2.0
 """Deadline for leaving the group when a consumer is dropped without close()."""
 
@@ -76,10 +83,15 @@ class Engine:
             self.assignment,
             self.committed,
             on_found=self._position_found,
+            own=self._own,
             on_end=self.notify,
             on_error=self._keep_error,
         )
+        self._topics = SubscribedTopics(
+            self.cluster, config, self.assignment, own=self._own, on_error=self._keep_error, notify=self.notify
+        )
         self.group: GroupSession | None = None
+        self.listener = ListenerCalls()
         self.is_closed = False
         self._wake = asyncio.Event()
         self._signal = Signal()
@@ -88,24 +100,33 @@ class Engine:
         self._attention = True
         """The loop has work to do before records may be taken."""
         self._next_commit_s = math.inf
-        self._finding: asyncio.Task[None] | None = None
-        self._learning: asyncio.Task[None] | None = None
-        self._following = self._committing = self._abandoned = cast("asyncio.Task[None] | None", None)
+        self._committing: asyncio.Task[None] | None = None
+        self._abandoned: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Lifecycle
 
-    async def start(self) -> None:
-        """Reach the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
-        await self.cluster.start()
-        self.cluster.on_topics_changed(lambda _: self.notify())
+    async def start(self, topics: Iterable[str]) -> None:
+        """Reach the cluster, and subscribe to the topics if there are any.
+
+        Raises NoClusterFound, ConnectionFailed, AuthenticationFailed.
+        """
+        try:
+            await self.cluster.start()
+            self.cluster.on_topics_changed(lambda _: self.notify())
+            if topics:
+                self.subscribe(topics)
+        except BaseException:  # also when cancelled: close the connections already opened
+            await self.cluster.close()
+            self.is_closed = True
+            raise
 
     async def last_call(self, *, commit: bool, timeout_s: float) -> ListenerCall | None:
         """The steps before `close`: the last commit; returns the pending call of the listener."""
         group = self.group
         if commit and self.commits_by_itself and (group is None or (group.is_steady and group.membership.is_stable)):
             try:
-                await self.commit(self.positions(), timeout_s=timeout_s)
+                await self.committed.commit(self.positions(), timeout_s=timeout_s)
             except RaylogError as error:
                 logger.warning("The last positions were not committed; they will be read again: %s", error)
         held = list(self.assignment.states)
@@ -161,11 +182,11 @@ class Engine:
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
         """Share these topics with the group, or read all of them without one; see `Assignment.subscribe`."""
-        self.assignment.subscribe(topics, pattern)
+        self.assignment.subscribe([checked_topic(topic) for topic in topics], pattern)
         if pattern is None:
             self._subscribed()
         else:
-            self._following = self._own(self._follow_pattern(pattern))
+            self._topics.follow(pattern, self._subscribed)
 
     def _subscribed(self) -> None:
         self.cluster.watch(self.assignment.topics)
@@ -175,23 +196,6 @@ class Engine:
             else:
                 self.group.rejoin("its subscription was changed")
         self.notify()
-
-    async def _follow_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Subscribe to the topics that match, and look for new ones periodically."""
-        while self.assignment.pattern is pattern:
-            pause_ms = self.config.metadata_max_age_ms
-            try:
-                await self.cluster.refresh(None)
-            except RaylogError as error:
-                pause_ms = self.config.retry_backoff_max_ms
-                if not error.retriable:
-                    self._keep_error(error)
-            topics = self.cluster.metadata.topics.values()
-            matching = frozenset(info.name for info in topics if not info.internal and pattern.fullmatch(info.name))
-            if self.assignment.pattern is pattern and matching != self.assignment.topics:
-                self.assignment.topics = matching
-                self._subscribed()
-            await asyncio.sleep(pause_ms / 1000)
 
     def _join_group(self, group: str) -> None:
         config = self.config
@@ -240,26 +244,10 @@ class Engine:
             self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
         self.notify()
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Move the position to this offset; prefetched records are dropped."""
-        state = self.assignment.state(partition)
-        state.move_to(offset)
+    def restart(self, state: PartitionState) -> None:
+        """Fetch from the new position; what is under way for the old one is dropped."""
         self.fetcher.restart(state)
         self.notify()
-
-    def seek_to(self, partitions: Iterable[TopicPartition], start: Start) -> None:
-        """Move the position to where `start` names; the next poll() or position() looks the offset up."""
-        for state in [self.assignment.state(each) for each in partitions]:
-            state.find_start(start)
-            self.fetcher.restart(state)
-        self.notify()
-
-    def pause(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
-        """Pause or resume these partitions: no records are returned or fetched; buffered ones stay."""
-        for state in [self.assignment.state(each) for each in partitions]:
-            state.paused = paused
-            self.fetcher.wake(state)
-        self.notify_data()
 
     # poll()
 
@@ -292,34 +280,18 @@ class Engine:
                 group.last_poll_s = time.monotonic()
         return True
 
-    def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
-        """Buffered records. From the user's thread, after `is_smooth` or `ready`."""
-        try:
-            return self.assignment.take(limit, only)
-        except RaylogError as error:
-            self._attention = True
-            if self._repairs_itself(error):
-                return {}
-            raise
+    def taken(self, take: Callable[[], Result]) -> Result | None:
+        """Buffered records, by one of the `take` methods of the assignment; None when they have to be fetched again.
 
-    def take_one(self) -> Record | None:
-        """One buffered record; otherwise as `take`."""
+        From the user's thread, after `is_smooth` or `ready`. Raises as `take`.
+        """
         try:
-            return self.assignment.take_one()
+            return take()
         except RaylogError as error:
             self._attention = True
-            if self._repairs_itself(error):
-                return None
-            raise
-
-    def take_columns(self, limit: int) -> ColumnBatch:
-        """Buffered records as columns; otherwise as `take`."""
-        try:
-            return self.assignment.take_columns(limit)
-        except RaylogError as error:
-            self._attention = True
-            if self._repairs_itself(error):
-                return ColumnBatch([])
+            is_lost = isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
+            if is_lost or isinstance(error, NearReadFailed):
+                return None  # `_repair` resets the position, or requests the records from the leader
             raise
 
     def abandon(self) -> None:
@@ -369,10 +341,10 @@ class Engine:
             call = self.group.turn()
             if call is not None:
                 return call
-        elif self.assignment.mode is not Mode.MANUAL and not self.config.group_id:
-            self._assign_everything()
+        elif self.assignment.mode is not Mode.MANUAL and not self.config.group_id and self._topics.assign_all():
+            self._assignment_changed()
         self._repair()
-        self._find_positions()
+        self._finder.begin()
         if time.monotonic() >= self._next_commit_s:
             self._commit_in_background()
         self._attention = self.group is not None and self.group.needs_turn
@@ -384,38 +356,11 @@ class Engine:
             self.group.told()
         self.notify()
 
-    def _repairs_itself(self, error: RaylogError) -> bool:
-        is_lost = isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
-        return is_lost or isinstance(error, NearReadFailed)
-
     def _repair(self) -> None:
         """Reset positions outside the log, and fetch damaged data again (the error was raised to the user)."""
         for state in self.assignment.states.values():
             if repair(state, resets=self.config.auto_offset_reset != "none"):
                 self.fetcher.restart(state)
-
-    def _assign_everything(self) -> None:
-        """Without a group, all partitions of the subscribed topics are this consumer's."""
-        known = self.cluster.metadata.topics
-        missing = sorted(self.assignment.topics - known.keys())
-        if missing and (self._learning is None or self._learning.done()):
-            self._learning = self._own(self._learn_topics(missing))
-        wanted = [
-            TopicPartition(topic, number)
-            for topic in sorted(self.assignment.topics & known.keys())
-            for number in range(len(known[topic].partitions))
-        ]
-        if set(wanted) != self.assignment.states.keys():
-            self.assignment.set_partitions(wanted, Start.POLICY)
-            self._assignment_changed()
-
-    async def _learn_topics(self, topics: Iterable[str]) -> None:
-        try:
-            for topic in topics:
-                await self.cluster.topic(topic, timeout_s=self.config.request_timeout_ms / 1000)
-        except RaylogError as error:
-            self._keep_error(error)
-        self.notify()
 
     # Positions
 
@@ -428,32 +373,27 @@ class Engine:
             if state.position is not None and state.partition.topic in known
         }
 
-    def _find_positions(self) -> None:
-        """Start looking up missing positions, if there are any and no look-up is running."""
-        lacking = any(state.position is None for state in self.assignment.states.values())
-        if lacking and (self._finding is None or self._finding.done()):
-            self._finding = self._own(self._finder.find_all())
-
     def _position_found(self, state: PartitionState) -> None:
         self.fetcher.wake(state)
         self.notify_data()
 
-    async def position(self, partition: TopicPartition, timeout_s: float) -> int:
-        """The offset of the next record, looked up on demand. Raises RequestTimedOut through `asyncio.timeout`."""
-        state = self.assignment.state(partition)
-        async with asyncio.timeout(timeout_s):
-            while state.position is None:
-                self._wake.clear()
-                self._raise_error()
-                self._find_positions()
-                await self._wake.wait()
+    async def position(self, state: PartitionState, timeout_s: float) -> int:
+        """The offset of the next record, looked up on demand. Raises RequestTimedOut."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while state.position is None:
+                    self._wake.clear()
+                    self._raise_error()
+                    self._finder.begin()
+                    await self._wake.wait()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"The position of {state.partition} was not found within {timeout_s:g} seconds; check that the cluster "
+                "runs."
+            ) from None
         return state.position
 
     # Commits
-
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_s: float) -> None:
-        """Store offsets for the group; see `CommittedOffsets.commit`."""
-        await self.committed.commit(offsets, timeout_s=timeout_s)
 
     def commit_later(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
@@ -463,7 +403,7 @@ class Engine:
         return self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
 
     async def _commit_positions(self) -> None:
-        await self.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
+        await self.committed.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
 
     def _commit_in_background(self) -> None:
         """Mark the records of earlier polls as processed: the user has called poll() again."""

@@ -201,6 +201,18 @@ class PartitionState:
         return self.buffered_bytes - (self._located_bytes - self._near_read_bytes)
 
     @property
+    def lag(self) -> int | None:
+        """Committed records that poll() has not returned, as of the leader's last answer; None: not known."""
+        position, high_watermark = self.position, self.high_watermark
+        return None if position is None or high_watermark < 0 else max(0, high_watermark - position)
+
+    @property
+    def lead(self) -> int | None:
+        """Records between the beginning of the log and the position: near 0, retention may soon remove unread ones."""
+        position, start = self.position, self.log_start_offset
+        return None if position is None or start < 0 else max(0, position - start)
+
+    @property
     def has_places(self) -> bool:
         """Whether a located batch was not read yet."""
         return self._located_bytes > self._near_read_bytes

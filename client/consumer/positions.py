@@ -6,7 +6,8 @@ May touch: the network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff
@@ -31,20 +32,32 @@ class PositionFinder:
         assignment: Assignment,
         committed: CommittedOffsets,
         *,
+        own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_found: Callable[[PartitionState], None],
         on_end: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_found`: a partition has a position now; `on_end`: a search is over; `on_error`: an error for the user."""
+        """`own` starts a task that ends with the consumer.
+
+        `on_found`: a partition has a position now; `on_end`: a search is over; `on_error`: an error for the user.
+        """
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
         self._committed = committed
+        self._own = own
         self._on_found = on_found
         self._on_end = on_end
         self._on_error = on_error
+        self._finding: asyncio.Task[None] | None = None
 
-    async def find_all(self) -> None:
+    def begin(self) -> None:
+        """Start looking up missing positions, if there are any and no look-up is running."""
+        lacking = any(state.position is None for state in self._assignment.states.values())
+        if lacking and (self._finding is None or self._finding.done()):
+            self._finding = self._own(self._find_all())
+
+    async def _find_all(self) -> None:
         """Look up every missing position, with backoff, until there is none or only the user can resolve the error."""
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:

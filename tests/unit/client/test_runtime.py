@@ -1,6 +1,7 @@
-"""The shared loop of the synchronous clients."""
+"""The shared loop of the synchronous clients, their methods, and the signal that wakes a thread."""
 
 import asyncio
+import inspect
 import multiprocessing
 import threading
 from multiprocessing.connection import Connection
@@ -8,6 +9,10 @@ from multiprocessing.connection import Connection
 import pytest
 
 from raylog.client import runtime
+from raylog.client.admin.admin import Admin, AsyncAdmin
+from raylog.client.consumer.asynchronous import AsyncConsumer
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.runtime import Signal
 
 
 async def answer(value: int) -> int:
@@ -72,3 +77,45 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     assert child.exitcode == 0
     here.close()
     there.close()
+
+
+def test_what_was_signalled_before_the_wait_ends_it_once() -> None:
+    signal = Signal()
+    signal.set()
+    signal.set()
+    assert signal.wait(0)
+    assert not signal.wait(0)
+
+
+def test_what_was_cleared_is_forgotten() -> None:
+    signal = Signal()
+    signal.clear()
+    signal.set()
+    signal.clear()
+    assert not signal.wait(0.001)
+
+
+def test_another_thread_ends_a_wait() -> None:
+    signal = Signal()
+    timer = threading.Timer(0.01, signal.set)
+    timer.start()
+    assert signal.wait(10)
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    ("blocking", "asynchronous", "others"),
+    [
+        (Admin, AsyncAdmin, {"start", "stop"}),
+        (Consumer, AsyncConsumer, {"start", "stop", "getmany", "getone", "getcolumns", "commit", "commit_nowait"}),
+    ],
+)
+def test_a_synchronous_client_has_the_methods_of_the_asynchronous_one(
+    blocking: type, asynchronous: type, others: set[str]
+) -> None:
+    for name, method in inspect.getmembers(asynchronous, inspect.isfunction):
+        if not name.startswith("_") and name not in others:
+            ours = getattr(blocking, name)
+            assert inspect.signature(ours) == inspect.signature(method), name
+            assert inspect.getdoc(ours) == inspect.getdoc(method), name
+            assert not inspect.iscoroutinefunction(ours), name

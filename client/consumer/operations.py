@@ -1,0 +1,248 @@
+"""What both faces of a consumer do with its engine, except for reading records.
+
+`AsyncConsumer` and `Consumer` own an `Engine` each. `ConsumerState` is what either reads of it in the caller's thread.
+`Operations` belong on the engine's loop: `AsyncConsumer` inherits them, `Consumer` calls them there through
+`runtime.blocking`. May touch: the network.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, overload
+
+from raylog.client.arguments import checked_partition
+from raylog.client.consumer.committed_offsets import checked_offset, list_offsets
+from raylog.client.consumer.engine import Engine
+from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
+from raylog.client.consumer.partition import Start
+from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from raylog.core.errors import InvalidRequest, RaylogError
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+
+Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+
+
+class ConsumerState:
+    """A consumer's configuration, engine, and what may be read of it from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.config = engine.config
+
+    @property
+    def _iteration_s(self) -> float:
+        """After how long without a record the iteration over records ends; infinity: never."""
+        wait_ms = self.config.consumer_timeout_ms
+        return math.inf if wait_ms is None else wait_ms / 1000
+
+    def assignment(self) -> set[TopicPartition]:
+        """The assigned partitions."""
+        return set(self._engine.assignment.states)
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to."""
+        return set(self._engine.assignment.topics)
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {each for each, state in self._engine.assignment.states.items() if state.paused}
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """The high watermark of the last fetch of an assigned partition; None before the first."""
+        found = self._engine.assignment.state(partition).high_watermark
+        return None if found < 0 else found
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """Records between the position and the high watermark of the last fetch (KIP-695); None before both are known.
+
+        Raises InvalidRequest for a partition that is not assigned.
+        """
+        return self._engine.assignment.state(partition).lag
+
+    def metrics(self) -> dict[str, float]:
+        """Current metrics, by Kafka's names.
+
+        `records-lag-max`, `records-lag` (the sum), `records-lead-min`, `assigned-partitions`, `fetch-buffered-bytes`.
+        Partitions with unknown lag do not count. `records-lead-min` is infinite while no lead is known.
+        """
+        states = list(self._engine.assignment.states.values())
+        lags = [lag for state in states if (lag := state.lag) is not None]
+        leads = [lead for state in states if (lead := state.lead) is not None]
+        return {
+            "records-lag-max": max(lags, default=0),
+            "records-lag": sum(lags),
+            "records-lead-min": min(leads, default=float("inf")),
+            "assigned-partitions": len(states),
+            "fetch-buffered-bytes": sum(state.memory_bytes for state in states),
+        }
+
+
+class Operations(ConsumerState):
+    """What a consumer does on its engine's loop: subscription, positions, commits and look-ups of offsets."""
+
+    # Subscription
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+        on_assigned: CallbackWaiter | None = None,
+        on_revoked: CallbackWaiter | None = None,
+        on_lost: CallbackWaiter | None = None,
+    ) -> None:
+        """Read these topics, or those whose whole name matches the regular expression `pattern`.
+
+        With a group_id the partitions are shared with the group's other members, and polls call the listener (Consumer:
+        in the polling thread) when the assignment changes; without one all are read. Replaces an earlier subscription.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if bool(names) == (pattern is not None):
+            raise InvalidRequest("subscribe() takes topics or a pattern: one of the two.")
+        self._engine.subscribe(names, None if pattern is None else re.compile(pattern))
+        self._engine.listener.set(listener, on_assigned, on_revoked, on_lost)
+
+    async def unsubscribe(self) -> None:
+        """Unsubscribe and leave the group. Does not commit."""
+        await self._engine.unsubscribe()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without sharing. Starts at committed offsets if there is a group_id."""
+        self._engine.assign([checked_partition(each) for each in partitions])
+
+    # Positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Move the position to this offset. Raises InvalidRequest for a partition that is not assigned."""
+        if type(offset) is not int:
+            raise TypeError(f"An offset must be an int, not {offset!r:.100}.")
+        if offset < 0:
+            raise InvalidRequest(
+                f"An offset may not be negative: {offset}. seek_to_beginning() goes to the first record."
+            )
+        state = self._engine.assignment.state(partition)
+        state.move_to(offset)
+        self._engine.restart(state)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Move the position to the first record in the log; without arguments in all assigned partitions."""
+        await self._seek_to(partitions, Start.EARLIEST)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Move the position behind the last record; without arguments in all assigned partitions."""
+        await self._seek_to(partitions, Start.LATEST)
+
+    async def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Move the position to the committed offset; without arguments in all assigned partitions."""
+        await self._seek_to(partitions, Start.COMMITTED)
+
+    async def _seek_to(self, partitions: Iterable[TopicPartition], start: Start) -> None:
+        engine = self._engine
+        states = [engine.assignment.state(each) for each in partitions or engine.assignment.states]
+        for state in states:
+            state.find_start(start)
+            engine.restart(state)
+        for state in states:  # the end offset of this moment, not of the next poll
+            await engine.position(state, self._api_s)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that a poll returns. Raises RequestTimedOut after default_api_timeout_ms."""
+        return await self._engine.position(self._engine.assignment.state(partition), self._api_s)
+
+    async def commit(self, offsets: Offsets | None = None, *, timeout_s: float | None = None) -> None:
+        """Store offsets for the group: those given, or the positions of all assigned partitions.
+
+        Raises CommitFailed when the group has rebalanced meanwhile, InvalidGroupId without a group_id.
+        """
+        limit_s = self._api_s if timeout_s is None else timeout_s
+        await self._engine.committed.commit(self._offsets(offsets), timeout_s=limit_s)
+
+    def commit_nowait(
+        self,
+        offsets: Offsets | None = None,
+        callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None = None,
+    ) -> None:
+        """As `commit`, without waiting; `callback(offsets, error)` is called at the end."""
+        self._engine.commit_later(self._offsets(offsets), callback)  # type: ignore[unused-awaitable]  # the engine's own
+
+    def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return self._engine.positions()
+        return {(at := checked_partition(each)): checked_offset(at, offset) for each, offset in offsets.items()}
+
+    @overload
+    async def committed(self, partition: TopicPartition, metadata: Literal[False] = False) -> int | None: ...
+    @overload
+    async def committed(self, partition: TopicPartition, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
+    async def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
+        """The group's committed offset, with its note if `metadata`; None when there is none."""
+        found = await self._engine.committed.fetch([partition], timeout_s=self._api_s)
+        stored = found[TopicPartition(*partition)]
+        return stored if metadata or stored is None else stored.offset
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of these partitions until resume(); group membership continues."""
+        self._pause(partitions, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Return records of these partitions again."""
+        self._pause(partitions, False)
+
+    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        """Records that are buffered stay."""
+        engine = self._engine
+        for state in [engine.assignment.state(each) for each in partitions]:
+            state.paused = paused
+            engine.fetcher.wake(state)
+        engine.notify_data()
+
+    # Cluster metadata
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the first record that each partition still has."""
+        return await self._edges(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last committed record of each partition: its high watermark."""
+        return await self._edges(partitions, LATEST)
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each timestamp (ms since 1970); None when there is none."""
+        negative = [each for each, timestamp_ms in timestamps.items() if timestamp_ms < 0]
+        if negative:
+            raise InvalidRequest(
+                f"Timestamps may not be negative ({negative[0]}); use beginning_offsets or end_offsets."
+            )
+        return await self._list(timestamps)
+
+    async def _edges(self, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
+        answers = await self._list(dict.fromkeys(partitions, edge))
+        return {each: found.offset for each, found in answers.items() if found is not None}
+
+    async def _list(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        wanted = {TopicPartition(*each): timestamp for each, timestamp in wanted.items()}
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for each, answer in (await list_offsets(self._engine.cluster, wanted, timeout_s=self._api_s)).items():
+            if isinstance(answer, RaylogError):
+                raise answer
+            found[each] = answer
+        return found
+
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        """The numbers of the topic's partitions. Raises UnknownTopicOrPartition that names the nearest topic."""
+        info = await self._engine.cluster.topic(topic, timeout_s=self._api_s)
+        return {each.partition for each in info.partitions}
+
+    async def topics(self) -> set[str]:
+        """The names of all topics, without the cluster's own."""
+        await self._engine.cluster.refresh(None, timeout_s=self._api_s)
+        return {name for name, info in self._engine.cluster.metadata.topics.items() if not info.internal}
+
+    @property
+    def _api_s(self) -> float:
+        return self.config.default_api_timeout_ms / 1000

@@ -1,0 +1,87 @@
+"""The topics of a subscription: those that match a pattern, and without a group all their partitions.
+
+Owned by `engine.py`, on its loop. May touch: the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.partition import Start
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+
+
+class SubscribedTopics:
+    """Keeps the topics of a pattern up to date; assigns all partitions where no group shares them."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        assignment: Assignment,
+        *,
+        own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        on_error: Callable[[RaylogError], None],
+        notify: Callable[[], None],
+    ) -> None:
+        """`own` starts a task that ends with the consumer; `on_error`: an error for the user."""
+        self._cluster = cluster
+        self._config = config
+        self._assignment = assignment
+        self._own = own
+        self._on_error = on_error
+        self._notify = notify
+        self._following: asyncio.Task[None] | None = None
+        self._learning: asyncio.Task[None] | None = None
+
+    def follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
+        """Subscribe to the topics that match, and look for new ones periodically; `on_topics`: they are others now."""
+        self._following = self._own(self._follow(pattern, on_topics))
+
+    async def _follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
+        assignment = self._assignment
+        while assignment.pattern is pattern:
+            pause_ms = self._config.metadata_max_age_ms
+            try:
+                await self._cluster.refresh(None)
+            except RaylogError as error:
+                pause_ms = self._config.retry_backoff_max_ms
+                if not error.retriable:
+                    self._on_error(error)
+            topics = self._cluster.metadata.topics.values()
+            matching = frozenset(info.name for info in topics if not info.internal and pattern.fullmatch(info.name))
+            if assignment.pattern is pattern and matching != assignment.topics:
+                assignment.topics = matching
+                on_topics()
+            await asyncio.sleep(pause_ms / 1000)
+
+    def assign_all(self) -> bool:
+        """Assign all partitions of the subscribed topics; True when they are others than before."""
+        topics, known = self._assignment.topics, self._cluster.metadata.topics
+        missing = sorted(topics - known.keys())
+        if missing and (self._learning is None or self._learning.done()):
+            self._learning = self._own(self._learn(missing))
+        wanted = [
+            TopicPartition(topic, number)
+            for topic in sorted(topics & known.keys())
+            for number in range(len(known[topic].partitions))
+        ]
+        if set(wanted) == self._assignment.states.keys():
+            return False
+        self._assignment.set_partitions(wanted, Start.POLICY)
+        return True
+
+    async def _learn(self, topics: Iterable[str]) -> None:
+        try:
+            for topic in topics:
+                await self._cluster.topic(topic, timeout_s=self._config.request_timeout_ms / 1000)
+        except RaylogError as error:
+            self._on_error(error)
+        self._notify()

@@ -161,4 +161,15 @@ def test_stop_leaves_no_process_and_start_brings_the_replicas_back(wire: Wire, r
     assert wire.end_offset(TOPIC, 0) == 2
     assert len(replicas()) == 6
     wait_for(lambda: not roles(root), "notes about former processes are gone")
-    wait_for(lambda: not spares(), "none is wanted without the setting")
+    wait_for_spares()  # the metadata keeps the setting
+
+
+def test_without_the_setting_there_are_no_spares(wire: Wire, root: Path) -> None:
+    import raylog
+
+    raylog.connect().stop()
+    raylog.start(root, config={"replica.spares": "0"})
+    wire.wait_whole(TOPIC, PARTITIONS)
+    create(wire, "without-spares")
+    assert not roles(root), "each replica has a process of its own"
+    assert not spares()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from raylog.client.admin.admin import AsyncAdmin
@@ -71,6 +71,10 @@ class Client:
             self.world.tell(self.name, f"{what}: {error!r}")
             return False
         return True
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task beside the client's own; a violation in it ends the run."""
+        return asyncio.get_running_loop().create_task(self.world.guarded(self.name, work))
 
     def between(self, low: float, high: float) -> float:
         """Draw a number."""
@@ -148,7 +152,7 @@ class ProducingClient(Client):
             self._failed(value, error)
             return None
         number = books.begin(world.now_s + DELIVERY_S, f"{self.name}: the delivery of {value[:40]!r}")
-        return asyncio.get_running_loop().create_task(self._wait(value, future, number))
+        return self.beside(self._wait(value, future, number))
 
     async def _wait(self, value: bytes, future: AsyncSendFuture, number: int) -> None:
         try:
@@ -268,7 +272,7 @@ class Reader(Client):
         observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False, default_api_timeout_ms=int(API_S * 1000))
         while not await self.tried("start", observer.start(), LAST_API_S):
             observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False)
-        watching = asyncio.get_running_loop().create_task(self._observe(observer, wanted))
+        watching = self.beside(self._observe(observer, wanted))
         last: dict[At, int] = {}
         while not self.world.is_over:
             wait_s = self.between(0.0, 0.5)

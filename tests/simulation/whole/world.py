@@ -150,18 +150,18 @@ class World:
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> SimProcess:
         process = SimProcess(self.scheduler, self.network, name, self.client_hosts[0])
-
-        async def guarded() -> None:
-            try:
-                await work
-            except Violation as found:
-                self.fail(found)
-            except Exception as error:
-                self.fail(Violation("W8", f"{name} met {error!r}"))
-                raise
-
-        process.call_soon(lambda: process.create_task(guarded()))
+        process.call_soon(lambda: process.create_task(self.guarded(name, work)))
         return process
+
+    async def guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of a client; a violation in it, or any other exception, ends the run."""
+        try:
+            await work
+        except Violation as found:
+            self.fail(found)
+        except Exception as error:
+            self.fail(Violation("W8", f"{name} met {error!r}"))
+            raise
 
     async def _build(self) -> None:
         client = Client(self, "builder")

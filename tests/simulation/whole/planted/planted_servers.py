@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, Final
 
 from raylog.actors.broker.server import BrokerServer
@@ -17,6 +16,7 @@ from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group
 from raylog.core.ids import Offset
 from raylog.core.reassignment.moves import Moves
+from raylog.core.replication.consumer_events import TryFetch
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.isr import InSyncSet
 from raylog.core.replication.leader import Leader
@@ -36,12 +36,17 @@ def _ack_on_append(original: Callable[..., None]) -> Callable[..., None]:
 def _expose_all(original: Callable[..., Any]) -> Callable[..., Any]:
     """Consumers read uncommitted records."""
 
-    def answer(self: ConsumerReads, machine: Any, waiting: Any, *, expired: bool) -> Any:
-        eager = SimpleNamespace(exposed_high_watermark=machine.exposed_high_watermark)
-        eager.high_watermark = self._log.log_end_offset
-        return original(self, eager, waiting, expired=expired)
+    def try_fetch(self: ConsumerReads, effect: TryFetch) -> None:
+        to_the_end = TryFetch(
+            fetch=effect.fetch,
+            upper=Offset(self._log.log_end_offset),
+            exposed=effect.exposed,
+            log_start_offset=effect.log_start_offset,
+            is_last=effect.is_last,
+        )
+        original(self, to_the_end)
 
-    return answer
+    return try_fetch
 
 
 def _none(_: object) -> Callable[..., None]:
@@ -173,7 +178,7 @@ def _commits_go_back(original: Callable[..., Any]) -> Callable[..., Any]:
 
 SERVER_BUGS: Final = (
     Bug("acks=all is answered on append", ParkedProduces, "complete", _ack_on_append, ("W4", "W6", "W7", "W15", "W10")),
-    Bug("consumers read what is not committed", ConsumerReads, "_try", _expose_all, ("W4", "W5", "W9")),
+    Bug("consumers read what is not committed", ConsumerReads, "_try_fetch", _expose_all, ("W4", "W5", "W9")),
     Bug("a follower keeps what its leader does not have", Follower, "_cut", _none, ("W4", "W9", "W10")),
     Bug("a truncation cuts nothing", PartitionLog, "truncate_to", _no_cut, ("W4", "W9", "W10")),
     Bug("a truncation keeps a batch too many", PartitionLog, "truncate_to", _one_batch_less, ("W4", "W9", "W10")),

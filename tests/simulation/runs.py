@@ -102,7 +102,8 @@ def _run_quorum(seed: int, profile: str) -> Result:
     violation: Violation | None = None
     events = wins = decided = trace = 0
     try:
-        world = play_metadata(seed) if profile == METADATA else play_quorum(seed, hasty=seed % 3 == 0)
+        with _collector_at_rest():
+            world = play_metadata(seed) if profile == METADATA else play_quorum(seed, hasty=seed % 3 == 0)
         events, wins, decided = world.count, world.wins, world.decided
         trace = zlib.crc32(repr(world.committed).encode())
     except (Broken, InvariantBroken) as found:

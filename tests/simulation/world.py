@@ -28,26 +28,24 @@ class Violation(Exception):
 class World:
     """Clock in microseconds, agenda, and the seed's random source."""
 
-    __slots__ = ("_agenda", "_sequence", "events", "now_us", "random", "story_lines", "trace")
+    __slots__ = ("_agenda", "_sequence", "events", "now_ms", "now_us", "random", "story_lines", "trace")
 
     def __init__(self, seed: int) -> None:
         """Start at one virtual second, so that no time of interest is zero."""
         self.random = random.Random(seed)
         self.now_us = 1_000_000
+        self.now_ms = 1_000
+        """Virtual milliseconds, the machines' time."""
         self.events = 0
         self.trace = seed
         self.story_lines: deque[tuple[int, str, tuple[object, ...]]] = deque(maxlen=_STORY_LENGTH)
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
 
-    @property
-    def now_ms(self) -> int:
-        """Virtual milliseconds, the machines' time."""
-        return self.now_us // 1000
-
     def after(self, delay_us: int, call: Callable[..., None], *args: object) -> None:
         """Put a call on the agenda, ``delay_us`` from now; equal times keep their order."""
-        self.at(self.now_us + delay_us, call, *args)
+        self._sequence += 1
+        heappush(self._agenda, (self.now_us + delay_us, self._sequence, call, args))
 
     def at(self, time_us: int, call: Callable[..., None], *args: object) -> None:
         """Put a call on the agenda at a time that is not past."""
@@ -59,10 +57,10 @@ class World:
         agenda = self._agenda
         while agenda and agenda[0][0] <= time_us:
             when, _, call, args = heappop(agenda)
-            self.now_us = when
+            self.now_us, self.now_ms = when, when // 1000
             self.events += 1
             call(*args)
-        self.now_us = time_us
+        self.now_us, self.now_ms = time_us, time_us // 1000
 
     def note(self, *numbers: int) -> None:
         """Mix numbers into the trace hash; only integers, whose hash does not depend on the process."""

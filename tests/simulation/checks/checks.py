@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raylog.core.ids import NO_LEADER
 from raylog.core.partition import PartitionState
-from raylog.core.replication.events import Event, RoleChanged, SendFetch, StateReceived
+from raylog.core.replication.events import Event, IsrChangeAnswered, RoleChanged, SendFetch, StateReceived
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.checks.checkers import (
     AckedIsKept,
@@ -67,14 +67,17 @@ class Checks:
     def stepped(self, process: ReplicaProcess, machine: ReplicaMachine, event: Event, before: int) -> None:
         """A machine took a step; its effects have not been carried out yet."""
         after = machine.high_watermark
+        has_state = isinstance(event, StateReceived | IsrChangeAnswered)
+        if after == before and not has_state:
+            return
         if machine.role == "leader":
             self.earned.leads(machine.leader_epoch, process.log.end)
             exposed = machine.exposed_high_watermark
-            if exposed is not None and (after != before or isinstance(event, StateReceived)):
+            if exposed is not None:
                 self.monotone.shown(machine.leader_epoch, exposed)
         if after != before:
             self._watermark_moved(process, machine, before, after)
-        if isinstance(event, StateReceived) and machine.state is not None:
+        if has_state and machine.state is not None:
             self.metadata.applied(process.broker, machine.leader_epoch, machine.state.partition_epoch)
 
     def _watermark_moved(self, process: ReplicaProcess, machine: ReplicaMachine, before: int, after: int) -> None:

@@ -32,11 +32,11 @@ class Network:
         world = self.world
         if (source, target) in self._cut:
             return False
-        faults = self.faults
         if not self.healed:
-            if world.chance(faults.loss):
+            faults = self.faults
+            if faults.loss and world.chance(faults.loss):
                 return not world.chance(0.5)
-            if world.chance(faults.duplicate):
+            if faults.duplicate and world.chance(faults.duplicate):
                 world.after(self.delay_us(source, target), deliver, *args)
         world.after(self.delay_us(source, target), deliver, *args)
         return True
@@ -45,9 +45,10 @@ class Network:
         """Draw how long a message takes on this link."""
         world, faults = self.world, self.faults
         delay = 100 + int(world.random.random() * 1000 * faults.delay_ms)
-        if not self.healed and world.chance(faults.delay_tail):
+        if faults.delay_tail and not self.healed and world.chance(faults.delay_tail):
             delay += world.between_us(0, faults.delay_tail_ms)
-        return delay + int(self._clogged_ms.get((source, target), 0) * 1000)
+        clogged = self._clogged_ms
+        return delay + int(clogged.get((source, target), 0) * 1000) if clogged else delay
 
     def is_cut(self, source: int, target: int) -> bool:
         """True when the link from ``source`` to ``target`` is cut."""

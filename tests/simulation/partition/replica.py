@@ -15,7 +15,7 @@ from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import KafkaStorageError, NotLeaderOrFollower
 from raylog.core.ids import Incarnation, TopicPartition
-from raylog.core.invariants import InvariantBroken
+from raylog.core.invariants import InvariantBroken, require
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
@@ -26,6 +26,7 @@ from raylog.core.replication.events import (
     ResignLeadership,
     RoleChanged,
     SendFetch,
+    Tick,
 )
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol.replica import ReplicaFetchReply
@@ -42,7 +43,6 @@ from tests.simulation.partition.requests import (
     ProduceRequest,
     Uplink,
 )
-from tests.simulation.partition.ticking import checked_step
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -53,10 +53,12 @@ _MOST_ENTRIES = 64
 _TICK_US = 50_000
 _AT_ONCE = FlushPolicy(messages=1, ms=1_000)
 _RELAXED = FlushPolicy(messages=1 << 60, ms=1_000)
+LOOKED_FOR = (ProposeIsr, ResignLeadership)
+"""Consequences of lagging members and of disks that keep failing: no tick is due for them, each tick checks."""
 
 
 class WatchedMachine(ReplicaMachine):
-    """The machine; the checkers check each step."""
+    """The machine; the checkers check each step, and shells may rest between ticks."""
 
     process: ReplicaProcess
 
@@ -66,7 +68,14 @@ class WatchedMachine(ReplicaMachine):
         simulation = process.simulation
         simulation.machine_steps += 1
         before = log.high_watermark
-        out = checked_step(self, super().step, event) if simulation.validate else super().step(event)
+        validate = simulation.validate
+        is_early = validate and type(event) is Tick and self.next_due_ms(event.now_ms, event.now_ms + 1) > event.now_ms
+        out = super().step(event)
+        if validate:
+            if is_early and (out.now or out.after_sync):
+                done = [effect for effect in (*out.now, *out.after_sync) if not isinstance(effect, LOOKED_FOR)]
+                require(not done, f"a tick had something to do before it was due: {done}")
+            self.validate()
         process.world.note(process.broker, log.end, log.high_watermark, self.leader_epoch)
         simulation.checks.stepped(process, self, event, before)
         return out
@@ -84,6 +93,8 @@ class ReplicaProcess(Pausable):
         self.life = life
         self.alive = True
         self.uplink: Uplink | None = None
+        self.machine: ReplicaMachine | None = None
+        """None before the registration."""
         self.owed: list[Arrived] = []
         """Unanswered requests, and those answered since the last tick."""
         self.disk = OpenedLog(self)
@@ -114,17 +125,14 @@ class ReplicaProcess(Pausable):
     # ------------------------------------------------------------ life
 
     @property
-    def machine(self) -> ReplicaMachine | None:
-        """The machine; None before the registration."""
-        return self.runner.machine
-
-    @property
     def sync_since_ms(self) -> int | None:
         """Start time of the sync in progress."""
         return self._sync.busy_since_ms
 
     def asleep(self, call: Callable[..., None], *args: object) -> bool:
         """True when this process is dead, or paused: a paused process makes the call when it resumes."""
+        if self.alive and not self._inbox and self.paused_until_us <= self.world.now_us:
+            return False
         return not self.alive or self.waits(call, *args)
 
     def drive(self, call: Callable[..., object], *args: Any, **named: Any) -> None:
@@ -155,7 +163,8 @@ class ReplicaProcess(Pausable):
                     sync_time_max_ms=faults.sync_time_max_ms,
                 ),
             )
-            self.runner.machine.process = self  # type: ignore[union-attr]  # a WatchedMachine, as asked for above
+            self.machine = self.runner.machine
+            self.machine.process = self  # type: ignore[union-attr]  # a WatchedMachine, as asked for above
             self.simulation.checks.recovered(self)
             self._tick()
         self.told(incarnation, state)

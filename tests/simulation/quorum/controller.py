@@ -64,7 +64,10 @@ class SimController:
         if not self.alive:
             return
         world, runner = self.world, self.runner
-        self.when_awake(self._turn)
+        if world.now_ms >= self.paused_until_ms:
+            self._turn()
+        else:
+            self.when_awake(self._turn)
         if self.DECIDES and self.leads and not world.quiet and world.random.random() < 0.3:
             self.decide(f"{self.name} at {world.now_ms}")
         if self.leads:
@@ -167,7 +170,7 @@ class SimController:
         world, open_calls = self.world, [True]
         call = Call(method, args, memoryview(payload))
 
-        def finish(answer: Answer | None) -> None:
+        def finish(answer: Answer | None = None) -> None:
             if open_calls:
                 open_calls.clear()
                 self.when_awake(lambda: answered(answer))
@@ -178,4 +181,4 @@ class SimController:
                 target.receive(call, lambda answer: world.send(lambda: finish(answer)))
 
         world.send(deliver)
-        world.after(_CALL_MS, lambda: finish(None))
+        world.after(_CALL_MS, finish)

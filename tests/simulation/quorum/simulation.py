@@ -10,9 +10,10 @@ by a wrong one.
 
 from __future__ import annotations
 
-import heapq
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 from raylog.actors.metadata.batches import Batch
 from raylog.actors.metadata.snapshot import MetadataSnapshot
@@ -24,6 +25,14 @@ from tests.simulation.quorum.controller import SimController
 from tests.simulation.quorum.disk import Broken, Disk, last_members, members_in, records_of
 from tests.simulation.quorum.planted import Planted
 from tests.simulation.quorum.voter import SimVoter
+
+
+def _start_of(batch: Batch) -> int:
+    return batch[0].start
+
+
+def _end_of(batch: Batch) -> int:
+    return batch[0].end
 
 
 class World:
@@ -69,7 +78,9 @@ class World:
         self.image = MetadataImage()
         """The state that all committed records add up to."""
         self._verified: set[tuple[int, bytes]] = set()
-        """Number of snapshots compared with the committed state."""
+        """Snapshots that equal the committed state."""
+        self._replayed = MetadataImage()
+        """The committed state at the end of the last one that was compared."""
         self.winners: dict[int, SimController] = {}
         self.losses = 0
         self.wins = 0
@@ -82,22 +93,23 @@ class World:
 
     def after(self, delay_ms: int, work: Callable[[], None]) -> None:
         self.count += 1
-        heapq.heappush(self.queue, (self.now_ms + delay_ms, self.count, work))
+        heappush(self.queue, (self.now_ms + delay_ms, self.count, work))
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Carry a message: it may be lost, repeated, or very late."""
         if self.random.random() < self.loss:
             return
         for _ in range(2 if self.random.random() < self.copies else 1):
-            delay_ms = self.random.randint(1, 20)
-            if self.random.random() < self.late:
+            delay_ms = 1 + int(self.random.random() * 20)
+            if self.late and self.random.random() < self.late:
                 delay_ms += self.random.randint(100, 3_000)
             self.after(delay_ms, deliver)
 
     def run(self, duration_ms: int) -> None:
         end = self.now_ms + duration_ms
-        while self.queue and self.queue[0][0] <= end:
-            self.now_ms, _, work = heapq.heappop(self.queue)
+        queue = self.queue
+        while queue and queue[0][0] <= end:
+            self.now_ms, _, work = heappop(queue)
             work()
         self.now_ms = end
 
@@ -138,7 +150,7 @@ class World:
         if disk.promised != request.epoch or matched <= start:
             return
         mine, theirs = (
-            [batch for batch in batches if start <= batch[0].start and batch[0].end <= matched]
+            batches[bisect_left(batches, start, key=_start_of) : bisect_right(batches, matched, key=_end_of)]
             for batches in (disk.batches, log.batches)
         )
         if mine != theirs or mine[-1][0].end != matched:
@@ -169,11 +181,12 @@ class World:
         """I10: a voter drops what a snapshot replaces, so a snapshot must equal the committed state."""
         if (snapshot.end, snapshot.batches) in self._verified:
             return
-        image = MetadataImage()
-        for batch in self.committed.values():
-            if batch[0].end <= snapshot.end:
-                for record in records_of(batch[1]):
-                    image.apply(record)
+        if snapshot.end < self._replayed.version:
+            self._replayed = MetadataImage()
+        image = self._replayed
+        while image.version < snapshot.end and image.version in self.committed:
+            for record in records_of(self.committed[image.version][1]):
+                image.apply(record)
         if image.version != snapshot.end or image.to_records() != snapshot.image().to_records():
             raise Broken(f"a snapshot ends at {snapshot.end}, and is not what is committed there")
         self._verified.add((snapshot.end, snapshot.batches))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.actors.metadata.voter import order_of
 from raylog.actors.metadata.voter_runner import Answer, VoterRunner
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.quorum.simulation import World
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request in flight to a voter."""
 
     method: str

@@ -13,7 +13,7 @@ from raylog.core.replication.replica import ReplicationSettings
 from raylog.storage.log.partition_log import LogConfig
 
 if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
-    from raylog.core.controller.ledger import ControllerSettings
+    from raylog.core.controller.decision import ControllerSettings
     from raylog.core.groups.settings import GroupSettings
 
 INITIAL_LEADER_WAIT_MS: Final = 30_000
@@ -104,7 +104,7 @@ def controller_settings(
     cluster: Mapping[str, str], *, cluster_id: str, new_topic_id: Callable[[], str]
 ) -> ControllerSettings:
     """Return the settings of the controller's machine."""
-    from raylog.core.controller.ledger import ControllerSettings
+    from raylog.core.controller.decision import ControllerSettings
 
     timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms
     return ControllerSettings(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -59,14 +59,14 @@ class Decision(Outbox[EffectT]):
 
     __slots__ = ("cause", "now_ms", "story")
 
-    def __init__(self, cause: str, now_ms: int, story: Iterable[object] = ()) -> None:
+    def __init__(self, cause: str, now_ms: int, story: Story | None = None) -> None:
         """Begin a step. ``cause`` goes into its effects, ``story`` into what is raised by :meth:`require`."""
         # The lists of the base class, without its call: this is made once an event.
         self.now: list[EffectT] = []
         self.after_sync: list[EffectT] = []
         self.cause = cause
         self.now_ms = now_ms
-        self.story = story
+        self.story = Story() if story is None else story
 
     def require(self, holds: bool, claim: str) -> None:
         """Raise :class:`InvariantBroken` with the machine's story unless the claim holds."""
@@ -82,7 +82,7 @@ class LoggedDecision(Decision[EffectT], Generic[EffectT, RecordT]):
     __slots__ = ("_apply", "records")
 
     def __init__(
-        self, cause: str, now_ms: int, *, apply: Callable[[RecordT], None], story: Iterable[object] = ()
+        self, cause: str, now_ms: int, *, apply: Callable[[RecordT], None], story: Story | None = None
     ) -> None:
         """``apply`` is the only function that changes what the machine has in its log; replay uses it too."""
         super().__init__(cause, now_ms, story)

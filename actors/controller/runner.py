@@ -13,6 +13,7 @@ from raylog.actors.request_table import RequestT, RequestTable
 from raylog.actors.runner import Runner
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
+from raylog.core.decision import Refuse, Reply
 from raylog.core.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
@@ -89,8 +90,8 @@ class ControllerRunner(Generic[RequestT]):
             machine.step,
             {
                 ctl.WriteRecords: self._write,
-                ctl.Reply: self._reply,
-                ctl.Refuse: self._refuse,
+                Reply: self._reply,
+                Refuse: self._refuse,
                 ctl.Warn: lambda effect: ports.warn(effect.warning),
                 ctl.PublishMetadata: self._publish,
                 ctl.SendPartitionState: self._send_state,
@@ -158,14 +159,14 @@ class ControllerRunner(Generic[RequestT]):
         self._log.append(effect.records, self.machine.image.controller_epoch)
         self._log.offer(self.machine.image)
 
-    def _reply(self, effect: ctl.Reply) -> None:
+    def _reply(self, effect: Reply) -> None:
         if effect.warning:
             self._ports.warn(effect.warning)
         request = self._requests.take(effect.request)
         if request is not None:
             request.reply(effect.result)
 
-    def _refuse(self, effect: ctl.Refuse) -> None:
+    def _refuse(self, effect: Refuse) -> None:
         request = self._requests.take(effect.request)
         if request is not None:
             request.fail(effect.error)

@@ -13,6 +13,7 @@
 
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import INTERNAL_TOPICS
+from raylog.core.controller.decision import ControllerSettings
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
@@ -33,10 +34,7 @@ from raylog.core.controller.events import (
     PlacesGone,
     ProducerIdsRequested,
     PublishMetadata,
-    Refuse,
     ReplicaRegistrationReceived,
-    Reply,
-    RequestId,
     ResumeBrokerReceived,
     SendPartitionState,
     SessionHeard,
@@ -50,8 +48,8 @@ from raylog.core.controller.events import (
     Warn,
     WriteRecords,
 )
-from raylog.core.controller.ledger import ControllerSettings
 from raylog.core.controller.placement import place_replicas
+from raylog.core.decision import Refuse, Reply, RequestId
 from raylog.core.metadata.image import BrokerImage, Coordinator, MetadataImage, TopicImage
 from raylog.core.metadata.records import (
     RECORD_TYPES,

@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from raylog.core.config import validate_cluster_config
+from raylog.core.controller import feature_levels
 from raylog.core.controller.coordinators import Coordinators
+from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
+    ClientRequest,
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
     CreatePartitionsReceived,
@@ -39,16 +42,15 @@ from raylog.core.controller.events import (
     Tick,
     VotersShown,
 )
-from raylog.core.controller.feature_levels import Features
 from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.leader_requests import Elections
-from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.registrations import Registrations
-from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session
+from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session, Sessions
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.controller.voters import Voters, voters_max
+from raylog.core.decision import Story
 from raylog.core.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.core.features import SUPPORTED, misfit
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
@@ -81,37 +83,31 @@ class ControllerMachine:
             raise UnsupportedVersion(misfit("The controller", SUPPORTED, image.feature_level))
         self._cluster_config = validate_cluster_config(cluster_config or {})
         self._settings = settings
-        self._ledger = Ledger(image, now_ms)
-        self._liveness = Liveness(self._ledger, settings)
-        self._registrations = Registrations(self._ledger, self._liveness)
-        self._isr_changes = IsrChanges(self._ledger, self._liveness)
-        self._elections = Elections(self._ledger, settings, self._liveness)
-        self._shutdown = Shutdown(self._ledger, self._liveness)
-        self._topics = Topics(self._ledger, settings, self._liveness)
-        self._moves = Moves(self._ledger, self._liveness)
-        self._healing = Healing(self._ledger, self._moves)
-        self._voters = Voters(self._ledger)
-        self._coordinators = Coordinators(self._ledger, self._topics)
-        self._features = Features(self._ledger)
-        self._started = False
-
-    @property
-    def image(self) -> MetadataImage:
+        self.image = image
         """The metadata as decided so far, for reading only; the log may be a moment behind."""
-        return self._ledger.image
+        self.story = Story()
+        """The last records that were written: (now_ms, cause, record)."""
+        self._sessions = Sessions()
+        self._now_ms = now_ms
+        self._liveness = Liveness(image, self._sessions, settings)
+        self._registrations = Registrations(self._liveness)
+        self._isr_changes = IsrChanges(self._liveness)
+        self._elections = Elections(settings, self._liveness, now_ms)
+        self._shutdown = Shutdown(self._liveness)
+        self._topics = Topics(settings, self._liveness)
+        self._moves = Moves(self._liveness)
+        self._healing = Healing(self._moves)
+        self._voters = Voters()
+        self._coordinators = Coordinators(self._topics)
+        self._started = False
 
     def is_present(self, member: Member) -> bool:
         """Return whether a member is connected now; the image also contains members that have not re-registered yet."""
-        return self._ledger.sessions.of(member) is not None
+        return self._sessions.of(member) is not None
 
     def awaited(self) -> dict[tuple[str, int], BrokerId] | None:
         """Return endpoints and brokers of replicas that have not re-registered; None after the grace period."""
         return self._liveness.awaited() if self._liveness.in_grace else None
-
-    @property
-    def story(self) -> tuple[str, ...]:
-        """The last records that were written, with time and cause, for messages about defects."""
-        return tuple(self._ledger.story)
 
     def start(
         self, now_ms: int, epoch: ControllerEpoch | None = None, voters: Mapping[str, str] | None = None
@@ -123,49 +119,51 @@ class ControllerMachine:
         """
         require(not self._started, "a controller starts once", self.story)
         self._started = True
-        ledger = self._ledger
-        ledger.begin("start", now_ms)
-        image = ledger.image
+        decision = self._decision("start", now_ms)
+        image = self.image
         if not image.cluster_id:
             cluster_id = self._settings.cluster_id or self._settings.new_topic_id()
-            ledger.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
+            decision.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
         if voters:
-            ledger.write(VotersEntered(voters=voters))
+            decision.write(VotersEntered(voters=voters))
         following = ControllerEpoch(image.controller_epoch + 1)
-        ledger.write(ControllerStarted(controller_epoch=following if epoch is None else epoch))
+        decision.write(ControllerStarted(controller_epoch=following if epoch is None else epoch))
         config = {**image.config, **self._cluster_config}
         if config != image.config:
-            ledger.write(ClusterConfigured(config=config))
-        self._liveness.started()
-        self._moves.started()
-        return ledger.finish()
+            decision.write(ClusterConfigured(config=config))
+        self._liveness.started(decision)
+        self._moves.started(decision)
+        return decision.finish()
 
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event and return its effects."""
         require(self._started, "a controller starts before its first step", self.story)
-        ledger = self._ledger
-        pause_ms = event.now_ms - ledger.now_ms
-        ledger.begin(event.cause, event.now_ms)
+        pause_ms = event.now_ms - self._now_ms
+        decision = self._decision(event.cause, event.now_ms)
         if pause_ms > self._settings.session_timeout_ms // 3:
             # No session was silent: the controller itself did not run, and their heartbeats still wait in its inbox. A
             # pause shorter than the timeout counts as well: together with the time since the last heartbeat it is too
             # long.
-            ledger.sessions.forgive(pause_ms)
+            self._sessions.forgive(pause_ms)
         try:
-            self._handle(event)
+            self._handle(event, decision)
         except RaylogError as refusal:
             # Handlers check before they decide, so that a refused request leaves no partial change.
-            require(not ledger.records, f"a refused request wrote nothing: {event}", self.story)
-            nobody = isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone))
-            require(not nobody, f"{event} has nobody to refuse", self.story)
-            if not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone)):
-                ledger.refuse(event.request, refusal)
+            decision.require(not decision.records, f"a refused request wrote nothing: {event}")
+            if isinstance(event, ClientRequest):
+                decision.refuse(event.request, refusal)
+            else:
+                decision.require(False, f"{event} is no request that could be refused")
         else:
-            self._moves.advance()
-        return ledger.finish()
+            self._moves.advance(decision)
+        return decision.finish()
 
-    def _handle(self, event: Event) -> None:
-        ledger = self._ledger
+    def _decision(self, cause: str, now_ms: int) -> ControllerDecision:
+        # Time in here never goes backwards, even if the clock does.
+        self._now_ms = max(self._now_ms, now_ms)
+        return ControllerDecision(cause, self._now_ms, image=self.image, sessions=self._sessions, story=self.story)
+
+    def _handle(self, event: Event, decision: ControllerDecision) -> None:
         if isinstance(
             event, (BrokerRegistrationReceived, ReplicaRegistrationReceived, CoordinatorRegistrationReceived)
         ) and not (event.host and 0 < event.port < 65_536):
@@ -173,93 +171,92 @@ class ControllerMachine:
             raise InvalidRequest(f"{event.host!r}:{event.port} is no endpoint; register after the server listens.")
         match event:
             case SessionHeard():
-                ledger.sessions.heard(event.session, ledger.now_ms)
-                ledger.sessions.reported(event.session, event.disk_hanging_ms)
+                self._sessions.heard(event.session, decision.now_ms)
+                self._sessions.reported(event.session, event.disk_hanging_ms)
             case SessionLost():
-                self._end([ledger.sessions.close(event.session)])
+                self._end([self._sessions.close(event.session)], decision)
             case Tick():
-                self._time_passed()
+                self._time_passed(decision)
             case BrokerRegistrationReceived():
-                self._features.check(event)
-                self._registrations.register_broker(event)
+                feature_levels.check(event, decision)
+                self._registrations.register_broker(event, decision)
             case ReplicaRegistrationReceived():
-                self._registrations.register_replica(event)
+                self._registrations.register_replica(event, decision)
             case CoordinatorRegistrationReceived():
-                self._coordinators.register(event)
+                self._coordinators.register(event, decision)
             case IsrChangeReceived():
-                ledger.sessions.heard(event.session, ledger.now_ms)
-                self._isr_changes.change_isr(event)
+                self._sessions.heard(event.session, decision.now_ms)
+                self._isr_changes.change_isr(event, decision)
             case LeaderResigned():
-                ledger.sessions.heard(event.session, ledger.now_ms)
-                self._isr_changes.resign(event)
+                self._sessions.heard(event.session, decision.now_ms)
+                self._isr_changes.resign(event, decision)
             case CreateTopicReceived():
-                self._topics.create(event)
+                self._topics.create(event, decision)
             case DeleteTopicReceived():
-                self._topics.delete(event)
+                self._topics.delete(event, decision)
             case AlterTopicConfigReceived():
-                self._topics.alter_config(event)
+                self._topics.alter_config(event, decision)
             case CreatePartitionsReceived():
-                self._topics.create_partitions(event)
+                self._topics.create_partitions(event, decision)
             case AlterReassignmentsReceived():
-                self._moves.alter(event)
+                self._moves.alter(event, decision)
             case ListReassignmentsReceived():
-                self._moves.listed(event)
+                self._moves.listed(event, decision)
             case ElectLeadersReceived():
-                self._elections.elect(event)
+                self._elections.elect(event, decision)
             case StopBrokerReceived():
-                self._shutdown.stop(event)
+                self._shutdown.stop(event, decision)
             case ResumeBrokerReceived():
-                self._shutdown.resume(event)
+                self._shutdown.resume(event, decision)
             case RaiseFeatureLevelReceived():
-                self._features.raise_level(event)
+                feature_levels.raise_level(event, decision)
             case ProducerIdsRequested():
-                self._coordinators.producer_ids(event)
+                self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():
-                self._coordinators.ensure(event)
+                self._coordinators.ensure(event, decision)
             case VotersShown():
-                ledger.write(VotersEntered(voters=event.voters))
+                decision.write(VotersEntered(voters=event.voters))
             case PlacesGone():
-                self._liveness.places_gone(event.endpoints)
+                self._liveness.places_gone(event.endpoints, decision)
             case DescribeClusterReceived():
-                ledger.reply(event.request, self._description())
+                decision.reply(event.request, self._description())
             case _:
                 assert_never(event)
 
-    def _time_passed(self) -> None:
-        ledger = self._ledger
-        silent = ledger.sessions.silent_since(ledger.now_ms - self._settings.session_timeout_ms)
+    def _time_passed(self, decision: ControllerDecision) -> None:
+        silent = self._sessions.silent_since(decision.now_ms - self._settings.session_timeout_ms)
         for session in silent:
-            ledger.close(session.number, f"nothing was heard for {ledger.now_ms - session.heard_ms} ms")
-        self._end(silent)
+            decision.close(session.number, f"nothing was heard for {decision.now_ms - session.heard_ms} ms")
+        self._end(silent, decision)
         in_grace = self._liveness.in_grace
-        self._liveness.time_passed()
+        self._liveness.time_passed(decision)
         if in_grace and not self._liveness.in_grace:
-            self._coordinators.grace_ended()
-        self._moves.time_passed()
+            self._coordinators.grace_ended(decision)
+        self._moves.time_passed(decision)
         if not self._liveness.in_grace:
-            self._healing.time_passed()
-            self._voters.time_passed(self._healing.given_up())
-        self._elections.time_passed()
+            self._healing.time_passed(decision)
+            self._voters.time_passed(self._healing.given_up(decision), decision)
+        self._elections.time_passed(decision)
 
-    def _end(self, sessions: list[Session] | list[Session | None]) -> None:
+    def _end(self, sessions: list[Session] | list[Session | None], decision: ControllerDecision) -> None:
         """Act on ended sessions. All are closed first, so that no leadership goes to one of them."""
         for session in sessions:
             match session.member if session is not None else None:
                 case BrokerMember() as broker:
-                    self._liveness.broker_lost(broker)
+                    self._liveness.broker_lost(broker, decision)
                 case ReplicaMember() as replica:
-                    self._liveness.replica_lost(replica)
+                    self._liveness.replica_lost(replica, decision)
                 case CoordinatorMember() as coordinator:
-                    self._coordinators.lost(coordinator)
+                    self._coordinators.lost(coordinator, decision)
                 case None:
                     pass
 
     def hanging_disks(self) -> list[list[object]]:
         """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
-        return self._ledger.sessions.hanging_disks()
+        return self._sessions.hanging_disks()
 
     def _description(self) -> dict[str, object]:
-        image = self._ledger.image
+        image = self.image
         leaderless = [str(state.partition) for state in image.partitions() if state.leader == NO_LEADER]
         under_replicated = [
             str(state.partition) for state in image.partitions() if len(state.isr) < state.replication_factor
@@ -289,7 +286,7 @@ class ControllerMachine:
             ],
             "topics": len(image.topics),
             "partitions": sum(len(topic.partitions) for topic in image.topics.values()),
-            "sessions": len(self._ledger.sessions),
+            "sessions": len(self._sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
             "reassigning_partitions": [str(state.partition) for state in image.partitions() if is_moving(state)],
@@ -304,9 +301,9 @@ class ControllerMachine:
 
     def validate(self) -> None:
         """Check every cross-reference; costly, for tests and the simulator."""
-        image = self._ledger.image
+        image = self.image
         image.validate()
-        for session in self._ledger.sessions:
+        for session in self._sessions:
             member = session.member
             match member:
                 case BrokerMember():
@@ -328,15 +325,14 @@ class ControllerMachine:
 
     def _validate_presence(self) -> None:
         """After the grace period every placed member has a session."""
-        ledger = self._ledger
-        for broker in ledger.image.online_brokers():
-            if ledger.sessions.of(BrokerMember(broker.broker)) is None:
+        for broker in self.image.online_brokers():
+            if self._sessions.of(BrokerMember(broker.broker)) is None:
                 require(False, f"{broker} is there", self.story)
-        for state in ledger.image.partitions():
+        for state in self.image.partitions():
             for place in state.places:
                 if (
                     place.port
-                    and ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker)) is None
+                    and self._sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker)) is None
                 ):
                     require(False, f"{place} of {state.partition} is there", self.story)
 

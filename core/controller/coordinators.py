@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
     ProducerIdsRequested,
     StartCoordinator,
 )
-from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import (
@@ -65,93 +65,91 @@ def topic_behind(kind: str) -> str:
 class Coordinators:
     """Decides which coordinators run, and hands out producer ids."""
 
-    def __init__(self, ledger: Ledger, topics: Topics) -> None:
-        """Work on the controller's ledger; internal topics are made by ``topics``."""
-        self._ledger = ledger
+    def __init__(self, topics: Topics) -> None:
+        """Internal topics are made by ``topics``."""
         self._topics = topics
         self._started_ms: dict[tuple[str, int], int] = {}
 
-    def ensure(self, event: CoordinatorRequested) -> None:
+    def ensure(self, event: CoordinatorRequested, decision: ControllerDecision) -> None:
         """Start a coordinator unless it runs; its topic is created on first use."""
-        ledger = self._ledger
         name = topic_behind(event.kind)
-        if name not in ledger.image.topics:
-            if not ledger.image.online_brokers():
+        if name not in decision.image.topics:
+            if not decision.image.online_brokers():
                 raise CoordinatorNotAvailable("No broker is online that could hold the coordinator's topic; try again.")
-            self._topics.create_internal(name, INTERNAL_TOPIC_CONFIG)
-        count = len(ledger.image.topics[name].partitions)
+            self._topics.create_internal(name, INTERNAL_TOPIC_CONFIG, decision)
+        count = len(decision.image.topics[name].partitions)
         if not 0 <= event.index < count:
             error = InvalidRequest(f"There are {count} {event.kind} coordinators; {event.index} is not one of them.")
-            ledger.refuse(event.request, error)
+            decision.refuse(event.request, error)
             return
         key = (event.kind, event.index)
-        if ledger.sessions.of(CoordinatorMember(*key)) is None:
+        if decision.sessions.of(CoordinatorMember(*key)) is None:
             started = self._started_ms.get(key)
-            if started is None or ledger.now_ms - started >= START_RETRY_MS:
-                self._started_ms[key] = ledger.now_ms
-                ledger.do(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
-        ledger.reply(event.request, [])
+            if started is None or decision.now_ms - started >= START_RETRY_MS:
+                self._started_ms[key] = decision.now_ms
+                decision.after_sync.append(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
+        decision.reply(event.request, [])
 
-    def register(self, event: CoordinatorRegistrationReceived) -> None:
+    def register(self, event: CoordinatorRegistrationReceived, decision: ControllerDecision) -> None:
         """Register a coordinator: a new incarnation gets the next epoch, the present one keeps its epoch."""
-        ledger = self._ledger
         key = (event.kind, event.index)
-        topic = ledger.image.topics.get(topic_behind(event.kind))
+        topic = decision.image.topics.get(topic_behind(event.kind))
         if topic is None or not 0 <= event.index < len(topic.partitions):
             raise CoordinatorNotAvailable(f"There is no partition for {event.kind} coordinator {event.index}.")
-        held = ledger.image.coordinators.get(key)
+        held = decision.image.coordinators.get(key)
         if event.epoch != -1 and (held is None or held.epoch != event.epoch):
             raise StaleBrokerEpoch(
                 f"A newer life of {event.kind} coordinator {event.index} is registered; this process has to end."
             )
         member = CoordinatorMember(*key)
-        ledger.supersede(event.session, member)
+        decision.supersede(event.session, member)
         epoch = event.epoch
         producer_id = held.producer_id if held is not None else ProducerId(-1)
         if epoch == -1:
             epoch = held.epoch + 1 if held is not None else 0
             if epoch % PRODUCER_EPOCHS == 0:
-                producer_id = self._allocate(1)
+                producer_id = self._allocate(1, decision)
         placed = Coordinator(
             kind=event.kind, index=event.index, epoch=epoch, producer_id=producer_id, host=event.host, port=event.port
         )
         if placed != held:
-            self._place(placed)
-        ledger.sessions.open(event.session, member, epoch, ledger.now_ms)
+            self._place(placed, decision)
+        decision.sessions.open(event.session, member, epoch, decision.now_ms)
         self._started_ms.pop(key, None)
-        ledger.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS])
+        decision.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS])
 
-    def lost(self, member: CoordinatorMember) -> None:
+    def lost(self, member: CoordinatorMember, decision: ControllerDecision) -> None:
         """Note that a coordinator's session is over."""
-        held = self._ledger.image.coordinators.get((member.kind, member.index))
+        held = decision.image.coordinators.get((member.kind, member.index))
         if held is not None and held.port:
             self._place(
                 Coordinator(
                     kind=held.kind, index=held.index, epoch=held.epoch, producer_id=held.producer_id, host="", port=0
-                )
+                ),
+                decision,
             )
 
-    def grace_ended(self) -> None:
+    def grace_ended(self, decision: ControllerDecision) -> None:
         """Remove the coordinators that did not re-register after the controller's start."""
-        for kind, index in sorted(self._ledger.image.coordinators):
+        for kind, index in sorted(decision.image.coordinators):
             member = CoordinatorMember(kind, index)
-            if self._ledger.sessions.of(member) is None:
-                self.lost(member)
+            if decision.sessions.of(member) is None:
+                self.lost(member, decision)
 
-    def producer_ids(self, event: ProducerIdsRequested) -> None:
+    def producer_ids(self, event: ProducerIdsRequested, decision: ControllerDecision) -> None:
         """Hand out a block of producer ids; no id is ever handed out twice."""
         if not 1 <= event.count <= PRODUCER_IDS_MAX:
             raise InvalidRequest(f"One request may take 1 to {PRODUCER_IDS_MAX} producer ids, not {event.count}.")
-        first = self._allocate(event.count)
-        self._ledger.reply(event.request, [first, event.count])
+        first = self._allocate(event.count, decision)
+        decision.reply(event.request, [first, event.count])
 
-    def _allocate(self, count: int) -> ProducerId:
-        first = self._ledger.image.next_producer_id
-        self._ledger.write(ProducerIdsAllocated(next_id=ProducerId(first + count)))
+    def _allocate(self, count: int, decision: ControllerDecision) -> ProducerId:
+        first = decision.image.next_producer_id
+        decision.write(ProducerIdsAllocated(next_id=ProducerId(first + count)))
         return first
 
-    def _place(self, placed: Coordinator) -> None:
-        self._ledger.write(
+    def _place(self, placed: Coordinator, decision: ControllerDecision) -> None:
+        decision.write(
             CoordinatorPlaced(
                 kind=placed.kind,
                 index=placed.index,

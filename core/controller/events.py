@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raylog.core.errors import RaylogError
+from raylog.core.decision import Refuse, Reply, RequestId
 from raylog.core.features import FIRST, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.records import MetadataRecord
@@ -17,9 +17,6 @@ from raylog.core.partition import PartitionState
 
 SessionId = int
 """One connection, numbered by the shell; never reused within one incarnation of the controller."""
-
-RequestId = int
-"""One request that waits for an answer, numbered by the shell."""
 
 # ---------------------------------------------------------------- events
 
@@ -362,23 +359,6 @@ class Warn(ControllerEffect):
     """Warning for the operator: the shell logs it."""
 
     warning: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply(ControllerEffect):
-    """Answer a request with wire values. ``warning`` is for the operator: the shell logs it."""
-
-    request: RequestId
-    result: list[object] | dict[str, object]
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse(ControllerEffect):
-    """Answer a request with an error."""
-
-    request: RequestId
-    error: RaylogError
 
 
 Effect = (

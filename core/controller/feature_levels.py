@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import BrokerRegistrationReceived, RaiseFeatureLevelReceived
-from raylog.core.controller.ledger import Ledger
 from raylog.core.errors import InvalidRequest, UnsupportedVersion
 from raylog.core.features import SUPPORTED, misfit
 from raylog.core.ids import NO_LEADER
@@ -13,42 +13,35 @@ NEWEST = -1
 """Requests the highest level that every broker knows."""
 
 
-class Features:
-    """Decides when the cluster may use the features of a newer release."""
+def check(event: BrokerRegistrationReceived, decision: ControllerDecision) -> None:
+    """Refuse a broker whose release does not know the cluster's level: it could not read the metadata."""
+    level = decision.image.feature_level
+    if not event.levels.knows(level):
+        whose = f"Broker {event.broker}" if event.broker != NO_LEADER else "The new broker"
+        raise UnsupportedVersion(misfit(f"{whose} on node {event.node_id}", event.levels, level))
 
-    def __init__(self, ledger: Ledger) -> None:
-        """Work on the controller's ledger."""
-        self._ledger = ledger
 
-    def check(self, event: BrokerRegistrationReceived) -> None:
-        """Refuse a broker whose release does not know the cluster's level: it could not read the metadata."""
-        level = self._ledger.image.feature_level
-        if not event.levels.knows(level):
-            whose = f"Broker {event.broker}" if event.broker != NO_LEADER else "The new broker"
-            raise UnsupportedVersion(misfit(f"{whose} on node {event.node_id}", event.levels, level))
+def raise_level(event: RaiseFeatureLevelReceived, decision: ControllerDecision) -> None:
+    """Raise the level as requested; answers [level, level before].
 
-    def raise_level(self, event: RaiseFeatureLevelReceived) -> None:
-        """Raise the level as requested; answers [level, level before].
-
-        Every broker counts that has not been stopped on purpose, whether it runs or not, and the controller itself. A
-        level never falls: what was written under it could not be read under a lower one.
-        """
-        ledger = self._ledger
-        counted = [broker for _, broker in sorted(ledger.image.brokers.items()) if not broker.stopped]
-        known = min([SUPPORTED.highest, *(broker.levels.highest for broker in counted)])
-        before = ledger.image.feature_level
-        level = max(before, known) if event.level == NEWEST else event.level
-        if level < before:
-            raise InvalidRequest(f"The cluster is at feature level {before}, which cannot fall to {level}.")
-        if level > known:
-            behind = [str(broker.broker) for broker in counted if broker.levels.highest < level]
-            if not behind:
-                raise UnsupportedVersion(f"The controller's release knows feature level {SUPPORTED}, not {level}.")
-            raise UnsupportedVersion(
-                f"Feature level {level} is not known to broker {', '.join(behind)}; upgrade these first, or stop for "
-                "good those that do not come back (`raylog stop --broker N`).",
-                brokers=behind,
-            )
-        if level > before:
-            ledger.write(FeatureLevelRaised(level=level))
-        ledger.reply(event.request, [level, before])
+    Every broker counts that has not been stopped on purpose, whether it runs or not, and the controller itself. A
+    level never falls: what was written under it could not be read under a lower one.
+    """
+    counted = [broker for _, broker in sorted(decision.image.brokers.items()) if not broker.stopped]
+    known = min([SUPPORTED.highest, *(broker.levels.highest for broker in counted)])
+    before = decision.image.feature_level
+    level = max(before, known) if event.level == NEWEST else event.level
+    if level < before:
+        raise InvalidRequest(f"The cluster is at feature level {before}, which cannot fall to {level}.")
+    if level > known:
+        behind = [str(broker.broker) for broker in counted if broker.levels.highest < level]
+        if not behind:
+            raise UnsupportedVersion(f"The controller's release knows feature level {SUPPORTED}, not {level}.")
+        raise UnsupportedVersion(
+            f"Feature level {level} is not known to broker {', '.join(behind)}; upgrade these first, or stop for "
+            "good those that do not come back (`raylog stop --broker N`).",
+            brokers=behind,
+        )
+    if level > before:
+        decision.write(FeatureLevelRaised(level=level))
+    decision.reply(event.request, [level, before])

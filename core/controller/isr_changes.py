@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     IsrChangeReceived,
     LeaderResigned,
@@ -10,7 +11,6 @@ from raylog.core.controller.leadership import (
     Standing,
     with_isr,
 )
-from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness, known_replica
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.errors import (
@@ -21,24 +21,21 @@ from raylog.core.errors import (
     NotController,
     StaleBrokerEpoch,
 )
-from raylog.core.invariants import require
 
 
 class IsrChanges:
     """Commits or refuses the proposals of leaders: another ISR, or another leader."""
 
-    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
-        """Work on the controller's ledger; leadership follows by ``liveness``."""
-        self._ledger = ledger
+    def __init__(self, liveness: Liveness) -> None:
+        """Leadership follows by ``liveness``."""
         self._liveness = liveness
 
     # ------------------------------------------------------------ ISR
 
-    def change_isr(self, event: IsrChangeReceived) -> None:
+    def change_isr(self, event: IsrChangeReceived, decision: ControllerDecision) -> None:
         """Commit a leader's proposal, or refuse it: compare-and-set on the partition epoch, members by incarnation."""
-        ledger = self._ledger
-        state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)
-        session = ledger.sessions.get(event.session)
+        state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
+        session = decision.sessions.get(event.session)
         member = ReplicaMember(event.topic_id, event.partition, event.broker)
         if event.incarnation != place.incarnation or session is None or session.member != member:
             raise StaleBrokerEpoch(
@@ -68,28 +65,27 @@ class IsrChanges:
         isr = tuple(broker for broker in state.replicas if broker in proposed)
         minimum, lost = self._liveness.min_insync(state), self._liveness.lost(state)
         after = with_isr(state, isr, min_isr=minimum, lost=lost, drops_eligible=event.drops_eligible)
-        self._liveness.commit(state, after)
-        settled = ledger.image.partition(event.partition)
-        require(settled is not None, f"{event.partition} exists", ledger.story)
+        self._liveness.commit(state, after, decision)
+        settled = decision.image.partition(event.partition)
+        decision.require(settled is not None, f"{event.partition} exists")
         if settled is not None:
-            ledger.told(event.session)
-            ledger.reply(event.request, [settled.to_wire()])
+            decision.skip_state(event.session)
+            decision.reply(event.request, [settled.to_wire()])
 
-    def resign(self, event: LeaderResigned) -> None:
+    def resign(self, event: LeaderResigned, decision: ControllerDecision) -> None:
         """Elect another member of the ISR. The one that resigns leaves the ISR and may rejoin.
 
         Refused when no other member runs: a leader that can only serve reads is better than none.
         """
-        ledger = self._ledger
-        state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)
-        session = ledger.sessions.get(event.session)
+        state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
+        session = decision.sessions.get(event.session)
         member = ReplicaMember(event.topic_id, event.partition, event.broker)
         if event.incarnation != place.incarnation or session is None or session.member != member:
             raise StaleBrokerEpoch(
                 f"This life of the replica on broker {event.broker} is not registered; register first."
             )
         if state.leader == event.broker and state.leader_epoch == event.leader_epoch:
-            lost = ledger.image.lost_logs
+            lost = decision.image.lost_logs
             others = [
                 place
                 for place in state.places
@@ -100,5 +96,5 @@ class IsrChanges:
             ]
             if not others:
                 raise IneligibleReplica(f"{event.partition} has no other in-sync replica that runs; keep leading.")
-            self._liveness.settle(event.partition, gone=event.broker)
-        ledger.reply(event.request, [])
+            self._liveness.settle(event.partition, decision, gone=event.broker)
+        decision.reply(event.request, [])

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import ElectLeadersReceived
 from raylog.core.controller.leadership import Standing, led_by_preferred
-from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.liveness import Liveness
 from raylog.core.errors import (
     ElectionNotNeeded,
@@ -22,7 +22,6 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
-from raylog.core.invariants import require
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
 
@@ -33,35 +32,38 @@ ELECTIONS_MAX = 1_000
 class Elections:
     """Moves leadership to preferred replicas, on request and periodically."""
 
-    def __init__(self, ledger: Ledger, settings: ControllerSettings, liveness: Liveness) -> None:
-        """Work on the controller's ledger."""
-        self._ledger = ledger
+    def __init__(self, settings: ControllerSettings, liveness: Liveness, now_ms: int) -> None:
+        """Begin with a full interval until the first periodic check."""
         self._settings = settings
         self._liveness = liveness
-        self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
+        self._next_check_ms = now_ms + settings.leader_imbalance_check_ms
 
     # ------------------------------------------------------------ on request
 
-    def elect(self, event: ElectLeadersReceived) -> None:
+    def elect(self, event: ElectLeadersReceived, decision: ControllerDecision) -> None:
         """Hold the requested elections; answers [topic, partition, error code, message, leader, epoch].
 
         A request for all partitions is answered without those that need no election.
         """
         if event.unclean and event.partitions is None:
             raise InvalidRequest("An unclean election loses records: name the partition that it is for.")
-        wanted = self._named(event.partitions)
+        wanted = self._named(event.partitions, decision)
         rows: list[object] = []
         for partition in wanted:
-            error = self._elect_unclean(partition) if event.unclean else self._elect_preferred(partition)
-            state = self._state(partition)
+            error = (
+                self._elect_unclean(partition, decision)
+                if event.unclean
+                else self._elect_preferred(partition, decision)
+            )
+            state = self._state(partition, decision)
             if event.partitions is None and isinstance(error, ElectionNotNeeded):
                 continue
             code, message = (0, "") if error is None else (error.code, error.message)
             rows.append([partition.topic, partition.partition, code, message, state.leader, state.leader_epoch])
-        self._ledger.reply(event.request, rows)
+        decision.reply(event.request, rows)
 
-    def _named(self, partitions: Sequence[TopicPartition] | None) -> list[TopicPartition]:
-        image = self._ledger.image
+    def _named(self, partitions: Sequence[TopicPartition] | None, decision: ControllerDecision) -> list[TopicPartition]:
+        image = decision.image
         if partitions is None:
             return [state.partition for state in image.partitions()]
         for partition in partitions:
@@ -75,24 +77,24 @@ class Elections:
                 )
         return list(dict.fromkeys(partitions))
 
-    def _elect_preferred(self, partition: TopicPartition) -> RaylogError | None:
-        state = self._state(partition)
+    def _elect_preferred(self, partition: TopicPartition, decision: ControllerDecision) -> RaylogError | None:
+        state = self._state(partition, decision)
         preferred = state.replicas[0]
         if state.leader == preferred:
             return ElectionNotNeeded(f"Broker {preferred}, the preferred leader of {partition}, leads it already.")
-        if self._move(state):
+        if self._move(state, decision):
             return None
         return PreferredLeaderNotAvailable(
-            f"Broker {preferred}, the preferred leader of {partition}, {self._why_not(state, preferred)}; "
+            f"Broker {preferred}, the preferred leader of {partition}, {self._why_not(state, preferred, decision)}; "
             f"{self._led(state)}."
         )
 
-    def _elect_unclean(self, partition: TopicPartition) -> RaylogError | None:
-        state = self._state(partition)
+    def _elect_unclean(self, partition: TopicPartition, decision: ControllerDecision) -> RaylogError | None:
+        state = self._state(partition, decision)
         if state.leader != NO_LEADER:
             return ElectionNotNeeded(f"{partition} is led by broker {state.leader}; there is nothing to elect.")
-        self._liveness.settle(partition, unclean=True)
-        after = self._state(partition)
+        self._liveness.settle(partition, decision, unclean=True)
+        after = self._state(partition, decision)
         if after.leader != NO_LEADER:
             return None
         standing = self._liveness.standing(after)
@@ -104,8 +106,8 @@ class Elections:
             f"No replica of {partition} runs (brokers {list(after.replicas)}); start one of them first."
         )
 
-    def _why_not(self, state: PartitionState, broker: BrokerId) -> str:
-        if self._ledger.image.is_stopped(broker):
+    def _why_not(self, state: PartitionState, broker: BrokerId, decision: ControllerDecision) -> str:
+        if decision.image.is_stopped(broker):
             return "was stopped"
         if self._liveness.standing(state)[broker] is not Standing.ONLINE:
             return "does not run"
@@ -118,17 +120,17 @@ class Elections:
 
     # ------------------------------------------------------------ periodic
 
-    def time_passed(self) -> None:
+    def time_passed(self, decision: ControllerDecision) -> None:
         """Periodically return leadership to preferred replicas where the imbalance exceeds the limit."""
-        ledger, settings = self._ledger, self._settings
-        if not settings.auto_leader_rebalance or ledger.now_ms < self._next_check_ms:
+        settings = self._settings
+        if not settings.auto_leader_rebalance or decision.now_ms < self._next_check_ms:
             return
-        self._next_check_ms = ledger.now_ms + settings.leader_imbalance_check_ms
+        self._next_check_ms = decision.now_ms + settings.leader_imbalance_check_ms
         if self._liveness.in_grace:
             return
         preferred: Counter[BrokerId] = Counter()
         strayed: dict[BrokerId, list[PartitionState]] = {}
-        for state in ledger.image.partitions():
+        for state in decision.image.partitions():
             first = state.replicas[0]
             preferred[first] += 1
             if state.leader != first:
@@ -139,22 +141,22 @@ class Elections:
                 continue
             for state in strayed[broker]:
                 if moved < ELECTIONS_MAX and state.leader != NO_LEADER:
-                    moved += self._move(state)
+                    moved += self._move(state, decision)
 
     # ------------------------------------------------------------ inside
 
-    def _move(self, state: PartitionState) -> bool:
+    def _move(self, state: PartitionState, decision: ControllerDecision) -> bool:
         """Elect the preferred replica if it can lead; return whether this moved leadership to it."""
-        lost = [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
+        lost = [broker for broker in state.isr if (state.partition, broker) in decision.image.lost_logs]
         after = led_by_preferred(state, self._liveness.standing(state), lost)
         if after is state:
             return False
-        self._ledger.write(partition_changed(after))
+        decision.write(partition_changed(after))
         return True
 
-    def _state(self, partition: TopicPartition) -> PartitionState:
-        state = self._ledger.image.partition(partition)
-        require(state is not None, f"{partition} exists", self._ledger.story)
+    def _state(self, partition: TopicPartition, decision: ControllerDecision) -> PartitionState:
+        state = decision.image.partition(partition)
+        decision.require(state is not None, f"{partition} exists")
         if state is None:
             raise AssertionError  # not reached: require has raised
         return state

@@ -7,6 +7,7 @@ one step writes is a safe state, wherever a crash cuts the log: leadership ends 
 
 from __future__ import annotations
 
+from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     Warn,
 )
@@ -16,8 +17,7 @@ from raylog.core.controller.leadership import (
     settle,
     without_leader,
 )
-from raylog.core.controller.ledger import ControllerSettings, Ledger
-from raylog.core.controller.sessions import BrokerMember, ReplicaMember
+from raylog.core.controller.sessions import BrokerMember, ReplicaMember, Sessions
 from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -32,11 +32,13 @@ from raylog.core.partition import PartitionState, ReplicaPlace
 class Liveness:
     """Tracks which replicas are online, and updates leadership and ISR of their partitions."""
 
-    def __init__(self, ledger: Ledger, settings: ControllerSettings) -> None:
-        """Work on the controller's ledger."""
-        self._ledger = ledger
+    def __init__(self, image: MetadataImage, sessions: Sessions, settings: ControllerSettings) -> None:
+        """Read ``image`` and ``sessions``; only a step's decision changes them."""
+        self._image = image
+        self._sessions = sessions
         self._settings = settings
-        self._grace_until_ms: int | None = ledger.now_ms + settings.registration_grace_ms
+        self._grace_until_ms: int | None = 0
+        """End of the grace period, once :meth:`started`; None = it is over."""
         self._first_wait_until_ms: dict[TopicPartition, int] = {}
 
     @property
@@ -46,45 +48,44 @@ class Liveness:
 
     # ------------------------------------------------------------ time
 
-    def started(self) -> None:
+    def started(self, decision: ControllerDecision) -> None:
         """Begin the grace period and the waits for replicas that have never run."""
-        self._grace_until_ms = self._ledger.now_ms + self._settings.registration_grace_ms
-        for state in self._ledger.image.partitions():
-            self.expect(state)
+        self._grace_until_ms = decision.now_ms + self._settings.registration_grace_ms
+        for state in decision.image.partitions():
+            self.expect(state, decision)
 
-    def expect(self, state: PartitionState) -> None:
+    def expect(self, state: PartitionState, decision: ControllerDecision) -> None:
         """Wait for the replicas of a partition that have never run, before others are preferred to them."""
         if any(place.incarnation == NO_INCARNATION for place in state.places):
-            self._first_wait_until_ms[state.partition] = self._ledger.now_ms + self._settings.initial_leader_wait_ms
+            self._first_wait_until_ms[state.partition] = decision.now_ms + self._settings.initial_leader_wait_ms
 
     def forget(self, partition: TopicPartition) -> None:
         """Stop waiting for a deleted partition."""
         self._first_wait_until_ms.pop(partition, None)
 
-    def time_passed(self) -> None:
+    def time_passed(self, decision: ControllerDecision) -> None:
         """Fence the replicas whose wait is over."""
-        now = self._ledger.now_ms
+        now = decision.now_ms
         if self._grace_until_ms is not None and now >= self._grace_until_ms:
             self._grace_until_ms = None
-            self._end_grace()
+            self._end_grace(decision)
         due = sorted(partition for partition, until in self._first_wait_until_ms.items() if now >= until)
         for partition in due:
             del self._first_wait_until_ms[partition]
-            self.settle(partition)
+            self.settle(partition, decision)
 
-    def _end_grace(self) -> None:
-        ledger = self._ledger
-        for broker in ledger.image.online_brokers():
-            if ledger.sessions.of(BrokerMember(broker.broker)) is None:
-                ledger.write(BrokerOffline(broker=broker.broker))
-        for state in list(ledger.image.partitions()):
+    def _end_grace(self, decision: ControllerDecision) -> None:
+        for broker in decision.image.online_brokers():
+            if decision.sessions.of(BrokerMember(broker.broker)) is None:
+                decision.write(BrokerOffline(broker=broker.broker))
+        for state in list(decision.image.partitions()):
             for place in state.places:
                 if (
                     place.port
-                    and ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker)) is None
+                    and decision.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker)) is None
                 ):
-                    self.fence(state.partition, place.broker)
-            self.settle(state.partition)
+                    self.fence(state.partition, place.broker, decision)
+            self.settle(state.partition, decision)
 
     def able_brokers(self, needed: int) -> dict[BrokerId, str]:
         """Return the brokers that can host replicas now, with their nodes.
@@ -92,28 +93,25 @@ class Liveness:
         During the grace period only brokers that have registered with this controller count, if there are ``needed`` of
         them: the others may not run any more.
         """
-        ledger = self._ledger
-        able = {broker.broker: broker.node_id for broker in ledger.image.online_brokers() if not broker.stopped}
-        present = {
-            broker: node for broker, node in able.items() if ledger.sessions.of(BrokerMember(broker)) is not None
-        }
+        able = {broker.broker: broker.node_id for broker in self._image.online_brokers() if not broker.stopped}
+        present = {broker: node for broker, node in able.items() if self._sessions.of(BrokerMember(broker)) is not None}
         return present if len(present) >= needed else able
 
     def awaited(self) -> dict[tuple[str, int], BrokerId]:
         """Return the endpoints of replicas that are placed and have no session, with their brokers."""
         return {
             (place.host, place.port): place.broker
-            for state in self._ledger.image.partitions()
+            for state in self._image.partitions()
             for place in state.places
             if place.port and self.standing_of(state, place) is Standing.AWAITED
         }
 
-    def places_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
+    def places_gone(self, endpoints: frozenset[tuple[str, int]], decision: ControllerDecision) -> None:
         """Fence awaited replicas early, where all others of the ISR, at least half of it, are online.
 
         Where more are missing, the whole cluster may be starting, and the ISR is worth a few seconds of waiting.
         """
-        for state in list(self._ledger.image.partitions()):
+        for state in list(decision.image.partitions()):
             standing = {place.broker: self.standing_of(state, place) for place in state.places}
             gone = [
                 place.broker
@@ -123,26 +121,27 @@ class Liveness:
             rest = [broker for broker in state.isr if broker not in gone]
             if 2 * len(rest) >= len(state.isr) and all(standing[broker] is Standing.ONLINE for broker in rest):
                 for broker in gone:
-                    self.fence(state.partition, broker)
+                    self.fence(state.partition, broker, decision)
 
-    def replica_lost(self, member: ReplicaMember) -> None:
+    def replica_lost(self, member: ReplicaMember, decision: ControllerDecision) -> None:
         """Fence a replica whose session is over."""
-        self.fence(member.partition, member.broker)
+        self.fence(member.partition, member.broker, decision)
 
-    def broker_lost(self, member: BrokerMember) -> None:
+    def broker_lost(self, member: BrokerMember, decision: ControllerDecision) -> None:
         """Note that a broker's session is over; replicas that it had not started yet are no longer awaited."""
-        self._ledger.write(BrokerOffline(broker=member.broker))
+        decision.write(BrokerOffline(broker=member.broker))
         for partition in sorted(self._first_wait_until_ms):
-            state = self._ledger.image.partition(partition)
+            state = decision.image.partition(partition)
             place = state.place(member.broker) if state is not None else None
             if place is not None and place.incarnation == NO_INCARNATION:
-                self.settle(partition)
+                self.settle(partition, decision)
 
     # ------------------------------------------------------------ decisions
 
     def settle(
         self,
         partition: TopicPartition,
+        decision: ControllerDecision,
         *,
         gone: BrokerId | None = None,
         prefer: BrokerId | None = None,
@@ -154,29 +153,28 @@ class Liveness:
         ``gone`` is about to go offline; ``restored`` has its lost log again; ``unclean`` allows an unclean election for
         this call, as the topic's configuration may do permanently.
         """
-        ledger = self._ledger
-        state = ledger.image.partition(partition)
+        state = decision.image.partition(partition)
         if state is None:
             return
         standing = self.standing(state)
         if gone is not None:
             standing[gone] = Standing.OFFLINE
         lost = [broker for broker in self.lost(state) if broker != restored]
-        config = ledger.image.topics[partition.topic].config
+        config = decision.image.topics[partition.topic].config
         allowed = unclean or config.get("unclean.leader.election.enable", "false") == "true"
         min_isr = min_insync(state, config)
         after = settle(state, standing, lost=lost, unclean=allowed, prefer=prefer, min_isr=min_isr)
-        self.commit(state, after)
-        self._stop_waiting(after)
+        self.commit(state, after, decision)
+        self._stop_waiting(after, decision)
         if after.unclean_leader_epoch > state.unclean_leader_epoch:
-            ledger.do(
+            decision.after_sync.append(
                 Warn(
-                    cause=ledger.cause,
+                    cause=decision.cause,
                     warning=unclean_election(state, after),
                 )
             )
 
-    def _stop_waiting(self, state: PartitionState) -> None:
+    def _stop_waiting(self, state: PartitionState, decision: ControllerDecision) -> None:
         """Stop waiting for replicas that have never run once a new partition can serve; they join when they start.
 
         Otherwise writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always
@@ -189,44 +187,46 @@ class Liveness:
         enough = max(self.min_insync(state), state.replication_factor // 2 + 1)
         if standing[state.leader] is Standing.ONLINE and present >= enough:
             del self._first_wait_until_ms[state.partition]
-            self.settle(state.partition)
+            self.settle(state.partition, decision)
 
     def standing(self, state: PartitionState) -> dict[BrokerId, Standing]:
         """Return the standing of each replica of a partition."""
         return {place.broker: self.standing_of(state, place) for place in state.places}
 
     def lost(self, state: PartitionState) -> list[BrokerId]:
-        return [broker for broker in state.isr if (state.partition, broker) in self._ledger.image.lost_logs]
+        return [broker for broker in state.isr if (state.partition, broker) in self._image.lost_logs]
 
     def min_insync(self, state: PartitionState) -> int:
-        return min_insync(state, self._ledger.image.topics[state.partition.topic].config)
+        return min_insync(state, self._image.topics[state.partition.topic].config)
 
-    def commit(self, before: PartitionState, after: PartitionState) -> None:
+    def commit(self, before: PartitionState, after: PartitionState, decision: ControllerDecision) -> None:
         if after is not before:
-            self._ledger.write(partition_changed(after))
+            decision.write(partition_changed(after))
 
-    def step_down(self, state: PartitionState) -> None:
-        self.commit(state, without_leader(state))
+    def step_down(self, state: PartitionState, decision: ControllerDecision) -> None:
+        self.commit(state, without_leader(state), decision)
 
-    def fence(self, partition: TopicPartition, broker: BrokerId) -> None:
+    def fence(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         """Mark a replica as offline. Leadership and ISR first: no prefix of the log shows a leader that is offline."""
-        self.settle(partition, gone=broker)
-        state = self._ledger.image.partition(partition)
+        self.settle(partition, decision, gone=broker)
+        state = decision.image.partition(partition)
         place = state.place(broker) if state is not None else None
         if place is not None and place.port:
-            self.place(partition, ReplicaPlace(broker=broker, incarnation=place.incarnation))
+            self.place(partition, ReplicaPlace(broker=broker, incarnation=place.incarnation), decision)
 
-    def place(self, partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> None:
-        self._ledger.write(replica_placed(partition, place, log_id))
+    def place(
+        self, partition: TopicPartition, place: ReplicaPlace, decision: ControllerDecision, log_id: str = ""
+    ) -> None:
+        decision.write(replica_placed(partition, place, log_id))
 
     def standing_of(self, state: PartitionState, place: ReplicaPlace) -> Standing:
-        if self._ledger.image.is_stopped(place.broker):
+        if self._image.is_stopped(place.broker):
             return Standing.OFFLINE
-        session = self._ledger.sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
+        session = self._sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
         if session is not None and session.life == place.incarnation and place.port:
             return Standing.ONLINE
         if place.incarnation == NO_INCARNATION:
-            broker = self._ledger.image.brokers.get(place.broker)
+            broker = self._image.brokers.get(place.broker)
             may_start = broker is not None and broker.online and state.partition in self._first_wait_until_ms
             return Standing.AWAITED if may_start else Standing.OFFLINE
         return Standing.AWAITED if place.port and self.in_grace and session is None else Standing.OFFLINE

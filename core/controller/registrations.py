@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     BrokerRegistrationReceived,
     ReplicaRegistrationReceived,
@@ -16,7 +17,6 @@ from raylog.core.controller.leadership import (
     Standing,
     without_eligible,
 )
-from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness, known_replica
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
 from raylog.core.errors import (
@@ -26,7 +26,6 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
 )
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
-from raylog.core.invariants import require
 from raylog.core.metadata.records import BrokerRegistered, ReplicaLogLost
 from raylog.core.metadata.warnings import lost_copy
 from raylog.core.partition import ReplicaPlace
@@ -35,29 +34,27 @@ from raylog.core.partition import ReplicaPlace
 class Registrations:
     """Registers brokers and replicas, each under an incarnation of its own."""
 
-    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
-        """Work on the controller's ledger; leadership and ISR follow by ``liveness``."""
-        self._ledger = ledger
+    def __init__(self, liveness: Liveness) -> None:
+        """Leadership and ISR follow by ``liveness``."""
         self._liveness = liveness
 
     # ------------------------------------------------------------ brokers
 
-    def register_broker(self, event: BrokerRegistrationReceived) -> None:
+    def register_broker(self, event: BrokerRegistrationReceived, decision: ControllerDecision) -> None:
         """Register a broker, or resume it after its connection broke. A new directory (-1) is assigned an id."""
-        ledger = self._ledger
-        event = replace(event, broker=self._broker_of(event))
-        if event.cluster_id not in ("", ledger.image.cluster_id):
+        event = replace(event, broker=self._broker_of(event, decision))
+        if event.cluster_id not in ("", decision.image.cluster_id):
             raise InconsistentClusterId(
-                f"Broker {event.broker} has data of cluster {event.cluster_id}, and this is {ledger.image.cluster_id}; "
-                "give it another data directory, or start the cluster it belongs to."
+                f"Broker {event.broker} has data of cluster {event.cluster_id}, and this is "
+                f"{decision.image.cluster_id}; give it another data directory, or start the cluster it belongs to."
             )
         member = BrokerMember(event.broker)
-        held = ledger.image.brokers.get(event.broker)
+        held = decision.image.brokers.get(event.broker)
         if event.incarnation != NO_INCARNATION and (held is None or held.incarnation != event.incarnation):
             raise StaleBrokerEpoch(f"A newer life of broker {event.broker} is registered; this process has to end.")
         other_directory = held is not None and held.directory_id != event.directory_id
         if held is not None and other_directory and held.online:
-            if ledger.sessions.of(member) is None:
+            if decision.sessions.of(member) is None:
                 raise NotController(
                     f"The directory last known as broker {event.broker} may still come back; try again."
                 )
@@ -65,14 +62,14 @@ class Registrations:
                 f"Broker {event.broker} runs on directory {held.directory_id}; give the directory on node "
                 f"{event.node_id} another broker id."
             )
-        ledger.supersede(event.session, member)
+        decision.supersede(event.session, member)
         if held is not None and other_directory:
-            for state in list(ledger.image.partitions()):
+            for state in list(decision.image.partitions()):
                 if state.place(event.broker) is not None:
-                    self._lose_log(state.partition, event.broker)
+                    self._lose_log(state.partition, event.broker, decision)
         incarnation = event.incarnation
         if incarnation == NO_INCARNATION:
-            incarnation = Incarnation(ledger.image.version + 1)
+            incarnation = Incarnation(decision.image.version + 1)
         record = BrokerRegistered(
             broker=event.broker,
             incarnation=incarnation,
@@ -90,33 +87,32 @@ class Registrations:
             or held.incarnation != incarnation
             or (held.host, held.port, held.node_id, held.levels) != where
         ):
-            ledger.write(record)
-        ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)
-        image = ledger.image
+            decision.write(record)
+        decision.sessions.open(event.session, member, incarnation, decision.now_ms)
+        image = decision.image
         snapshot: list[object] = [found.to_wire() for found in image.to_records()]
-        ledger.reply(
+        decision.reply(
             event.request,
             [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot, event.broker],
         )
 
-    def _broker_of(self, event: BrokerRegistrationReceived) -> BrokerId:
+    def _broker_of(self, event: BrokerRegistrationReceived, decision: ControllerDecision) -> BrokerId:
         """Return the broker's id; one that has none gets that of its directory, or the next that is free."""
         if event.broker != NO_LEADER:
             return event.broker
-        brokers = self._ledger.image.brokers
+        brokers = decision.image.brokers
         for known in brokers.values():
             if known.directory_id == event.directory_id:
                 return known.broker
         # Voters have their ids before they register.
-        voters = [BrokerId(int(number)) for number in self._ledger.image.voters]
+        voters = [BrokerId(int(number)) for number in decision.image.voters]
         return BrokerId(max([*brokers, *voters], default=0) + 1)
 
     # ------------------------------------------------------------ replicas
 
-    def register_replica(self, event: ReplicaRegistrationReceived) -> None:
+    def register_replica(self, event: ReplicaRegistrationReceived, decision: ControllerDecision) -> None:
         """Register a replica: a new process gets a new incarnation, the present one keeps its own."""
-        ledger = self._ledger
-        state, place = known_replica(self._ledger.image, event.topic_id, event.partition, event.broker)
+        state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
         member = ReplicaMember(event.topic_id, event.partition, event.broker)
         new_life = event.incarnation == NO_INCARNATION
         if not new_life and event.incarnation != place.incarnation:
@@ -125,76 +121,75 @@ class Registrations:
                 "this process has to end."
             )
         standing = self._liveness.standing_of(state, place)
-        restored = bool(event.log_id) and ledger.image.lost_logs.get((event.partition, event.broker)) == event.log_id
-        log_lost = new_life and not restored and self._is_log_lost(event)
-        ledger.supersede(event.session, member)
+        restored = bool(event.log_id) and decision.image.lost_logs.get((event.partition, event.broker)) == event.log_id
+        log_lost = new_life and not restored and self._is_log_lost(event, decision)
+        decision.supersede(event.session, member)
         led = state.leader == event.broker
         if new_life and led and standing is Standing.AWAITED and not log_lost:
             # Controller and leader restarted together: no session of the leader ended, so its place in the ISR stands,
             # and it leads again, under a new incarnation in a new epoch.
-            self._liveness.step_down(state)
+            self._liveness.step_down(state, decision)
         elif new_life and place.port:
-            self._liveness.fence(event.partition, event.broker)
+            self._liveness.fence(event.partition, event.broker, decision)
         if log_lost:
-            self._lose_log(event.partition, event.broker)
+            self._lose_log(event.partition, event.broker, decision)
         elif event.unsynced_lost:
-            self._not_eligible(event.partition, event.broker)
-        settled = ledger.image.partition(event.partition)
-        require(
+            self._not_eligible(event.partition, event.broker, decision)
+        settled = decision.image.partition(event.partition)
+        decision.require(
             not new_life or (settled is not None and settled.leader != event.broker),
             f"a new life of {event.partition} on broker {event.broker} begins without leading",
-            ledger.story,
         )
-        incarnation = Incarnation(ledger.image.version + 1) if new_life else place.incarnation
+        incarnation = Incarnation(decision.image.version + 1) if new_life else place.incarnation
         if (place.incarnation, place.host, place.port) != (incarnation, event.host, event.port) or new_life:
             self._liveness.place(
                 event.partition,
                 ReplicaPlace(broker=event.broker, incarnation=incarnation, host=event.host, port=event.port),
+                decision,
                 event.log_id,
             )
-        ledger.sessions.open(event.session, member, incarnation, ledger.now_ms)
-        ledger.told(event.session)
+        decision.sessions.open(event.session, member, incarnation, decision.now_ms)
+        decision.skip_state(event.session)
         self._liveness.settle(
-            event.partition, prefer=event.broker if led else None, restored=event.broker if restored else None
+            event.partition, decision, prefer=event.broker if led else None, restored=event.broker if restored else None
         )
-        after = ledger.image.partition(event.partition)
-        require(after is not None, f"{event.partition} exists", ledger.story)
+        after = decision.image.partition(event.partition)
+        decision.require(after is not None, f"{event.partition} exists")
         warning = ""
-        if (event.partition, event.broker) in ledger.image.lost_logs:
+        if (event.partition, event.broker) in decision.image.lost_logs:
             warning = lost_copy(event.partition, event.broker, after.elr if after is not None else ())
         if after is not None:
-            ledger.reply(event.request, [incarnation, after.to_wire()], warning)
+            decision.reply(event.request, [incarnation, after.to_wire()], warning)
 
-    def _is_log_lost(self, event: ReplicaRegistrationReceived) -> bool:
+    def _is_log_lost(self, event: ReplicaRegistrationReceived, decision: ControllerDecision) -> bool:
         """Return whether a new incarnation runs on another log than the previous one.
 
         Its own report does not suffice where logs have an identity. The incarnation that created the new log may have
         died before it could report. The first registration of a log that is no longer new may have gone unanswered.
         """
-        known = self._ledger.image.log_ids.get((event.partition, event.broker), "")
+        known = decision.image.log_ids.get((event.partition, event.broker), "")
         return known != event.log_id if known and event.log_id else event.log_lost
 
-    def _lose_log(self, partition: TopicPartition, broker: BrokerId) -> None:
+    def _lose_log(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         """Note that a replica's log is not the one it had; only ISR and ELR members had committed records to lose."""
-        ledger = self._ledger
-        state = ledger.image.partition(partition)
+        state = decision.image.partition(partition)
         place = state.place(broker) if state is not None else None
         if state is None or place is None or place.incarnation == NO_INCARNATION:
             return
         if broker not in state.isr:
-            self._liveness.commit(state, without_eligible(state, broker))
+            self._liveness.commit(state, without_eligible(state, broker), decision)
             return
         if state.leader == broker:
-            self._liveness.step_down(state)
-        if (partition, broker) not in ledger.image.lost_logs:
-            log_id = ledger.image.log_ids.get((partition, broker), "")
-            ledger.write(
+            self._liveness.step_down(state, decision)
+        if (partition, broker) not in decision.image.lost_logs:
+            log_id = decision.image.log_ids.get((partition, broker), "")
+            decision.write(
                 ReplicaLogLost(topic=partition.topic, partition=partition.partition, broker=broker, log_id=log_id)
             )
-        self._liveness.settle(partition)
+        self._liveness.settle(partition, decision)
 
-    def _not_eligible(self, partition: TopicPartition, broker: BrokerId) -> None:
+    def _not_eligible(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         """Remove a replica from the ELR; the ISR stays unchanged."""
-        state = self._ledger.image.partition(partition)
+        state = decision.image.partition(partition)
         if state is not None:
-            self._liveness.commit(state, without_eligible(state, broker))
+            self._liveness.commit(state, without_eligible(state, broker), decision)

@@ -6,9 +6,9 @@ partition, and gets no new replicas. The mark is part of the metadata and ends b
 
 from __future__ import annotations
 
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
 from raylog.core.controller.leadership import Standing, min_insync
-from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness
 from raylog.core.errors import InvalidRequest, StopRefused
 from raylog.core.ids import BrokerId
@@ -22,24 +22,22 @@ NAMED_MAX = 10
 class Shutdown:
     """Decides whether a broker may stop, and moves its leaderships to other replicas."""
 
-    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
-        """Work on the controller's ledger."""
-        self._ledger = ledger
+    def __init__(self, liveness: Liveness) -> None:
+        """Leaders move by ``liveness``."""
         self._liveness = liveness
 
-    def stop(self, event: StopBrokerReceived) -> None:
+    def stop(self, event: StopBrokerReceived, decision: ControllerDecision) -> None:
         """Mark a broker as stopped and move its leaders; answers with what that costs, see :meth:`_costs`.
 
         Raises StopRefused when partitions would have no leader or refuse writes (unless forced), and when the metadata
         would lose its majority (always).
         """
-        broker = self._known(event.broker)
-        ledger = self._ledger
-        if ledger.image.is_stopped(broker):
-            ledger.reply(event.request, [0, [], []])
+        broker = self._known(event.broker, decision)
+        if decision.image.is_stopped(broker):
+            decision.reply(event.request, [0, [], []])
             return
-        self._check_majority(broker)
-        leaderless, below = self._costs(broker)
+        self._check_majority(broker, decision)
+        leaderless, below = self._costs(broker, decision)
         if (leaderless or below) and not event.force:
             raise StopRefused(
                 f"Broker {broker} was not stopped. {_sentences(leaderless, below)}Add replicas first, wait until "
@@ -47,36 +45,35 @@ class Shutdown:
                 leaderless=[str(state.partition) for state in leaderless],
                 below_minimum=[str(state.partition) for state in below],
             )
-        led = sum(state.leader == broker for state in ledger.image.partitions())
-        ledger.write(BrokerStopped(broker=broker))
-        for state in list(ledger.image.partitions()):
+        led = sum(state.leader == broker for state in decision.image.partitions())
+        decision.write(BrokerStopped(broker=broker))
+        for state in list(decision.image.partitions()):
             if broker in state.replicas:
-                self._liveness.settle(state.partition)
-        ledger.reply(
+                self._liveness.settle(state.partition, decision)
+        decision.reply(
             event.request,
             [led, [str(state.partition) for state in leaderless], [str(state.partition) for state in below]],
         )
 
-    def resume(self, event: ResumeBrokerReceived) -> None:
+    def resume(self, event: ResumeBrokerReceived, decision: ControllerDecision) -> None:
         """Resume a broker; no effect on one that was not stopped."""
-        broker = self._known(event.broker)
-        ledger = self._ledger
-        if ledger.image.is_stopped(broker):
-            ledger.write(BrokerResumed(broker=broker))
-            for state in list(ledger.image.partitions()):
+        broker = self._known(event.broker, decision)
+        if decision.image.is_stopped(broker):
+            decision.write(BrokerResumed(broker=broker))
+            for state in list(decision.image.partitions()):
                 if broker in state.replicas:
-                    self._liveness.settle(state.partition)
-        ledger.reply(event.request, [])
+                    self._liveness.settle(state.partition, decision)
+        decision.reply(event.request, [])
 
-    def _known(self, broker: BrokerId) -> BrokerId:
-        known = self._ledger.image.brokers
+    def _known(self, broker: BrokerId, decision: ControllerDecision) -> BrokerId:
+        known = decision.image.brokers
         if broker not in known:
             listed = ", ".join(str(number) for number in sorted(known)) or "none"
             raise InvalidRequest(f"There is no broker {broker}; the brokers of this cluster are: {listed}.")
         return broker
 
-    def _check_majority(self, broker: BrokerId) -> None:
-        image = self._ledger.image
+    def _check_majority(self, broker: BrokerId, decision: ControllerDecision) -> None:
+        image = decision.image
         voters = [BrokerId(int(number)) for number in image.voters]
         running = {broker.broker for broker in image.online_brokers() if not broker.stopped}
         left = [voter for voter in voters if voter in running and voter != broker]
@@ -87,10 +84,12 @@ class Shutdown:
                 "stop the whole cluster."
             )
 
-    def _costs(self, broker: BrokerId) -> tuple[list[PartitionState], list[PartitionState]]:
+    def _costs(
+        self, broker: BrokerId, decision: ControllerDecision
+    ) -> tuple[list[PartitionState], list[PartitionState]]:
         """Return the partitions that would have no leader without this broker, and those that would refuse acks=all."""
         leaderless, below = [], []
-        for state in self._ledger.image.partitions():
+        for state in decision.image.partitions():
             if broker not in state.isr:
                 continue
             standing = self._liveness.standing(state)
@@ -99,9 +98,9 @@ class Shutdown:
                 for other in (*state.isr, *state.elr)
                 if other != broker
                 and standing[other] is Standing.ONLINE
-                and (state.partition, other) not in self._ledger.image.lost_logs
+                and (state.partition, other) not in decision.image.lost_logs
             ]
-            minimum = min_insync(state, self._ledger.image.topics[state.partition.topic].config)
+            minimum = min_insync(state, decision.image.topics[state.partition.topic].config)
             if not others:
                 leaderless.append(state)
             elif len(others) < minimum <= len(state.isr):

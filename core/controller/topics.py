@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.core.config import validate_topic_config
+from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
     CreatePartitionsReceived,
@@ -13,7 +14,6 @@ from raylog.core.controller.events import (
     DeleteTopicReceived,
     StopReplica,
 )
-from raylog.core.controller.ledger import ControllerSettings, Ledger
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.placement import Assignment, place_replicas
 from raylog.core.controller.sessions import ReplicaMember
@@ -62,17 +62,16 @@ def validate_topic_name(name: str, existing: Iterable[str] = ()) -> None:
 class Topics:
     """Decides which topics there are."""
 
-    def __init__(self, ledger: Ledger, settings: ControllerSettings, liveness: Liveness) -> None:
-        """Work on the controller's ledger; elections follow liveness."""
-        self._ledger = ledger
+    def __init__(self, settings: ControllerSettings, liveness: Liveness) -> None:
+        """Elections follow ``liveness``."""
         self._settings = settings
         self._liveness = liveness
 
-    def create(self, event: CreateTopicReceived) -> None:
+    def create(self, event: CreateTopicReceived, decision: ControllerDecision) -> None:
         """Create a topic for a client."""
         if event.topic.startswith(INTERNAL_PREFIX):
             raise InvalidTopic(f"Names that begin with {INTERNAL_PREFIX!r} are Raylog's own; choose another one.")
-        topics = self._ledger.image.topics
+        topics = decision.image.topics
         if event.topic in topics:
             raise TopicAlreadyExists(f"Topic {event.topic!r} exists.")
         validate_topic_name(event.topic, topics)
@@ -80,47 +79,45 @@ class Topics:
             count = self._settings.default_partitions if event.partitions == -1 else event.partitions
             factor = event.replication_factor
             factor = self._settings.default_replication_factor if factor == -1 else factor
-            assignment = self.placed(count, factor)
+            assignment = self.placed(count, factor, decision)
         else:
-            assignment = self.given(event.assignment, event.partitions, event.replication_factor)
+            assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
         config = _checked_config(event.config, len(assignment[0]))
         if event.validate_only:
-            self._ledger.reply(event.request, [""])
+            decision.reply(event.request, [""])
             return
-        self._ledger.reply(event.request, [self._write(event.topic, config, assignment)])
+        decision.reply(event.request, [self._write(event.topic, config, assignment, decision)])
 
-    def create_internal(self, name: str, config: Mapping[str, object]) -> None:
+    def create_internal(self, name: str, config: Mapping[str, object], decision: ControllerDecision) -> None:
         """Create an internal topic, with as many of the requested replicas as are possible now."""
         wanted = self._settings.offsets_topic_replication_factor
         factor = min(wanted, len(self._liveness.able_brokers(wanted)))
-        assignment = self.placed(self._settings.offsets_topic_partitions, factor)
-        self._write(name, _checked_config(config, factor), assignment)
+        assignment = self.placed(self._settings.offsets_topic_partitions, factor, decision)
+        self._write(name, _checked_config(config, factor), assignment, decision)
 
-    def delete(self, event: DeleteTopicReceived) -> None:
+    def delete(self, event: DeleteTopicReceived, decision: ControllerDecision) -> None:
         """Delete a topic and stop its replicas."""
-        ledger = self._ledger
-        topic = ledger.image.topics.get(event.topic)
+        topic = decision.image.topics.get(event.topic)
         if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, ledger.image.topics))
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, decision.image.topics))
         if topic.internal:
             raise InvalidRequest(f"{event.topic!r} is Raylog's own and cannot be deleted.")
-        ledger.write(TopicDeleted(topic_id=topic.topic_id, topic=topic.name))
+        decision.write(TopicDeleted(topic_id=topic.topic_id, topic=topic.name))
         for state in topic.partitions:
             self._liveness.forget(state.partition)
             for broker in state.replicas:
-                session = ledger.sessions.of(ReplicaMember(topic.topic_id, state.partition, broker))
+                session = decision.sessions.of(ReplicaMember(topic.topic_id, state.partition, broker))
                 if session is not None:
-                    ledger.sessions.close(session.number)
+                    decision.sessions.close(session.number)
                     reason = f"topic {topic.name} was deleted"
-                    ledger.do(StopReplica(cause=event.cause, session=session.number, reason=reason))
-        ledger.reply(event.request, [])
+                    decision.after_sync.append(StopReplica(cause=event.cause, session=session.number, reason=reason))
+        decision.reply(event.request, [])
 
-    def alter_config(self, event: AlterTopicConfigReceived) -> None:
+    def alter_config(self, event: AlterTopicConfigReceived, decision: ControllerDecision) -> None:
         """Change a topic's own settings; settings that are not named stay unchanged."""
-        ledger = self._ledger
-        topic = ledger.image.topics.get(event.topic)
+        topic = decision.image.topics.get(event.topic)
         if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, ledger.image.topics))
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, decision.image.topics))
         both = sorted(set(event.set) & set(event.delete))
         if both:
             raise InvalidConfig(f"{both[0]!r} is both set and deleted; do one of the two.")
@@ -129,22 +126,22 @@ class Topics:
         factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor)
         if config != topic.config:
-            ledger.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
+            decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
             # An unclean election may have just been allowed.
             for state in list(topic.partitions):
-                self._liveness.settle(state.partition)
-        ledger.reply(event.request, [])
+                self._liveness.settle(state.partition, decision)
+        decision.reply(event.request, [])
 
-    def _write(self, name: str, config: Mapping[str, str], assignment: Assignment) -> str:
+    def _write(self, name: str, config: Mapping[str, str], assignment: Assignment, decision: ControllerDecision) -> str:
         topic_id = self._settings.new_topic_id()
-        self._ledger.write(TopicCreated(topic_id=topic_id, topic=name, config=config, partitions=assignment))
-        for state in self._ledger.image.topics[name].partitions:
-            self._liveness.expect(state)
+        decision.write(TopicCreated(topic_id=topic_id, topic=name, config=config, partitions=assignment))
+        for state in decision.image.topics[name].partitions:
+            self._liveness.expect(state, decision)
         return topic_id
 
-    def create_partitions(self, event: CreatePartitionsReceived) -> None:
+    def create_partitions(self, event: CreatePartitionsReceived, decision: ControllerDecision) -> None:
         """Add partitions for a client; records that are there already stay where they are."""
-        image = self._ledger.image
+        image = decision.image
         topic = image.topics.get(event.topic)
         if topic is None:
             raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
@@ -165,17 +162,17 @@ class Topics:
         added = event.total - present
         factor = topic.partitions[0].replication_factor
         if event.assignment is None:
-            assignment = self.placed(added, factor)
+            assignment = self.placed(added, factor, decision)
         else:
-            assignment = self.given(event.assignment, added, factor)
-        self._ledger.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
+            assignment = self.given(event.assignment, added, factor, decision)
+        decision.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
         for state in topic.partitions[present:]:
-            self._liveness.expect(state)
-        self._ledger.reply(event.request, [])
+            self._liveness.expect(state, decision)
+        decision.reply(event.request, [])
 
-    def placed(self, partitions: int, replication_factor: int) -> Assignment:
+    def placed(self, partitions: int, replication_factor: int, decision: ControllerDecision) -> Assignment:
         """Choose brokers for new partitions; raises InvalidPartitions and InvalidReplicationFactor."""
-        image = self._ledger.image
+        image = decision.image
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}.")
         nodes = self._liveness.able_brokers(replication_factor)
@@ -192,9 +189,15 @@ class Topics:
             nodes, partitions=partitions, replication_factor=replication_factor, leaders=leaders, replicas=replicas
         )
 
-    def given(self, assignment: Sequence[Sequence[BrokerId]], partitions: int, replication_factor: int) -> Assignment:
+    def given(
+        self,
+        assignment: Sequence[Sequence[BrokerId]],
+        partitions: int,
+        replication_factor: int,
+        decision: ControllerDecision,
+    ) -> Assignment:
         """Check the brokers that a client chose; -1 = as many partitions or replicas as it names."""
-        known = self._ledger.image.brokers
+        known = decision.image.brokers
         if not 1 <= len(assignment) <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {len(assignment)}.")
         if partitions not in (-1, len(assignment)):

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from raylog.core.config import CLUSTER_KEYS
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import WantVoters
-from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.sessions import BrokerMember
 from raylog.core.ids import BrokerId
 
@@ -20,26 +20,24 @@ KEY = "metadata.voters.max"
 class Voters:
     """Requests the set of voters that the brokers and the configuration allow."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        """Work on the controller's ledger."""
-        self._ledger = ledger
+    def __init__(self) -> None:
+        """Start without a request."""
         self._wanted: tuple[BrokerId, ...] = ()
 
-    def time_passed(self, given_up: Collection[BrokerId]) -> None:
+    def time_passed(self, given_up: Collection[BrokerId], decision: ControllerDecision) -> None:
         """Compare the voters with the brokers that run; ``given_up`` are those that have been offline for too long."""
-        ledger = self._ledger
-        current = sorted(BrokerId(int(number)) for number in ledger.image.voters)
+        current = sorted(BrokerId(int(number)) for number in decision.image.voters)
         if not current:
             return
         able = {
             broker.broker: broker.node_id
-            for broker in ledger.image.online_brokers()
-            if not broker.stopped and ledger.sessions.of(BrokerMember(broker.broker)) is not None
+            for broker in decision.image.online_brokers()
+            if not broker.stopped and decision.sessions.of(BrokerMember(broker.broker)) is not None
         }
-        wanted = target_voters(current, able, given_up, voters_max(ledger.image.config))
+        wanted = target_voters(current, able, given_up, voters_max(decision.image.config))
         if wanted != self._wanted:
             self._wanted = wanted
-            ledger.do(WantVoters(cause=ledger.cause, voters=wanted))
+            decision.after_sync.append(WantVoters(cause=decision.cause, voters=wanted))
 
 
 def voters_max(config: Mapping[str, str]) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result
+from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
 from raylog.core.errors import RaylogError
 from raylog.core.groups.events import AppendRecords, Effect, ReportStored, TrimLog
 from raylog.core.groups.records import Record
@@ -22,7 +22,7 @@ class GroupDecision(LoggedDecision[Effect, Record]):
         *,
         apply: Callable[[Record], None],
         wall_ms: int = -1,
-        story: Iterable[object] = (),
+        story: Story | None = None,
     ) -> None:
         """``wall_ms`` is the time of day for stamps in records, which outlive this process; -1 = unknown."""
         super().__init__(cause, now_ms, apply=apply, story=story)

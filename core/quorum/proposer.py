@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from raylog.core.invariants import require
+from raylog.core.decision import Decision, Story
 from raylog.core.outbox import Outbox
 from raylog.core.quorum.changes import is_single_change, majority, next_members
 from raylog.core.quorum.election import Choice, Election
@@ -81,6 +81,9 @@ class _Voter:
         self.held, self.is_silent = held, False
 
 
+ProposerDecision = Decision[ProposerEffect]
+
+
 class Proposer:
     """One incarnation of a proposer."""
 
@@ -122,44 +125,47 @@ class Proposer:
         self._began_ms: int | None = None
         self._last_request = 0
         self._own_end = 0
-        self._outbox: Outbox[ProposerEffect] = Outbox()
+        self.story = Story()
+        """The last events, ticks aside."""
 
     def step(self, event: ProposerEvent) -> Outbox[ProposerEffect]:
         """Handle one event and return its effects."""
-        self._outbox = Outbox()
+        decision = ProposerDecision(type(event).__name__, event.now_ms, self.story)
         if self.phase == "ended":
-            return self._outbox
+            return decision
+        if not isinstance(event, Tick):
+            self.story.append(event)
         match event:
             case Tick():
-                self._tick(event.now_ms)
+                self._tick(decision)
             case PromiseAnswered():
-                self._promise_answered(event)
+                self._promise_answered(event, decision)
             case AppendAnswered():
-                self._append_answered(event)
+                self._append_answered(event, decision)
             case VoterSilent():
                 voter = self._voters[event.voter]
                 if voter.request == event.request:
                     voter.request, voter.is_silent = 0, True
-                    voter.due_ms = event.now_ms + self._settings.retry_ms
+                    voter.due_ms = decision.now_ms + self._settings.retry_ms
             case HistoryRead():
-                self._history_read(event)
+                self._history_read(event, decision)
             case HistoryUnreadable():
-                self._history_unreadable(event)
+                self._history_unreadable(event, decision)
             case Appended():
-                self._appended(event)
+                self._appended(event, decision)
             case SnapshotTaken():
-                self._snapshot_taken(event)
+                self._snapshot_taken(event, decision)
             case BrokersFound():
                 for number in event.brokers - set(self._voters):
-                    self._voters[number] = _Voter(due_ms=event.now_ms)
+                    self._voters[number] = _Voter(due_ms=decision.now_ms)
             case VotersWanted():
                 self._wanted = event.voters
                 for number in event.voters - set(self._voters):
-                    self._voters[number] = _Voter(due_ms=event.now_ms)
-                self._change()
+                    self._voters[number] = _Voter(due_ms=decision.now_ms)
+                self._change(decision)
             case _:
                 assert_never(event)
-        return self._outbox
+        return decision
 
     @property
     def expected(self) -> frozenset[int]:
@@ -168,28 +174,28 @@ class Proposer:
 
     # ------------------------------------------------------------ electing and adopting
 
-    def _tick(self, now_ms: int) -> None:
-        self._began_ms = now_ms if self._began_ms is None else self._began_ms
+    def _tick(self, decision: ProposerDecision) -> None:
+        self._began_ms = decision.now_ms if self._began_ms is None else self._began_ms
         served = self._served()
         for number, voter in self._voters.items():
-            if voter.request == 0 and voter.due_ms <= now_ms:
+            if voter.request == 0 and voter.due_ms <= decision.now_ms:
                 if self.phase != "leading" and number not in self._election.grants:
-                    self._ask(number, voter)
+                    self._ask(number, voter, decision)
                 elif self.phase == "leading" and number in served:
-                    self._send(number, voter, now_ms)
-        if self.phase == "electing" and now_ms - self._began_ms >= self._settings.hopeless_ms:
+                    self._send(number, voter, decision)
+        if self.phase == "electing" and decision.now_ms - self._began_ms >= self._settings.hopeless_ms:
             reason = self._election.hopeless(self._voters)
             if reason:
                 self.phase = "ended"
-                self._outbox.now.append(Hopeless(reason=reason))
+                decision.now.append(Hopeless(reason=reason))
 
     def _served(self) -> frozenset[int]:
         """Return the voters and the learners."""
         return frozenset(self.members) | (self._wanted or frozenset())
 
-    def _ask(self, number: int, voter: _Voter) -> None:
+    def _ask(self, number: int, voter: _Voter, decision: ProposerDecision) -> None:
         voter.request = self._new_request()
-        self._outbox.now.append(
+        decision.now.append(
             AskPromise(
                 voter=number,
                 request=voter.request,
@@ -198,19 +204,19 @@ class Proposer:
             )
         )
 
-    def _promise_answered(self, event: PromiseAnswered) -> None:
+    def _promise_answered(self, event: PromiseAnswered, decision: ProposerDecision) -> None:
         voter = self._voters[event.voter]
         if voter.request != event.request:
             return
         voter.request = 0
-        voter.due_ms = event.now_ms + self._settings.retry_ms
+        voter.due_ms = decision.now_ms + self._settings.retry_ms
         voter.heard(event.identity, event.history.start)
         if self.phase == "leading":
             if event.promised > self.epoch:
-                self._refused(event.voter, event.promised)
+                self._refused(event.voter, event.promised, decision)
             elif event.voter in self._served():
                 voter.start = self.history.common_end(event.history)
-                self._send(event.voter, voter, event.now_ms)
+                self._send(event.voter, voter, decision)
             return
         if event.granted:
             self._election.grants[event.voter] = event
@@ -220,11 +226,11 @@ class Proposer:
             # matter.
             self._is_contested = True
             if highest > self.epoch or (self._reading is None and self._adopted is None):
-                self._outbid(highest, event.now_ms)
+                self._outbid(highest, decision)
                 return
-        self._adopt(event.now_ms)
+        self._adopt(decision)
 
-    def _outbid(self, highest: int, now_ms: int) -> None:
+    def _outbid(self, highest: int, decision: ProposerDecision) -> None:
         """Try a higher epoch: at once the first time (voters remember earlier controllers), then with pauses."""
         self.epoch = highest + 1
         self._election.new_epoch()
@@ -232,27 +238,27 @@ class Proposer:
         pause_ms = 0 if self._tried_epochs == 1 else self._settings.retry_ms + self._jitter_ms
         self._tried_epochs += 1
         for voter in self._voters.values():
-            voter.request, voter.due_ms = 0, now_ms + pause_ms
+            voter.request, voter.due_ms = 0, decision.now_ms + pause_ms
             # The identity belongs to the abandoned epoch: the voter may have another one by now.
             voter.identity = ""
-        self._tick(now_ms)
+        self._tick(decision)
 
-    def _adopt(self, now_ms: int) -> None:
+    def _adopt(self, decision: ProposerDecision) -> None:
         """Lead when enough voters have promised; else read the log that may decide, or wait."""
         choice = self._election.choice()
         if choice is None:
             if self._is_contested and self._reading is None:
-                self._outbid(self.epoch, now_ms)
+                self._outbid(self.epoch, decision)
             return
         if self._reading is not None and self._reading.history.rank == choice.history.rank:
             return
         held = self._adopted
         if held is not None and held[0].history.rank == choice.history.rank:
-            self._win(*held, now_ms)
+            self._win(*held, decision)
             return
         self._reading, self.phase = choice, "adopting"
         history = choice.history
-        self._outbox.now.append(
+        decision.now.append(
             ReadHistory(
                 source=choice.source,
                 epoch=self.epoch,
@@ -263,69 +269,73 @@ class Proposer:
             )
         )
 
-    def _history_unreadable(self, event: HistoryUnreadable) -> None:
+    def _history_unreadable(self, event: HistoryUnreadable, decision: ProposerDecision) -> None:
         if self.phase != "adopting" or self._reading is None or self._reading.source != event.source:
             return
         if event.promised > self.epoch:
-            self._outbid(event.promised, event.now_ms)
+            self._outbid(event.promised, decision)
             return
         # Another majority suffices, and so does this voter once it returns.
         self._reading, self.phase = None, "electing"
         del self._election.grants[event.source]
-        self._voters[event.source].due_ms = event.now_ms + self._settings.retry_ms
-        self._adopt(event.now_ms)
+        self._voters[event.source].due_ms = decision.now_ms + self._settings.retry_ms
+        self._adopt(decision)
 
-    def _history_read(self, event: HistoryRead) -> None:
+    def _history_read(self, event: HistoryRead, decision: ProposerDecision) -> None:
         choice = self._reading
         if self.phase != "adopting" or choice is None or choice.source != event.source:
             return
         self._reading, self.phase = None, "electing"
         for number in event.members:
-            self._voters.setdefault(number, _Voter(due_ms=event.now_ms))
+            self._voters.setdefault(number, _Voter(due_ms=decision.now_ms))
         self._adopted = (choice, dict(event.members))
         self._election.configurations[choice.history.rank] = event.members
-        self._adopt(event.now_ms)
+        self._adopt(decision)
 
-    def _win(self, choice: Choice, members: Mapping[int, str], now_ms: int) -> None:
+    def _win(self, choice: Choice, members: Mapping[int, str], decision: ProposerDecision) -> None:
         self.history = choice.history.copy()
         self.committed = self.history.start
         self.members = dict(members)
         for number, voter in self._voters.items():
             known = self._election.grants.get(number)
             voter.start = self.history.end if known is None else self.history.common_end(known.history)
-            voter.due_ms = now_ms
+            voter.due_ms = decision.now_ms
         self.phase = "leading"
-        self._outbox.now.append(Won(epoch=self.epoch, members={} if members else self._election.founding()))
+        decision.now.append(Won(epoch=self.epoch, members={} if members else self._election.founding()))
 
     # ------------------------------------------------------------ leading
 
-    def _appended(self, event: Appended) -> None:
-        require(self.phase == "leading", "only a leader appends")
-        require(event.span.epoch == self.epoch and event.span.start == self.history.end, f"{event.span} follows")
+    def _appended(self, event: Appended, decision: ProposerDecision) -> None:
+        decision.require(self.phase == "leading", "only a leader appends")
+        decision.require(
+            event.span.epoch == self.epoch and event.span.start == self.history.end, f"{event.span} follows"
+        )
         self.history.append([event.span])
         if event.members is not None:
-            self._enter(event.members, event.span.end)
-        require(bool(self.members), "the first batch of a cluster has its configuration")
+            self._enter(event.members, event.span.end, decision)
+        decision.require(bool(self.members), "the first batch of a cluster has its configuration")
         if self._own_end == 0:
             self._own_end = event.span.end
         for number in sorted(self._served()):
             if self._voters[number].request == 0:
-                self._send(number, self._voters[number], event.now_ms)
+                self._send(number, self._voters[number], decision)
 
-    def _enter(self, members: Mapping[int, str], end: int) -> None:
+    def _enter(self, members: Mapping[int, str], end: int, decision: ProposerDecision) -> None:
         if self.members:
-            require(self._may_change(), f"{dict(members)} follows what is committed")
-            require(is_single_change(self.members, members), f"{dict(members)} is one change of {self.members}")
+            decision.require(self._may_change(), f"{dict(members)} follows what is committed")
+            decision.require(
+                is_single_change(self.members, members), f"{dict(members)} is one change of {self.members}"
+            )
         self.members, self._members_end, self._is_entering = dict(members), end, False
 
-    def _send(self, number: int, voter: _Voter, now_ms: int) -> None:
+    def _send(self, number: int, voter: _Voter, decision: ProposerDecision) -> None:
         if self._own_end == 0:
             return  # the first record of this epoch is in flight
         voter.request = self._new_request()
-        voter.due_ms = now_ms + self._settings.heartbeat_ms
+        voter.due_ms = decision.now_ms + self._settings.heartbeat_ms
         base = self.history.start
         if voter.identity and min(voter.held, voter.start) < base:
-            self._outbox.now.append(
+            decision.now.append(
                 SendSnapshot(
                     voter=number,
                     request=voter.request,
@@ -337,7 +347,7 @@ class Proposer:
             )
             return
         start = max(voter.start, base)
-        self._outbox.now.append(
+        decision.now.append(
             SendAppend(
                 voter=number,
                 request=voter.request,
@@ -349,44 +359,46 @@ class Proposer:
             )
         )
 
-    def _snapshot_taken(self, event: SnapshotTaken) -> None:
-        require(self.phase == "leading", "only a leader takes snapshots")
-        require(event.end <= self.committed, f"{event} has only what is committed, which ends at {self.committed}")
+    def _snapshot_taken(self, event: SnapshotTaken, decision: ProposerDecision) -> None:
+        decision.require(self.phase == "leading", "only a leader takes snapshots")
+        decision.require(
+            event.end <= self.committed, f"{event} has only what is committed, which ends at {self.committed}"
+        )
         self.history.drop_before(event.end)
         for number in sorted(self._served()):
             if self._voters[number].request == 0:
-                self._send(number, self._voters[number], event.now_ms)
+                self._send(number, self._voters[number], decision)
 
-    def _append_answered(self, event: AppendAnswered) -> None:
+    def _append_answered(self, event: AppendAnswered, decision: ProposerDecision) -> None:
         voter = self._voters[event.voter]
         if voter.request != event.request or self.phase != "leading":
             return
         voter.request = 0
         voter.heard(event.identity, event.history.start)
         if event.promised > self.epoch:
-            voter.due_ms = event.now_ms + self._settings.heartbeat_ms
-            self._refused(event.voter, event.promised)
+            voter.due_ms = decision.now_ms + self._settings.heartbeat_ms
+            self._refused(event.voter, event.promised, decision)
             return
         if event.matched is None:
             at, voter.start = voter.start, self.history.common_end(event.history)
             if voter.start != at or min(voter.held, voter.start) < self.history.start:
-                self._send(event.voter, voter, event.now_ms)
+                self._send(event.voter, voter, decision)
             else:
-                voter.due_ms = event.now_ms + self._settings.retry_ms
+                voter.due_ms = decision.now_ms + self._settings.retry_ms
             return
         voter.start = voter.matched = max(voter.matched, event.matched)
-        self._commit()
-        self._change()
+        self._commit(decision)
+        self._change(decision)
         if event.voter in self._served() and (voter.start < self.history.end or voter.held < self.history.start):
-            self._send(event.voter, voter, event.now_ms)
+            self._send(event.voter, voter, decision)
 
-    def _refused(self, number: int, promised: int) -> None:
+    def _refused(self, number: int, promised: int, decision: ProposerDecision) -> None:
         """End when a voter has promised a higher epoch; a broker that does not vote cannot unseat a leader."""
         if self.members.get(number) == self._voters[number].identity:
             self.phase = "ended"
-            self._outbox.now.append(Fenced(epoch=promised, by=number))
+            decision.now.append(Fenced(epoch=promised, by=number))
 
-    def _commit(self) -> None:
+    def _commit(self, decision: ProposerDecision) -> None:
         ends = sorted(
             self._voters[number].matched
             for number, identity in self.members.items()
@@ -398,7 +410,7 @@ class Proposer:
         end = ends[-needed]
         if end > self.committed and self.history.epoch_before(end) == self.epoch:
             self.committed = end
-            self._outbox.now.append(Committed(end=end))
+            decision.now.append(Committed(end=end))
 
     # ------------------------------------------------------------ changes of the configuration
 
@@ -409,7 +421,7 @@ class Proposer:
     def _is_ready(self, voter: _Voter) -> bool:
         return bool(voter.identity) and not voter.is_silent and voter.matched >= self.committed
 
-    def _change(self) -> None:
+    def _change(self, decision: ProposerDecision) -> None:
         """Request the next configuration, if one is due."""
         if self._is_entering or self.phase != "leading" or not self._may_change():
             return
@@ -421,7 +433,7 @@ class Proposer:
         )
         if members is not None:
             self._is_entering = True
-            self._outbox.now.append(EnterVoters(members=members))
+            decision.now.append(EnterVoters(members=members))
 
     def _new_request(self) -> int:
         self._last_request += 1

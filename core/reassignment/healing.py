@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from raylog.core.config import CLUSTER_KEYS
-from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.moves import Moves
@@ -26,52 +26,49 @@ MOVES_AT_ONCE = 50
 class Healing:
     """Decides which offline replicas are replaced, and on which brokers."""
 
-    def __init__(self, ledger: Ledger, moves: Moves) -> None:
-        """Work on the controller's ledger."""
-        self._ledger = ledger
+    def __init__(self, moves: Moves) -> None:
+        """Replicas are replaced by ``moves``."""
         self._moves = moves
         self._away_since_ms: dict[BrokerId, int] = {}
         self._begun: dict[TopicPartition, tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]] = {}
         """The moves begun here: what they add and remove. A move changed by another request is dropped from here."""
         self._next_look_ms = 0
 
-    def time_passed(self) -> None:
+    def time_passed(self, decision: ControllerDecision) -> None:
         """Replace replicas that have been offline for too long, and keep those that returned."""
-        ledger = self._ledger
-        for broker in ledger.image.brokers.values():
+        for broker in decision.image.brokers.values():
             if broker.online:
                 self._away_since_ms.pop(broker.broker, None)
             else:
-                self._away_since_ms.setdefault(broker.broker, ledger.now_ms)
-        if ledger.now_ms < self._next_look_ms:
+                self._away_since_ms.setdefault(broker.broker, decision.now_ms)
+        if decision.now_ms < self._next_look_ms:
             return
-        self._next_look_ms = ledger.now_ms + LOOK_EVERY_MS
-        self._let_be()
-        given_up = self.given_up()
+        self._next_look_ms = decision.now_ms + LOOK_EVERY_MS
+        self._let_be(decision)
+        given_up = self.given_up(decision)
         if given_up:
-            self._replace(given_up)
+            self._replace(given_up, decision)
 
-    def given_up(self) -> set[BrokerId]:
+    def given_up(self, decision: ControllerDecision) -> set[BrokerId]:
         """Return the brokers that have been offline for longer than ``auto.heal.after.ms``."""
-        ledger = self._ledger
-        patience_ms = int(ledger.image.config.get(KEY, CLUSTER_KEYS[KEY].default))
+        patience_ms = int(decision.image.config.get(KEY, CLUSTER_KEYS[KEY].default))
         if patience_ms < 0:
             return set()
-        return {broker for broker, since in self._away_since_ms.items() if ledger.now_ms - since >= patience_ms}
+        return {broker for broker, since in self._away_since_ms.items() if decision.now_ms - since >= patience_ms}
 
-    def _let_be(self) -> None:
+    def _let_be(self, decision: ControllerDecision) -> None:
         """Cancel the moves of replicas that run again."""
         for partition, begun in sorted(self._begun.items()):
-            state = self._ledger.image.partition(partition)
+            state = decision.image.partition(partition)
             if state is None or (state.adding, state.removing) != begun:
                 del self._begun[partition]
                 continue
             back = set(self._moves.online(state)) & set(state.removing)
-            if back and self._moves.cancel(state):
+            if back and self._moves.cancel(state, decision):
                 del self._begun[partition]
 
-    def _replace(self, given_up: Collection[BrokerId]) -> None:
-        image = self._ledger.image
+    def _replace(self, given_up: Collection[BrokerId], decision: ControllerDecision) -> None:
+        image = decision.image
         nodes = {broker.broker: broker.node_id for broker in image.online_brokers() if not broker.stopped}
         load = Counter(broker for state in image.partitions() for broker in state.replicas)
         for state in list(image.partitions()):
@@ -81,7 +78,7 @@ class Healing:
             if not dead or state.leader == NO_LEADER or is_moving(state):
                 continue
             target = _without(state, dead, nodes, load)
-            if target != state.replicas and self._moves.begin(state, target):
+            if target != state.replicas and self._moves.begin(state, target, decision):
                 moved = image.partition(state.partition)
                 if moved is not None:
                     self._begun[state.partition] = moved.adding, moved.removing

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     ListReassignmentsReceived,
     SendPartitionState,
 )
 from raylog.core.controller.leadership import Standing
-from raylog.core.controller.ledger import Ledger
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.errors import (
@@ -36,9 +36,8 @@ THROTTLE_KEY = "follower.replication.throttled.rate"
 class Moves:
     """Decides how partitions move to other brokers."""
 
-    def __init__(self, ledger: Ledger, liveness: Liveness) -> None:
-        """Work on the controller's ledger; elections follow liveness."""
-        self._ledger = ledger
+    def __init__(self, liveness: Liveness) -> None:
+        """Elections follow ``liveness``."""
         self._liveness = liveness
         self._moving: set[TopicPartition] = set()
 
@@ -49,80 +48,79 @@ class Moves:
 
     # ------------------------------------------------------------ time
 
-    def started(self) -> None:
+    def started(self, decision: ControllerDecision) -> None:
         """Continue the moves of earlier incarnations of the controller."""
-        self._moving = {state.partition for state in self._ledger.image.partitions() if is_moving(state)}
-        self.time_passed()
+        self._moving = {state.partition for state in decision.image.partitions() if is_moving(state)}
+        self.time_passed(decision)
 
-    def time_passed(self) -> None:
+    def time_passed(self, decision: ControllerDecision) -> None:
         """Complete the moves that waited for a replica to return."""
         for partition in sorted(self._moving):
-            self._advance(partition)
+            self._advance(partition, decision)
 
-    def advance(self) -> None:
+    def advance(self, decision: ControllerDecision) -> None:
         """Check the partitions that the present step has changed."""
-        for partition in sorted(self._ledger.changed):
-            self._advance(partition)
+        for partition in sorted(decision.changed):
+            self._advance(partition, decision)
 
-    def _advance(self, partition: TopicPartition) -> None:
-        ledger = self._ledger
-        state = ledger.image.partition(partition)
+    def _advance(self, partition: TopicPartition, decision: ControllerDecision) -> None:
+        state = decision.image.partition(partition)
         if state is None or not is_moving(state):
             self._moving.discard(partition)
             return
         self._moving.add(partition)
-        lost = [broker for broker in state.isr if (partition, broker) in ledger.image.lost_logs]
-        after = completed(state, self._ready(state), lost)
+        lost = [broker for broker in state.isr if (partition, broker) in decision.image.lost_logs]
+        after = completed(state, self._ready(state, decision), lost)
         if after is not None:
-            self._change(state, after, "its partition has moved to other brokers")
+            self._change(state, after, "its partition has moved to other brokers", decision)
 
     # ------------------------------------------------------------ requests
 
-    def alter(self, event: AlterReassignmentsReceived) -> None:
+    def alter(self, event: AlterReassignmentsReceived, decision: ControllerDecision) -> None:
         """Begin and cancel the moves of one request: all or none."""
-        config = dict(self._ledger.image.config)
+        config = dict(decision.image.config)
         if event.throttle is not None:
             config[THROTTLE_KEY] = CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
         seen: set[TopicPartition] = set()
         decided: list[tuple[PartitionState, PartitionState]] = []
         for topic, number, target in event.changes:
-            state = self._known(topic, number)
+            state = self._known(topic, number, decision)
             if state.partition in seen:
                 raise InvalidRequest(f"{state.partition} is named twice; say once what is to become of it.")
             seen.add(state.partition)
-            after = self._cancelled(state) if target is None else self._begun(state, tuple(target))
+            after = self._cancelled(state, decision) if target is None else self._begun(state, tuple(target), decision)
             decided.append((state, after))
-        if config != self._ledger.image.config:
-            self._ledger.write(ClusterConfigured(config=config))
+        if config != decision.image.config:
+            decision.write(ClusterConfigured(config=config))
         for before, after in decided:
             if after is not before:
-                self._change(before, after, "its partition's move was changed or cancelled")
-            self._advance(before.partition)
-        self._ledger.reply(event.request, [])
+                self._change(before, after, "its partition's move was changed or cancelled", decision)
+            self._advance(before.partition, decision)
+        decision.reply(event.request, [])
 
-    def begin(self, state: PartitionState, target: tuple[BrokerId, ...]) -> bool:
+    def begin(self, state: PartitionState, target: tuple[BrokerId, ...], decision: ControllerDecision) -> bool:
         """Begin a move of the controller's own; False when it is not possible at present."""
-        after = begun(state, target, self._ready(state))
+        after = begun(state, target, self._ready(state, decision))
         if after is None or after is state:
             return False
-        self._change(state, after, "its partition's move was changed")
-        self._advance(state.partition)
+        self._change(state, after, "its partition's move was changed", decision)
+        self._advance(state.partition, decision)
         return True
 
-    def cancel(self, state: PartitionState) -> bool:
+    def cancel(self, state: PartitionState, decision: ControllerDecision) -> bool:
         """Cancel a move of the controller's own; False when it is not possible now."""
-        after = cancelled(state, self._ready(state))
+        after = cancelled(state, self._ready(state, decision))
         if after is None or after is state:
             return False
-        self._change(state, after, "its partition's move was cancelled")
-        self._advance(state.partition)
+        self._change(state, after, "its partition's move was cancelled", decision)
+        self._advance(state.partition, decision)
         return True
 
-    def listed(self, event: ListReassignmentsReceived) -> None:
+    def listed(self, event: ListReassignmentsReceived, decision: ControllerDecision) -> None:
         """Answer with every partition that moves: topic, partition, replicas, adding, removing, ISR, leader."""
         rows: list[object] = []
         for partition in sorted(self._moving):
-            state = self._ledger.image.partition(partition)
+            state = decision.image.partition(partition)
             if state is not None and is_moving(state):
                 rows.append(
                     [
@@ -135,12 +133,12 @@ class Moves:
                         state.leader,
                     ]
                 )
-        self._ledger.reply(event.request, rows)
+        decision.reply(event.request, rows)
 
     # ------------------------------------------------------------ checks
 
-    def _known(self, topic: str, number: int) -> PartitionState:
-        image = self._ledger.image
+    def _known(self, topic: str, number: int, decision: ControllerDecision) -> PartitionState:
+        image = decision.image
         found = image.topics.get(topic)
         if found is None:
             raise UnknownTopicOrPartition(did_you_mean("topic", topic, image.topics))
@@ -150,8 +148,10 @@ class Moves:
             )
         return found.partitions[number]
 
-    def _begun(self, state: PartitionState, target: tuple[BrokerId, ...]) -> PartitionState:
-        image, name = self._ledger.image, state.partition
+    def _begun(
+        self, state: PartitionState, target: tuple[BrokerId, ...], decision: ControllerDecision
+    ) -> PartitionState:
+        image, name = decision.image, state.partition
         known = sorted(image.brokers)
         if not target:
             raise InvalidReplicaAssignment(f"{name} needs at least one broker; to cancel its move, say so instead.")
@@ -169,17 +169,17 @@ class Moves:
                 f"min.insync.replicas={needed} of {name.topic!r} can never be met with {len(target)} replicas; name "
                 "more brokers, or lower the setting first."
             )
-        after = begun(state, target, self._ready(state))
+        after = begun(state, target, self._ready(state, decision))
         if after is None:
             raise InvalidReplicaAssignment(
                 f"{name} is in sync on {_listed(state.isr)} alone, and none of these would stay; wait for the others."
             )
         return after
 
-    def _cancelled(self, state: PartitionState) -> PartitionState:
+    def _cancelled(self, state: PartitionState, decision: ControllerDecision) -> PartitionState:
         if not is_moving(state):
             raise NoReassignmentInProgress(f"{state.partition} is not being moved; there is nothing to cancel.")
-        after = cancelled(state, self._ready(state))
+        after = cancelled(state, self._ready(state, decision))
         if after is None:
             raise InvalidReplicaAssignment(
                 f"The move of {state.partition} cannot be cancelled: only the new brokers {_listed(state.isr)} are in "
@@ -189,25 +189,27 @@ class Moves:
 
     # ------------------------------------------------------------ decisions
 
-    def _change(self, before: PartitionState, after: PartitionState, reason: str) -> None:
+    def _change(self, before: PartitionState, after: PartitionState, reason: str, decision: ControllerDecision) -> None:
         """Write the new state, and stop the replicas that it no longer contains."""
-        ledger, partition = self._ledger, before.partition
-        ledger.write(partition_changed(after))
-        ledger.retell(partition)
-        self._liveness.settle(partition)
-        present = ledger.image.partition(partition)
+        partition = before.partition
+        decision.write(partition_changed(after))
+        decision.resend_state(partition)
+        self._liveness.settle(partition, decision)
+        present = decision.image.partition(partition)
         for broker in before.replicas:
-            session = ledger.sessions.of(ReplicaMember(before.topic_id, partition, broker))
+            session = decision.sessions.of(ReplicaMember(before.topic_id, partition, broker))
             if broker in after.replicas or session is None or present is None:
                 continue
             # The replica learns that it was removed, so that it stops leading; its broker stops it permanently.
             life = Incarnation(session.life)
-            ledger.do(SendPartitionState(cause=ledger.cause, session=session.number, incarnation=life, state=present))
-            ledger.close(session.number, f"the replica on broker {broker} is removed: {reason}")
+            decision.after_sync.append(
+                SendPartitionState(cause=decision.cause, session=session.number, incarnation=life, state=present)
+            )
+            decision.close(session.number, f"the replica on broker {broker} is removed: {reason}")
 
-    def _ready(self, state: PartitionState) -> list[BrokerId]:
+    def _ready(self, state: PartitionState, decision: ControllerDecision) -> list[BrokerId]:
         """Return the replicas that may lead: online, with their logs."""
-        lost = self._ledger.image.lost_logs
+        lost = decision.image.lost_logs
         return [broker for broker in self.online(state) if (state.partition, broker) not in lost]
 
     def online(self, state: PartitionState) -> list[BrokerId]:

@@ -199,7 +199,7 @@ PLANTED = (
         ("I1", "I6", "I7"),
         registrations.Registrations,
         "_is_log_lost",
-        lambda self, event: False,
+        lambda self, event, decision: False,
     ),
     Planted(
         "a lost log is known from the life that made the new one only",
@@ -208,7 +208,7 @@ PLANTED = (
         ("I3", "I1", "I6", "I7"),
         registrations.Registrations,
         "_is_log_lost",
-        lambda self, event: event.log_lost,
+        lambda self, event, decision: event.log_lost,
     ),
     Planted(
         "the last ISR member leads although its log is lost",
@@ -247,7 +247,7 @@ TOO_DEEP = (
         ("I1", "I2", "I6", "I7", "I8"),
         Leader,
         "_cannot_compare",
-        lambda self, event: False,
+        lambda self, event, decision: False,
     ),
     Planted(
         "a leader takes fetches of a follower's earlier lives",

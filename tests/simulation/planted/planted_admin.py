@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import LeaderResigned
 from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.ids import BrokerId, Offset, PartitionEpoch
@@ -66,14 +67,14 @@ def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
 def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
     """Another replica leads, and the one that resigned still counts as in sync."""
 
-    def resign(self: IsrChanges, event: LeaderResigned) -> None:
-        before = self._ledger.image.partition(event.partition)
-        original(self, event)
-        after = self._ledger.image.partition(event.partition)
+    def resign(self: IsrChanges, event: LeaderResigned, decision: ControllerDecision) -> None:
+        before = decision.image.partition(event.partition)
+        original(self, event, decision)
+        after = decision.image.partition(event.partition)
         if before is not None and after is not None and after is not before:
             isr = tuple(broker for broker in after.replicas if broker in (*after.isr, event.broker))
             epoch = PartitionEpoch(after.partition_epoch + 1)
-            self._liveness.commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch))
+            self._liveness.commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch), decision)
 
     return resign
 
@@ -81,11 +82,11 @@ def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
 def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
     """A resignation counts even after another replica leads in a later epoch."""
 
-    def resign(self: IsrChanges, event: LeaderResigned) -> None:
-        state = self._ledger.image.partition(event.partition)
+    def resign(self: IsrChanges, event: LeaderResigned, decision: ControllerDecision) -> None:
+        state = decision.image.partition(event.partition)
         if state is not None and state.leader_epoch > event.leader_epoch and len(state.isr) > 1:
-            self._liveness.settle(event.partition, gone=event.broker)
-        original(self, event)
+            self._liveness.settle(event.partition, decision, gone=event.broker)
+        original(self, event, decision)
 
     return resign
 

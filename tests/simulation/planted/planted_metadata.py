@@ -12,7 +12,7 @@ from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.core.controller import events as ctl
 from raylog.core.controller import leadership as election
 from raylog.core.controller import liveness
-from raylog.core.controller.ledger import Ledger
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.topics import Topics
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated, TopicConfigured
 from raylog.core.quorum import LogHistory, VoterMachine, proposer
@@ -48,24 +48,24 @@ def forgotten_in_snapshots(kind: type) -> Callable[..., Any]:
 
 def unwritten(kind: type) -> Callable[..., None]:
     """A record is acknowledged and not written."""
-    original = Ledger.write
+    original = ControllerDecision.write
 
-    def write(self: Ledger, record: Any) -> None:
+    def write(self: ControllerDecision, record: Any) -> None:
         if not isinstance(record, kind):
             original(self, record)
 
     return write
 
 
-def delete_nothing(self: Topics, event: ctl.DeleteTopicReceived) -> None:
-    self._ledger.reply(event.request, [])
+def delete_nothing(self: Topics, event: ctl.DeleteTopicReceived, decision: ControllerDecision) -> None:
+    decision.reply(event.request, [])
 
 
 def move_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
     """A move ends one replica short of its target."""
 
-    def begun(self: moves.Moves, state: Any, target: Any) -> Any:
-        return original(self, state, target[:-1] if len(target) > 1 else target)
+    def begun(self: moves.Moves, state: Any, target: Any, decision: Any) -> Any:
+        return original(self, state, target[:-1] if len(target) > 1 else target, decision)
 
     return begun
 
@@ -139,7 +139,7 @@ METADATA_BUGS = (
         METADATA,
         10,
         ("metadata",),
-        Ledger,
+        ControllerDecision,
         "write",
         unwritten(ProducerIdsAllocated),
     ),
@@ -148,7 +148,7 @@ METADATA_BUGS = (
         METADATA,
         10,
         ("metadata",),
-        Ledger,
+        ControllerDecision,
         "write",
         unwritten(TopicConfigured),
     ),
@@ -157,7 +157,7 @@ METADATA_BUGS = (
         METADATA,
         10,
         ("metadata",),
-        Ledger,
+        ControllerDecision,
         "write",
         unwritten(CoordinatorPlaced),
     ),

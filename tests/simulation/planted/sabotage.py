@@ -11,6 +11,7 @@ from typing import Any
 
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.core.controller import isr_changes
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import IsrChangeReceived
 from raylog.core.controller.leadership import Standing
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, LeaderEpoch, Offset
@@ -70,11 +71,11 @@ def count_pending_shrink(self: InSyncSet) -> tuple[BrokerId, ...]:
 
 
 def no_compare_and_set(original: Callable[..., None]) -> Callable[..., None]:
-    def change(self: isr_changes.IsrChanges, event: IsrChangeReceived) -> None:
-        state = self._ledger.image.partition(event.partition)
+    def change(self: isr_changes.IsrChanges, event: IsrChangeReceived, decision: ControllerDecision) -> None:
+        state = decision.image.partition(event.partition)
         if state is not None:
             event = replace(event, partition_epoch=state.partition_epoch)
-        original(self, event)
+        original(self, event, decision)
 
     return change
 
@@ -158,12 +159,12 @@ def fetches_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
 def members_of_any_life(original: Callable[..., None]) -> Callable[..., None]:
     """The controller reads an ISR proposal as if it named the current process on that broker."""
 
-    def change(self: isr_changes.IsrChanges, event: IsrChangeReceived) -> None:
-        state = self._ledger.image.partition(event.partition)
+    def change(self: isr_changes.IsrChanges, event: IsrChangeReceived, decision: ControllerDecision) -> None:
+        state = decision.image.partition(event.partition)
         if state is not None:
             now = {place.broker: place.incarnation for place in state.places}
             event = replace(event, isr=tuple((broker, now.get(broker, NO_INCARNATION)) for broker, _ in event.isr))
-        original(self, event)
+        original(self, event, decision)
 
     return change
 

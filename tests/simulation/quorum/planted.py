@@ -13,6 +13,7 @@ from raylog.core.outbox import Outbox
 from raylog.core.quorum import Proposer, VoterMachine, majority
 from raylog.core.quorum import events as ev
 from raylog.core.quorum.election import Choice, Election
+from raylog.core.quorum.proposer import ProposerDecision
 
 
 @dataclass(frozen=True)
@@ -50,25 +51,25 @@ class Planted:
 class CountingProposer(Proposer):
     """Counts entries as committed by number of copies alone, in any epoch (Raft's figure 8)."""
 
-    def _commit(self) -> None:
+    def _commit(self, decision: ProposerDecision) -> None:
         ends = sorted(self._voters[number].matched for number in self.members)
         needed = majority(len(self.members))
         if len(ends) >= needed and ends[-needed] > self.committed:
             self.committed = ends[-needed]
-            self._outbox.now.append(ev.Committed(end=self.committed))
+            decision.now.append(ev.Committed(end=self.committed))
 
 
 class EagerProposer(Proposer):
     """Takes snapshots of uncommitted records."""
 
-    def _snapshot_taken(self, event: ev.SnapshotTaken) -> None:
+    def _snapshot_taken(self, event: ev.SnapshotTaken, decision: ProposerDecision) -> None:
         self.history.drop_before(event.end)
 
 
 class Unchecked(Proposer):
     """Enters any configuration at any time; the world must notice."""
 
-    def _enter(self, members: Mapping[int, str], end: int) -> None:
+    def _enter(self, members: Mapping[int, str], end: int, decision: ProposerDecision) -> None:
         self.before = dict(self.members)
         self.members, self._members_end, self._is_entering = dict(members), end, False
 
@@ -90,50 +91,50 @@ class OverlappingProposer(Unchecked):
 class LeapingProposer(Unchecked):
     """Enters all configured voters in one configuration."""
 
-    def _change(self) -> None:
+    def _change(self, decision: ProposerDecision) -> None:
         wanted = self._wanted or frozenset()
         ready = {number: self._voters[number].identity for number in wanted if self._is_ready(self._voters[number])}
         free = self.phase == "leading" and self._may_change() and not self._is_entering
         if free and ready and ready != self.members and len(ready) == len(wanted):
             self._is_entering = True
-            self._outbox.now.append(ev.EnterVoters(members=ready))
+            decision.now.append(ev.EnterVoters(members=ready))
 
 
 class NostalgicProposer(Unchecked):
     """Commits a change by a majority of the voters before it."""
 
-    def _commit(self) -> None:
+    def _commit(self, decision: ProposerDecision) -> None:
         entered = self.members
         if self._members_end > self.committed and getattr(self, "before", None):
             self.members = self.before
-        super()._commit()
+        super()._commit(decision)
         self.members = entered
 
 
 class LooseProposer(Unchecked):
     """Counts any broker with the log, whether it votes or not."""
 
-    def _commit(self) -> None:
+    def _commit(self, decision: ProposerDecision) -> None:
         ends = sorted(voter.matched for voter in self._voters.values() if voter.identity)
         needed = majority(len(self.members))
         if len(ends) >= needed:
             end = ends[-needed]
             if end > self.committed and self.history.epoch_before(end) == self.epoch:
                 self.committed = end
-                self._outbox.now.append(ev.Committed(end=end))
+                decision.now.append(ev.Committed(end=end))
 
 
 class GratefulProposer(Unchecked):
     """Continues to send to removed voters, and counts their answers."""
 
-    def _enter(self, members: Mapping[int, str], end: int) -> None:
+    def _enter(self, members: Mapping[int, str], end: int, decision: ProposerDecision) -> None:
         self.gone = {**getattr(self, "gone", {}), **self.members}
-        super()._enter(members, end)
+        super()._enter(members, end, decision)
 
     def _served(self) -> frozenset[int]:
         return super()._served() | frozenset(getattr(self, "gone", {}))
 
-    def _commit(self) -> None:
+    def _commit(self, decision: ProposerDecision) -> None:
         counted = {**getattr(self, "gone", {}), **self.members}
         needed = majority(len(self.members))
         ends = sorted(self._voters[number].matched for number in counted)
@@ -141,7 +142,7 @@ class GratefulProposer(Unchecked):
             end = ends[-needed]
             if end > self.committed and self.history.epoch_before(end) == self.epoch:
                 self.committed = end
-                self._outbox.now.append(ev.Committed(end=end))
+                decision.now.append(ev.Committed(end=end))
 
 
 class TrustingProposer(Unchecked):
@@ -154,9 +155,9 @@ class TrustingProposer(Unchecked):
 class TouchyProposer(Proposer):
     """Ends when any broker, voter or not, has promised a higher epoch."""
 
-    def _refused(self, number: int, promised: int) -> None:
+    def _refused(self, number: int, promised: int, decision: ProposerDecision) -> None:
         self.phase = "ended"
-        self._outbox.now.append(ev.Fenced(epoch=promised, by=number))
+        decision.now.append(ev.Fenced(epoch=promised, by=number))
 
 
 class CarelessVoter(VoterMachine):

@@ -92,7 +92,7 @@ def _half_log(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _one_replica_short(original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, state, target: original(self, state, target[:-1] if len(target) > 2 else target)
+    return lambda self, state, target, *rest: original(self, state, target[:-1] if len(target) > 2 else target, *rest)
 
 
 def _gap_is_fine(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,8 +160,8 @@ def _generation_stays(original: Callable[..., Any]) -> Callable[..., Any]:
 def _bounded(original: Callable[..., Any]) -> Callable[..., Any]:
     """A topic gets one partition fewer than requested."""
 
-    def placed(self: Topics, partitions: int, replication_factor: int) -> Any:
-        return original(self, max(1, partitions - 1), replication_factor)
+    def placed(self: Topics, partitions: int, *rest: Any) -> Any:
+        return original(self, max(1, partitions - 1), *rest)
 
     return placed
 

@@ -113,9 +113,9 @@ def test_a_record_of_a_later_level_is_never_written_below_it() -> None:
     with mock.patch.object(TopicDeleted, "LEVEL", 2):
         record = TopicDeleted(topic_id=bench.topic_id(), topic="flights")
         with pytest.raises(InvariantBroken, match="feature level 2 allows"):
-            bench.machine._ledger.write(record)
+            bench.machine._decision("test", bench.now).write(record)
         raised(bench, 2)
-        bench.machine._ledger.write(record)
+        bench.machine._decision("test", bench.now).write(record)
 
 
 def test_metadata_of_an_earlier_release_is_at_the_first_level() -> None:

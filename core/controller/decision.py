@@ -1,13 +1,12 @@
-"""Ledger: turns the controller's decisions into records and effects. Used by its handlers, one step at a time.
+"""One step's decision of the controller, and its settings. Made by ``controller.py``, filled by its handlers.
 
-Decide, then apply: a handler checks first, then calls :meth:`Ledger.write`, which applies the record to the image at
-once and keeps it for the log. All other effects of a step wait for the log's sync, including refusals: they may depend
-on records that are not yet durable.
+Decide, then apply: a handler checks first, then calls :meth:`ControllerDecision.write`, which applies the record to the
+image at once and keeps it for the log. All other effects of a step wait for the log's sync, including refusals: they
+may depend on records that are not yet durable.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,22 +14,17 @@ from raylog.core.controller.events import (
     CloseSession,
     Effect,
     PublishMetadata,
-    Refuse,
-    Reply,
-    RequestId,
     SendPartitionState,
     SessionId,
     WriteRecords,
 )
 from raylog.core.controller.sessions import Member, ReplicaMember, Sessions
+from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, TopicPartition
-from raylog.core.invariants import require
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord, PartitionChanged, ReplicaPlaced, TopicDeleted
 from raylog.core.outbox import Outbox
-
-STORY_STEPS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,65 +54,48 @@ class ControllerSettings:
     """Share of a broker's preferred partitions that others may lead before leadership goes back."""
 
 
-class Ledger:
-    """The image, the sessions, and the decisions of the current step."""
+class ControllerDecision(LoggedDecision[Effect, MetadataRecord]):
+    """Records, and the effects that wait for them; the image and the sessions that the handlers decide on."""
 
-    def __init__(self, image: MetadataImage, now_ms: int) -> None:
-        """Take over an image; from now on only :meth:`write` changes it."""
+    __slots__ = ("_audience", "_changed", "_from_version", "_informed", "image", "sessions")
+
+    def __init__(self, cause: str, now_ms: int, *, image: MetadataImage, sessions: Sessions, story: Story) -> None:
+        """Begin a step on an image that only :meth:`write` changes."""
+        super().__init__(cause, now_ms, apply=image.apply, story=story)
         self.image = image
-        self.sessions = Sessions()
-        self.now_ms = now_ms
-        self.cause = ""
-        self.records: list[MetadataRecord] = []
-        self.story: deque[str] = deque(maxlen=STORY_STEPS_MAX)
+        self.sessions = sessions
         self._from_version = image.version
-        self._audience: tuple[SessionId, ...] = ()
-        self._effects: list[Effect] = []
-        self._changed: set[TopicPartition] = set()
-        self._told: set[SessionId] = set()
-
-    def begin(self, cause: str, now_ms: int) -> None:
-        """Start a step. Time in here never goes backwards, even if the clock does."""
-        self.now_ms = max(self.now_ms, now_ms)
-        self.cause = cause
-        self.records = []
-        self._from_version = self.image.version
         # A broker that registers within this step gets a snapshot that has this step's records.
-        self._audience = self.sessions.brokers()
-        self._effects = []
-        self._changed = set()
-        self._told = set()
+        self._audience = sessions.brokers()
+        self._changed: set[TopicPartition] = set()
+        self._informed: set[SessionId] = set()
+        """Sessions that the step's answer gives their partition's state."""
 
     def write(self, record: MetadataRecord) -> None:
         """Decide: apply the record to the image and keep it for the log."""
         # The caller checks the level first; a record that brokers cannot read would end all of them.
-        require(self.image.feature_level >= record.LEVEL, f"feature level {record.LEVEL} allows {record}", self.story)
+        self.require(self.image.feature_level >= record.LEVEL, f"feature level {record.LEVEL} allows {record}")
         if isinstance(record, PartitionChanged):
             self._check_transition(record)
         if isinstance(record, (PartitionChanged, ReplicaPlaced)):
             self._changed.add(TopicPartition(record.topic, record.partition))
         if isinstance(record, TopicDeleted):
             self._changed = {partition for partition in self._changed if partition.topic != record.topic}
-        self.image.apply(record)
-        self.records.append(record)
-        self.story.append(f"{self.now_ms} {self.cause}: {record}")
+        super().write(record)
+        self.story.append((self.now_ms, self.cause, record))
 
-    def do(self, effect: Effect) -> None:
-        """Add an effect for the shell, carried out once everything decided so far is durable."""
-        self._effects.append(effect)
-
-    def reply(self, request: RequestId, result: list[object] | dict[str, object], warning: str = "") -> None:
+    def reply(self, request: RequestId, result: Result, warning: str = "") -> None:
         """Answer a request."""
-        self.do(Reply(cause=self.cause, request=request, result=result, warning=warning))
+        self.after_sync.append(Reply(cause=self.cause, request=request, result=result, warning=warning))
 
     def refuse(self, request: RequestId, error: RaylogError) -> None:
         """Answer a request with an error."""
-        self.do(Refuse(cause=self.cause, request=request, error=error))
+        self.after_sync.append(Refuse(cause=self.cause, request=request, error=error))
 
     def close(self, session: SessionId, reason: str) -> None:
         """End a session: remove it and close its connection."""
         self.sessions.close(session)
-        self.do(CloseSession(cause=self.cause, session=session, reason=reason))
+        self.after_sync.append(CloseSession(cause=self.cause, session=session, reason=reason))
 
     def supersede(self, number: SessionId, member: Member) -> None:
         """End the earlier session of a member that opens a new one.
@@ -136,17 +113,17 @@ class Ledger:
         else:
             self.close(earlier.number, f"{member} has registered again on another connection")
 
-    def told(self, session: SessionId) -> None:
-        """Note that the answer of this step carries this partition state to this session; a second copy is not sent."""
-        self._told.add(session)
+    def skip_state(self, session: SessionId) -> None:
+        """Do not send the session its partition's state: the answer of this step carries it."""
+        self._informed.add(session)
 
-    def retell(self, partition: TopicPartition) -> None:
-        """Also send the partition's state to sessions that received it in this step: it has changed once more."""
-        for number in sorted(self._told):
+    def resend_state(self, partition: TopicPartition) -> None:
+        """Send the partition's state also to the sessions that an answer gave it: it has changed once more."""
+        for number in sorted(self._informed):
             session = self.sessions.get(number)
             member = None if session is None else session.member
             if isinstance(member, ReplicaMember) and member.partition == partition:
-                self._told.discard(number)
+                self._informed.discard(number)
 
     @property
     def changed(self) -> frozenset[TopicPartition]:
@@ -155,55 +132,46 @@ class Ledger:
 
     def finish(self) -> Outbox[Effect]:
         """End the step and return its effects."""
-        outbox: Outbox[Effect] = Outbox()
-        if self.records:
-            records = tuple(self.records)
-            outbox.now.append(WriteRecords(cause=self.cause, records=records))
-            audience = tuple(session for session in self._audience if self.sessions.get(session) is not None)
-            if audience:
-                outbox.after_sync.append(
-                    PublishMetadata(
-                        cause=self.cause, sessions=audience, from_version=self._from_version, records=records
-                    )
-                )
-        outbox.after_sync.extend(self._effects)
+        audience = tuple(session for session in self._audience if self.sessions.get(session) is not None)
+        if self.records and audience:
+            publish = PublishMetadata(
+                cause=self.cause, sessions=audience, from_version=self._from_version, records=tuple(self.records)
+            )
+            self.after_sync.insert(0, publish)
         for partition in sorted(self._changed):
-            outbox.after_sync.extend(self._states(partition))
-        return outbox
+            self.after_sync.extend(self._states(partition))
+        return super().finish()
+
+    def _store(self) -> Effect:
+        return WriteRecords(cause=self.cause, records=tuple(self.records))
 
     def _states(self, partition: TopicPartition) -> list[Effect]:
         state = self.image.partition(partition)
-        require(state is not None, f"{partition} changed, so it exists", self.story)
+        self.require(state is not None, f"{partition} changed, so it exists")
         effects: list[Effect] = []
-        for broker in state.replicas if state is not None else ():
-            session = self.sessions.of(ReplicaMember(state.topic_id, partition, broker)) if state is not None else None
-            if state is not None and session is not None and session.number not in self._told:
-                place = state.place(broker)
-                require(
-                    place is not None and place.incarnation == session.life,
-                    "a session is of the placed life",
-                    self.story,
-                )
-                if place is not None:
-                    effects.append(
-                        SendPartitionState(
-                            cause=self.cause, session=session.number, incarnation=place.incarnation, state=state
-                        )
+        if state is None:
+            return effects
+        for place in state.places:
+            session = self.sessions.of(ReplicaMember(state.topic_id, partition, place.broker))
+            if session is not None and session.number not in self._informed:
+                self.require(place.incarnation == session.life, "a session is of the placed life")
+                effects.append(
+                    SendPartitionState(
+                        cause=self.cause, session=session.number, incarnation=place.incarnation, state=state
                     )
+                )
         return effects
 
     def _check_transition(self, record: PartitionChanged) -> None:
         """Check the laws of a partition's history; the image alone cannot, because it also reads snapshots."""
         name = f"{record.topic}-{record.partition}"
         old = self.image.partition(TopicPartition(record.topic, record.partition))
-        require(old is not None, f"partition {name} exists", self.story)
+        self.require(old is not None, f"partition {name} exists")
         if old is None:
             return
-        require(
-            record.partition_epoch == old.partition_epoch + 1, f"the partition epoch of {name} rises by one", self.story
-        )
+        self.require(record.partition_epoch == old.partition_epoch + 1, f"the partition epoch of {name} rises by one")
         if record.leader_epoch == old.leader_epoch:
-            require(record.leader in (old.leader, NO_LEADER), f"each leader epoch of {name} has one leader", self.story)
+            self.require(record.leader in (old.leader, NO_LEADER), f"each leader epoch of {name} has one leader")
         else:
-            require(record.leader_epoch == old.leader_epoch + 1, f"the leader epoch of {name} rises by one", self.story)
-            require(record.leader != NO_LEADER, f"a leader epoch of {name} begins with an election", self.story)
+            self.require(record.leader_epoch == old.leader_epoch + 1, f"the leader epoch of {name} rises by one")
+            self.require(record.leader != NO_LEADER, f"a leader epoch of {name} begins with an election")

@@ -53,6 +53,11 @@ class Method(Generic[RequestT, ReplyT]):
     """Whether the answer may wait for an event, such as records to read or the other members of a group."""
     since: int = FIRST_LEVEL
     """The feature level that brought it."""
+    _replies_with_bytes: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look at the reply once."""
+        object.__setattr__(self, "_replies_with_bytes", getattr(self.reply, "has_bytes", False))
 
     @property
     def meaning(self) -> str:
@@ -65,6 +70,11 @@ class Method(Generic[RequestT, ReplyT]):
 
     def read_reply(self, args: object) -> ReplyT:
         """Return the reply in decoded msgpack; raises :class:`UnknownServerError` for a malformed one."""
+        if not self._replies_with_bytes:
+            try:
+                return msgspec.convert(args, self.reply)  # as `read`, without its call: every batch passes here
+            except msgspec.ValidationError:
+                pass  # `read` explains it
         try:
             return read(self.reply, args, f"The reply to {self.name}")
         except InvalidRequest as wrong:
@@ -99,11 +109,11 @@ class Endpoint:
         kind = self._requests.get(method)
         if kind is None:
             raise InvalidRequest(f"A {self.name} knows no method {method!r}.")
-        if not kind.has_bytes and args is not None:
+        if not kind.has_bytes:
             try:
-                return msgspec.convert(args, kind)  # as `read`, without its call: every record passes here
+                return msgspec.convert(args, kind)  # as `read`, without its call: every batch passes here
             except msgspec.ValidationError:
-                pass  # `read` explains it
+                pass  # `read` explains it, and takes no arguments at all for none
         return read(kind, args, method)
 
     def forwarded(self) -> tuple[AnyMethod, ...]:

@@ -40,7 +40,6 @@ from raylog.core.replication.events import (
     FetchFailed,
     FetchReceived,
     FollowerAppended,
-    FollowerEvent,
     IsrChangeAnswered,
     LeaderAppended,
     LeaderRequest,
@@ -205,8 +204,17 @@ class ReplicaMachine:
                     self._on_request(event, out)
                 case LeaderAppended():
                     self._on_leader_appended(event, out)
-                case FetchAnswered() | FollowerAppended() | FetchFailed():
-                    self._on_follower_event(event, out)
+                case FetchAnswered():
+                    if self._follower is not None:
+                        self._follower.on_answered(event, out)
+                case FollowerAppended():
+                    if self._follower is None:
+                        require(False, "records were fetched by a replica that does not follow")
+                    else:
+                        self._follower.on_appended(event, out)
+                case FetchFailed():
+                    if self._follower is not None:
+                        self._follower.on_failed(event, out)
                 case Synced():
                     self._on_synced(event, out)
                 case Tick():
@@ -248,8 +256,10 @@ class ReplicaMachine:
 
     def _on_request(self, event: LeaderRequest, out: Outbox[Effect]) -> None:
         """The only comparison of a request's epoch with the current one, before its kind matters."""
-        error = self.leadership_error(event.leader_epoch, is_follower=isinstance(event, FetchReceived))
-        leader = self._leader
+        leader, state = self._leader, self.state
+        error: RaylogError | None = None
+        if leader is None or state is None or event.leader_epoch != state.leader_epoch:
+            error = self.leadership_error(event.leader_epoch, is_follower=isinstance(event, FetchReceived))
         if leader is None or error is not None:
             if not isinstance(event, ProduceReceived) or event.acks != 0:
                 refusal = error or NotLeaderOrFollower()
@@ -289,21 +299,6 @@ class ReplicaMachine:
         else:
             error = NotLeaderOrFollower()
             out.now.append(RefuseRequest(cause=event.cause, request=event.fetch.request, error=error))
-
-    def _on_follower_event(self, event: FollowerEvent, out: Outbox[Effect]) -> None:
-        follower = self._follower
-        if follower is None:
-            require(not isinstance(event, FollowerAppended), "records were fetched by a replica that does not follow")
-            return
-        match event:
-            case FetchAnswered():
-                follower.on_answered(event, out)
-            case FollowerAppended():
-                follower.on_appended(event, out)
-            case FetchFailed():
-                follower.on_failed(event, out)
-            case _:
-                assert_never(event)
 
     # ------------------------------------------------------------ time and disk
 

@@ -38,7 +38,7 @@ class Runner(Generic[EventT, EffectT]):
 
     Invariants:
 
-    - One event is taken at a time: what an effect brings about is queued behind the effects of its own step.
+    - One event is taken at a time: the outcome of an effect is queued behind the effects of its own step.
     - ``now`` effects of a step come before every effect of a later step.
     - An ``after_sync`` effect is carried out once, behind those of earlier steps, and only when everything that was
       written up to and including its step is durable.
@@ -48,12 +48,15 @@ class Runner(Generic[EventT, EffectT]):
     def __init__(
         self,
         step: Callable[[EventT], Outbox[EffectT]],
-        carry_out: Mapping[type[Any], Callable[[Any], None]],
+        carry_out: Mapping[type[Any], Callable[[Any], EventT | None]],
         durability: Durability,
         *,
         on_defect: Callable[[str], None],
     ) -> None:
-        """``carry_out`` has every kind of effect; ``on_defect`` has to end the process."""
+        """``on_defect`` has to end the process.
+
+        ``carry_out`` has every kind of effect; an effect returns the event that is its outcome, if it has one.
+        """
         self._step = step
         self._carry_out = carry_out
         self._durability = durability
@@ -75,27 +78,61 @@ class Runner(Generic[EventT, EffectT]):
         """Whether effects wait until something is durable."""
         return bool(self._waiting)
 
-    def feed(self, event: EventT) -> None:
-        """Take an event; from inside an effect it is queued. Raises what a defect raised, after ``on_defect``."""
-        if self._is_over:
+    def feed(self, event: EventT | None) -> None:
+        """Take an event; from inside an effect it is queued. None: look at the disk, see :meth:`release`.
+
+        Raises what a defect raised, after ``on_defect``.
+        """
+        inbox, carry_out, is_over = self._inbox, self._carry_out, self._is_over
+        if is_over:
             return
-        self._inbox.append(event)
-        if not self._is_taking:
-            self._take_all()
+        if self._is_taking:
+            inbox.append(event)
+            return
+        self._is_taking = True
+        try:
+            while True:
+                if event is None:
+                    self._release()
+                else:
+                    outbox = self._step(event)
+                    # As in _perform, without another call: every record passes here.
+                    for effect in outbox.now:
+                        outcome = carry_out[type(effect)](effect)
+                        if self._is_over:
+                            return
+                        if outcome is not None:
+                            inbox.append(outcome)
+                    if outbox.after_sync:
+                        self._hold(outbox.after_sync)
+                if not inbox:
+                    return
+                event = inbox.popleft()
+        except Exception as defect:
+            self._fail(f"{event!r:.{EVENT_CHARACTERS}}", defect)
+            raise
+        finally:
+            self._is_taking = False
 
     def perform(self, outbox: Outbox[EffectT]) -> None:
         """Carry out what a machine decided outside a step, such as at its start. Not from inside an effect."""
         self._is_taking = True
-        self._guarded(lambda: self._perform(outbox), "the start")
-        self._take_all()
+        try:
+            self._perform(outbox.now)
+            if outbox.after_sync and not self._is_over:
+                self._hold(outbox.after_sync)
+        except Exception as defect:
+            self._fail("the start", defect)
+            raise
+        finally:
+            self._is_taking = False
+        if self._inbox:
+            self.feed(self._inbox.popleft())
 
     def release(self) -> None:
         """Carry out the effects that are durable now; from inside an effect this is queued."""
-        if not self._waiting:
-            return
-        self._inbox.append(None)
-        if not self._is_taking:
-            self._take_all()
+        if self._waiting:
+            self.feed(None)
 
     def settle(self) -> None:
         """From inside a ``now`` effect: carry out at once what earlier steps left waiting and is durable by now.
@@ -110,69 +147,35 @@ class Runner(Generic[EventT, EffectT]):
         self._inbox.clear()
         self._waiting.clear()
 
-    def _take_all(self) -> None:
-        self._is_taking = True
-        inbox, step, carry_out = self._inbox, self._step, self._carry_out
-        event: EventT | None = None
-        try:
-            while inbox:  # the end empties it
-                event = inbox.popleft()
-                if event is None:
-                    self._release()
-                    continue
-                outbox = step(event)
-                # As in _perform, without another call: every record passes here.
-                for effect in outbox.now:
-                    carry_out[type(effect)](effect)
-                    if self._is_over:
-                        return
-                if outbox.after_sync:
-                    self._hold(outbox.after_sync)
-        except Exception as defect:
-            self._fail(f"{event!r:.{EVENT_CHARACTERS}}", defect)
-            raise
-        finally:
-            self._is_taking = False
-
-    def _guarded(self, work: Callable[[], None], what: str) -> None:
-        try:
-            work()
-        except Exception as defect:
-            self._fail(what, defect)
-            raise
-        finally:
-            self._is_taking = False
-
     def _fail(self, what: str, defect: Exception) -> None:
         # Half a step may have been taken: only the log has the valid state.
         self.end()
         self._on_defect(f"{what} could not be carried out: {defect!r}")
 
-    def _perform(self, outbox: Outbox[EffectT]) -> None:
-        carry_out = self._carry_out
-        for effect in outbox.now:
-            carry_out[type(effect)](effect)
+    def _perform(self, effects: list[EffectT]) -> None:
+        for effect in effects:
+            outcome = self._carry_out[type(effect)](effect)
             if self._is_over:
                 return
-        if outbox.after_sync:
-            self._hold(outbox.after_sync)
+            if outcome is not None:
+                self._inbox.append(outcome)
 
     def _hold(self, effects: list[EffectT]) -> None:
         """Keep effects until the disk has everything that was written up to now, or carry them out if it has."""
         end = self._durability.end()
+        is_durable = self._durability.durable_end() >= end
+        if is_durable and not self._waiting:
+            self._perform(effects)
+            return
         self._waiting.append((end, effects))
-        if self._durability.durable_end() < end:
-            self._durability.kick()
-        else:
+        if is_durable:
             self._release()
+        else:
+            self._durability.kick()
 
     def _release(self) -> None:
-        waiting, carry_out = self._waiting, self._carry_out
-        durable = self._durability.durable_end()
+        waiting, durable = self._waiting, self._durability.durable_end()
         # After a truncation, awaited positions may lie beyond the end: no effect has to wait any more.
         is_everything = durable >= self._durability.end()
         while waiting and (is_everything or waiting[0][0] <= durable):
-            for effect in waiting.popleft()[1]:
-                carry_out[type(effect)](effect)
-                if self._is_over:
-                    return
+            self._perform(waiting.popleft()[1])

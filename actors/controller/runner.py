@@ -128,7 +128,7 @@ class ControllerRunner(Generic[RequestT]):
         try:
             event = event_for(number)
         except BaseException:  # any error: no machine knows this number, so nothing else would forget the request
-            self._requests.take(number)
+            del self._requests[number]
             raise
         self._runner.feed(event)
 
@@ -162,12 +162,12 @@ class ControllerRunner(Generic[RequestT]):
     def _reply(self, effect: Reply) -> None:
         if effect.warning:
             self._ports.warn(effect.warning)
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply(effect.result)
 
     def _refuse(self, effect: Refuse) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.fail(effect.error)
 

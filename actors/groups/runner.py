@@ -65,7 +65,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         self._ports = ports
         self._requests: RequestTable[RequestT] = RequestTable()
         self._rows: RowQueue[RowT] = RowQueue(ports.wake_writer)
-        carry_out: dict[type, Callable[[Any], None]] = {
+        carry_out: dict[type, Callable[[Any], ev.Event | None]] = {
             ev.AppendRecords: self._append,
             Reply: self._reply,
             Refuse: self._refuse,
@@ -107,7 +107,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         try:
             event = event_for(request, number, self._ports.now_ms())
         except RaylogError as refusal:
-            self._requests.take(number)
+            del self._requests[number]
             request.fail(refusal)
             return
         self._runner.feed(event)
@@ -139,17 +139,17 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         self._rows.add(self._ports.row(key, value) for key, value in effect.records)
 
     def _reply(self, effect: Reply) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply(effect.result)
 
     def _refuse(self, effect: Refuse) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.fail(effect.error)
 
-    def _report_stored(self, effect: ev.ReportStored) -> None:
-        self._runner.feed(ev.RowsStored(cause=effect.cause, now_ms=self._ports.now_ms()))
+    def _report_stored(self, effect: ev.ReportStored) -> ev.Event:
+        return ev.RowsStored(cause=effect.cause, now_ms=self._ports.now_ms())
 
     def _trim(self, effect: ev.TrimLog) -> None:
         self._ports.trim(effect.before_offset)

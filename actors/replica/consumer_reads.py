@@ -44,15 +44,13 @@ class ConsumerReads:
         counters: ReplicaCounters,
     ) -> None:
         """``requests`` are those that the machine knows by number."""
-        self.feed: Callable[[Event], None]
-        """Takes an event; set when the machine is made."""
         self._log = log
         self._tail = tail
         self._requests = requests
         self._monotonic_ns = clock.monotonic_ns
         self._counters = counters
 
-    def table(self) -> dict[type[Effect], Callable[[Any], None]]:
+    def table(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
         """Return what is done about each kind of effect for consumers."""
         return {
             ce.TryFetch: self._try_fetch,
@@ -61,14 +59,13 @@ class ConsumerReads:
             ce.AnswerEpochEnd: self._answer_epoch_end,
         }
 
-    def _try_fetch(self, effect: ce.TryFetch) -> None:
+    def _try_fetch(self, effect: ce.TryFetch) -> ce.FetchStillWaits | None:
         fetch, upper = effect.fetch, effect.upper
         request = self._requests[fetch.request]
         if request.is_behind:
             # Many fetches of one connection can wake at once: bytes that its peer does not take are not read for it.
             if not effect.is_last:
-                self._waits_on(effect, is_blocked=True)
-                return
+                return self._waits_on(effect, is_blocked=True)
             upper = fetch.fetch_offset
         records: Records = b""
         found_bytes = 0
@@ -82,13 +79,12 @@ class ConsumerReads:
                     records = self._tail.read(fetch.fetch_offset, fetch.max_bytes, upper)
                     found_bytes = len(records)
         except RaylogError as error:
-            self._requests.take(fetch.request)
+            del self._requests[fetch.request]
             request.fail(error)
-            return
+            return None
         if not effect.is_last and (not found_bytes or found_bytes < fetch.min_bytes):
-            self._waits_on(effect)
-            return
-        self._requests.take(fetch.request)
+            return self._waits_on(effect)
+        del self._requests[fetch.request]
         counters = self._counters
         counters.fetches += 1
         counters.bytes_out += found_bytes
@@ -96,13 +92,12 @@ class ConsumerReads:
         mark, start = effect.exposed, effect.log_start_offset
         reply = FetchNearReply(mark, mark, start, places) if fetch.is_near else FetchReply(mark, mark, start)
         request.reply(reply, records)
+        return None
 
-    def _waits_on(self, effect: ce.TryFetch, *, is_blocked: bool = False) -> None:
+    def _waits_on(self, effect: ce.TryFetch, *, is_blocked: bool = False) -> ce.FetchStillWaits:
         now_ms = self._monotonic_ns() // 1_000_000
-        self.feed(
-            ce.FetchStillWaits(
-                cause="fetch", now_ms=now_ms, fetch=effect.fetch, tried=Offset(effect.upper), is_blocked=is_blocked
-            )
+        return ce.FetchStillWaits(
+            cause="fetch", now_ms=now_ms, fetch=effect.fetch, tried=Offset(effect.upper), is_blocked=is_blocked
         )
 
     def _places(self, offset: int, upper: int) -> tuple[list[NearSlice], int]:
@@ -114,7 +109,7 @@ class ConsumerReads:
         return [NearSlice(os.path.abspath(path), *numbers) for path, *numbers in found], size
 
     def _find_timestamp(self, effect: ce.FindTimestamp) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is None:
             return
         try:
@@ -129,11 +124,11 @@ class ConsumerReads:
         request.reply(ListOffsetsReply(offset, timestamp, effect.leader_epoch))
 
     def _answer_offset(self, effect: ce.AnswerOffset) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply(ListOffsetsReply(effect.offset, NONE, effect.leader_epoch))
 
     def _answer_epoch_end(self, effect: ce.AnswerEpochEnd) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply(OffsetForLeaderEpochReply(effect.epoch, effect.end_offset, effect.log_start_offset))

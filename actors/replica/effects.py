@@ -43,8 +43,6 @@ class ReplicaEffects:
         log_start_moved: Callable[[], None],
     ) -> None:
         """``log_start_moved`` is called when the log start has moved because records were to be deleted."""
-        self.feed: Callable[[ev.Event], None]
-        """Takes an event; set when the machine is made."""
         self.release: Callable[[], None]
         """Carries out the effects that waited for the disk; set when the machine is made."""
         self.fetched: dict[int, Records] = {}
@@ -68,8 +66,8 @@ class ReplicaEffects:
         self._flush_due_ms = 0
         self._unflushed = 0
 
-    def table(self) -> dict[type[ev.Effect], Callable[[Any], None]]:
-        """Return what is done about each kind of effect, those for consumers apart."""
+    def table(self) -> dict[type[ev.Effect], Callable[[Any], ev.Event | None]]:
+        """Return what is done about each kind of effect, those for consumers apart; the outcome of some is an event."""
         ports = self._ports
         return {
             ev.AppendBatches: self._append_batches,
@@ -135,16 +133,15 @@ class ReplicaEffects:
 
     # ------------------------------------------------------------ the log
 
-    def _append_batches(self, effect: ev.AppendBatches) -> None:
+    def _append_batches(self, effect: ev.AppendBatches) -> ev.Event:
         request = self._requests[effect.request]
         payload = request.payload
         try:
             done = self._log.append_as_leader(payload, effect.leader_epoch, self._wall_ms())
         except RaylogError as error:
-            self._requests.take(effect.request)
+            del self._requests[effect.request]
             request.fail(error)
-            self._append_failed(effect.request, error)
-            return
+            return self._append_failed(effect.request, error)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
         if not done.duplicate:
             counters = self._counters
@@ -152,20 +149,18 @@ class ReplicaEffects:
             counters.records_in += end - first
             counters.bytes_in += len(payload)
             self._tail.appended(first, end, payload)
-        self.feed(
-            ev.LeaderAppended(
-                cause="append",
-                now_ms=self.now_ms,
-                request=effect.request,
-                first_offset=first,
-                end_offset=end,
-                duplicate=done.duplicate,
-                durable=not self._syncs_first,
-            )
-        )
         self._appended(end - first)
+        return ev.LeaderAppended(
+            cause="append",
+            now_ms=self.now_ms,
+            request=effect.request,
+            first_offset=first,
+            end_offset=end,
+            duplicate=done.duplicate,
+            durable=not self._syncs_first,
+        )
 
-    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+    def _append_fetched(self, effect: ev.AppendFetched) -> ev.Event:
         try:
             fetched = self.fetched.pop(effect.request)
             done = self._log.append_as_follower(fetched)
@@ -173,31 +168,26 @@ class ReplicaEffects:
             if not self._append_failing:  # retried many times a second, logged once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self._partition, error)
             self._append_failing = True
-            self._append_failed(effect.request, error)
-            return
+            return self._append_failed(effect.request, error)
         self._append_failing = False
         self._counters.replication_bytes_in += len(fetched)
-        self.feed(
-            ev.FollowerAppended(
-                cause="append",
-                now_ms=self._monotonic_ms(),
-                request=effect.request,
-                end_offset=Offset(done.end_offset),
-                epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs])
-                if done.epochs
-                else (),
-                durable=not self._syncs_first,
-            )
-        )
         self._appended(done.end_offset - done.first_offset)
+        return ev.FollowerAppended(
+            cause="append",
+            now_ms=self._monotonic_ms(),
+            request=effect.request,
+            end_offset=Offset(done.end_offset),
+            epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs]) if done.epochs else (),
+            durable=not self._syncs_first,
+        )
 
-    def _append_failed(self, number: int, error: RaylogError) -> None:
-        """Feed the failure, with the error if the records are to blame and not the disk."""
+    def _append_failed(self, number: int, error: RaylogError) -> ev.Event:
+        """Return the failure, with the error if the records are to blame and not the disk."""
         is_of_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
         blamed = None if is_of_disk else error
-        self.feed(ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed))
         if isinstance(error, LogClosed):
             self._ports.fatal(f"{self._partition}: {error} Restarting to recover it.")
+        return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed)
 
     def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
         self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
@@ -215,30 +205,30 @@ class ReplicaEffects:
                 self._log.truncate_fully_and_start_at(to)
         self.release()
 
-    def _advance_log_start(self, effect: ev.AdvanceLogStart) -> None:
+    def _advance_log_start(self, effect: ev.AdvanceLogStart) -> ev.Event | None:
         try:
             self._log.advance_log_start(effect.to)
         except RaylogError as error:
             start = self._log.log_start_offset
             logger.warning("%s: the log start stays at %d: %s", self._partition, start, error)
-            request = None if effect.request is None else self._requests.take(effect.request)
-            if request is not None and effect.request is not None:
-                request.fail(error)
-                now_ms = self._monotonic_ms()
-                self.feed(ev.RequestDropped(cause=str(error), now_ms=now_ms, request=effect.request))
-            return
+            request = None if effect.request is None else self._requests.pop(effect.request, None)
+            if request is None or effect.request is None:
+                return None
+            request.fail(error)
+            return ev.RequestDropped(cause=str(error), now_ms=self._monotonic_ms(), request=effect.request)
         self._log_start_moved()
+        return None
 
     # ------------------------------------------------------------ answers
 
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply(ProduceReply(effect.first_offset, self._log.log_start_offset))
             self._counters.produce.observe_ns(self._monotonic_ns() - request.began_ns)
 
     def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is None:
             return
         records: Records = b""
@@ -253,7 +243,7 @@ class ReplicaEffects:
         request.reply(reply, records)
 
     def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             parting = EpochEnd(effect.epoch, effect.end_offset)
             request.reply(
@@ -261,11 +251,11 @@ class ReplicaEffects:
             )
 
     def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.reply(DeleteRecordsReply(effect.low_watermark))
 
     def _refuse(self, effect: ev.RefuseRequest) -> None:
-        request = self._requests.take(effect.request)
+        request = self._requests.pop(effect.request, None)
         if request is not None:
             request.fail(effect.error)

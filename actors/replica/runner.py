@@ -1,12 +1,12 @@
 """Runs a replica's machine on its log: requests and answers become events, and effects are carried out.
 
-Owned by the replica's shell: ``server.py`` under Ray, and a process of the simulator. Requests come in with their
-arguments taken apart; effects reach everything beyond the log through ports (``ports.py``). Has no event loop.
+Owned by the replica's shell: ``server.py`` under Ray, and a process of the simulator. Requests come in as messages of
+``raylog.protocol.replica``; effects reach everything beyond the log through ports (``ports.py``). Has no event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.actors.careful_clock import CarefulClock
@@ -18,11 +18,13 @@ from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy
+from raylog.core.errors import InvalidRequest
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.protocol import replica as wire
 from raylog.storage.log.config import LogConfig
 
 RETENTION_CHECK_MS: Final = 300_000
@@ -84,7 +86,7 @@ class ReplicaRunner:
             counters=self.counters,
             log_start_moved=self._records_deleted,
         )
-        self.effects: dict[type[ev.Effect], Callable[[Any], None]] = {
+        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]] = {
             **self._effects.table(),
             **self._reads.table(),
         }
@@ -106,10 +108,11 @@ class ReplicaRunner:
                 high_watermark=Offset(self._keeper.offset),
             ),
         )
-        runner = Runner(machine.step, self.effects, self._effects, on_defect=self._on_defect)
+        runner: Runner[ev.Event, ev.Effect] = Runner(
+            machine.step, self.effects, self._effects, on_defect=self._on_defect
+        )
         self._runner, self.feed = runner, runner.feed
-        self._effects.feed, self._effects.release = runner.feed, runner.release
-        self._reads.feed = runner.feed
+        self._effects.release = runner.release
 
     def end(self) -> None:
         """Take no more events and carry out no more effects."""
@@ -131,8 +134,11 @@ class ReplicaRunner:
 
     # ------------------------------------------------------------ requests
 
-    def produce(self, request: ReplicaRequest, leader_epoch: int, acks: int, timeout_ms: int) -> None:
-        """Take a producer's batches; ``acks`` is 0, 1 or -1 (all), ``leader_epoch`` -1 where the client knows none."""
+    def produce(self, request: ReplicaRequest, args: wire.ProduceRequest) -> None:
+        """Take a producer's batches. Raises InvalidRequest for an unknown ``acks``."""
+        acks = args.acks
+        if acks not in (-1, 0, 1):
+            raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
         request.began_ns = now_ns = self._monotonic_ns()
         self._effects.now_ms = now_ms = now_ns // 1_000_000
         number = self.requests.remember(request)
@@ -142,27 +148,14 @@ class ReplicaRunner:
                 now_ms=now_ms,
                 request=number,
                 acks=acks,
-                leader_epoch=LeaderEpoch(leader_epoch),
-                deadline_ms=now_ms + timeout_ms,
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                deadline_ms=now_ms + args.timeout_ms,
             )
         )
         if acks == 0:  # no answer is waited for
-            self.requests.take(number)
+            self.requests.pop(number, None)
 
-    def replica_fetch(
-        self,
-        request: ReplicaRequest,
-        *,
-        leader_epoch: int,
-        broker: int,
-        incarnation: int,
-        fetch_offset: int,
-        last_fetched_epoch: int,
-        max_bytes: int,
-        max_wait_ms: int,
-        log_start_offset: int,
-        disk_failing: bool,
-    ) -> None:
+    def replica_fetch(self, request: ReplicaRequest, args: wire.ReplicaFetchRequest) -> None:
         """Take a follower's fetch."""
         now_ms = self._now_ms()
         self.feed(
@@ -170,69 +163,64 @@ class ReplicaRunner:
                 cause="replica_fetch",
                 now_ms=now_ms,
                 request=self.requests.remember(request),
-                follower=BrokerId(broker),
-                incarnation=Incarnation(incarnation),
-                leader_epoch=LeaderEpoch(leader_epoch),
-                fetch_offset=Offset(fetch_offset),
-                last_fetched_epoch=LeaderEpoch(last_fetched_epoch),
-                deadline_ms=now_ms + max_wait_ms,
-                max_bytes=min(max_bytes, FETCH_BYTES_MAX),
-                log_start_offset=Offset(log_start_offset),
-                disk_failing=disk_failing,
+                follower=BrokerId(args.broker),
+                incarnation=Incarnation(args.incarnation),
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                fetch_offset=Offset(args.fetch_offset),
+                last_fetched_epoch=LeaderEpoch(args.last_fetched_epoch),
+                deadline_ms=now_ms + args.max_wait_ms,
+                max_bytes=min(args.max_bytes, FETCH_BYTES_MAX),
+                log_start_offset=Offset(args.log_start_offset),
+                disk_failing=bool(args.disk_failing),
             )
         )
 
     def fetch(
-        self,
-        request: ReplicaRequest,
-        leader_epoch: int,
-        fetch_offset: int,
-        max_bytes: int,
-        min_bytes: int,
-        max_wait_ms: int,
-        *,
-        is_near: bool,
+        self, request: ReplicaRequest, args: wire.FetchRequest | wire.FetchNearRequest, *, is_near: bool = False
     ) -> None:
         """Take a consumer's fetch; one that ``is_near`` reads this machine's segment files itself."""
         request.began_ns = now_ns = self._monotonic_ns()
         now_ms = now_ns // 1_000_000
-        max_bytes = min(max_bytes, FETCH_BYTES_MAX)
+        max_bytes = min(args.max_bytes, FETCH_BYTES_MAX)
         self.feed(
             ce.ConsumerFetchReceived(
                 cause="fetch",
                 now_ms=now_ms,
                 request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(leader_epoch),
-                fetch_offset=Offset(fetch_offset),
-                deadline_ms=now_ms + max_wait_ms,
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                fetch_offset=Offset(args.fetch_offset),
+                deadline_ms=now_ms + args.max_wait_ms,
                 max_bytes=max_bytes,
-                min_bytes=min(min_bytes, max_bytes),
+                min_bytes=min(args.min_bytes, max_bytes),
                 is_near=is_near,
             )
         )
 
-    def list_offsets(self, request: ReplicaRequest, leader_epoch: int, timestamp: int) -> None:
+    def list_offsets(self, request: ReplicaRequest, args: wire.ListOffsetsRequest) -> None:
         """Take a look-up of a time, or of one of the special places (``core.ids``)."""
-        number, epoch = self.requests.remember(request), LeaderEpoch(leader_epoch)
         self.feed(
             ce.ListOffsetsReceived(
-                cause="list_offsets", now_ms=self._now_ms(), request=number, leader_epoch=epoch, timestamp=timestamp
+                cause="list_offsets",
+                now_ms=self._now_ms(),
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                timestamp=args.timestamp,
             )
         )
 
-    def epoch_end(self, request: ReplicaRequest, leader_epoch: int, epoch: int) -> None:
+    def epoch_end(self, request: ReplicaRequest, args: wire.OffsetForLeaderEpochRequest) -> None:
         """Take a consumer's look-up of the end of a leader epoch."""
         self.feed(
             ce.EpochEndReceived(
                 cause="epoch_end",
                 now_ms=self._now_ms(),
                 request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(leader_epoch),
-                epoch=LeaderEpoch(epoch),
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                epoch=LeaderEpoch(args.leader_epoch),
             )
         )
 
-    def delete_records(self, request: ReplicaRequest, leader_epoch: int, before_offset: int, timeout_ms: int) -> None:
+    def delete_records(self, request: ReplicaRequest, args: wire.DeleteRecordsRequest) -> None:
         """Take a request to delete the records below an offset; -1 = all that are committed."""
         now_ms = self._now_ms()
         self.feed(
@@ -240,9 +228,9 @@ class ReplicaRunner:
                 cause="delete_records",
                 now_ms=now_ms,
                 request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(leader_epoch),
-                before_offset=Offset(before_offset),
-                deadline_ms=now_ms + timeout_ms,
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                before_offset=Offset(args.before_offset),
+                deadline_ms=now_ms + args.timeout_ms,
             )
         )
 
@@ -260,29 +248,20 @@ class ReplicaRunner:
             ev.IsrChangeAnswered(cause="controller", now_ms=now_ms, request=request, error_code=error_code, state=state)
         )
 
-    def fetch_answered(
-        self,
-        request: int,
-        *,
-        leader_epoch: int,
-        high_watermark: int,
-        log_start_offset: int,
-        diverging: Sequence[int] | None,
-        records: Records,
-        end_offset: int,
-    ) -> None:
+    def fetch_answered(self, request: int, answer: wire.ReplicaFetchReply, records: Records, end_offset: int) -> None:
         """Take the leader's reply to a fetch of this replica; ``end_offset`` is where its ``records`` end."""
+        parting = answer.diverging
         self._effects.fetched[request] = records
         self.feed(
             ev.FetchAnswered(
                 cause="fetch answer",
                 now_ms=self._now_ms(),
                 request=request,
-                leader_epoch=LeaderEpoch(leader_epoch),
-                high_watermark=Offset(high_watermark),
-                log_start_offset=Offset(log_start_offset),
+                leader_epoch=LeaderEpoch(answer.leader_epoch),
+                high_watermark=Offset(answer.high_watermark),
+                log_start_offset=Offset(answer.log_start_offset),
                 end_offset=Offset(end_offset),
-                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
+                diverging=None if parting is None else (LeaderEpoch(parting.leader_epoch), Offset(parting.end_offset)),
                 size_bytes=len(records),
             )
         )

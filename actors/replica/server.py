@@ -28,7 +28,7 @@ from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.settings import log_settings, replication_settings, retention_check_ms, session_heartbeat_s
 from raylog.actors.timer import LONGEST_MS, TickTimer
 from raylog.actors.transport import listen
-from raylog.core.errors import InvalidRequest, NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
+from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.replication import events as ev
@@ -245,52 +245,24 @@ class ReplicaServer:
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
         if kind is ProduceRequest:
-            self._on_produce(runner, request, args)
+            if args.timeout_ms < LONGEST_MS:
+                self._ticks.hasten(args.timeout_ms)
+            runner.produce(request, args)
         elif kind is ReplicaFetchRequest:
-            self._on_replica_fetch(runner, request, args)
+            if args.max_wait_ms < LONGEST_MS:
+                self._ticks.hasten(args.max_wait_ms)
+            runner.replica_fetch(request, args)
         elif kind is FetchRequest or kind is FetchNearRequest:
             if args.max_wait_ms < LONGEST_MS:
                 self._ticks.hasten(args.max_wait_ms)
-            runner.fetch(
-                request,
-                args.current_leader_epoch,
-                args.fetch_offset,
-                args.max_bytes,
-                args.min_bytes,
-                args.max_wait_ms,
-                is_near=kind is FetchNearRequest and args.machine == machine_number(),
-            )
+            runner.fetch(request, args, is_near=kind is FetchNearRequest and args.machine == machine_number())
         elif kind is DeleteRecordsRequest:
             self._ticks.hasten()
-            runner.delete_records(request, args.current_leader_epoch, args.before_offset, args.timeout_ms)
+            runner.delete_records(request, args)
         elif kind is ListOffsetsRequest:
-            runner.list_offsets(request, args.current_leader_epoch, args.timestamp)
+            runner.list_offsets(request, args)
         else:
-            runner.epoch_end(request, args.current_leader_epoch, args.leader_epoch)
-
-    def _on_produce(self, runner: ReplicaRunner, request: Request, args: ProduceRequest) -> None:
-        acks, timeout_ms = args.acks, args.timeout_ms
-        if acks not in (-1, 0, 1):
-            raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
-        if timeout_ms < LONGEST_MS:
-            self._ticks.hasten(timeout_ms)
-        runner.produce(request, args.current_leader_epoch, acks, timeout_ms)
-
-    def _on_replica_fetch(self, runner: ReplicaRunner, request: Request, args: ReplicaFetchRequest) -> None:
-        if args.max_wait_ms < LONGEST_MS:
-            self._ticks.hasten(args.max_wait_ms)
-        runner.replica_fetch(
-            request,
-            leader_epoch=args.current_leader_epoch,
-            broker=args.broker,
-            incarnation=args.incarnation,
-            fetch_offset=args.fetch_offset,
-            last_fetched_epoch=args.last_fetched_epoch,
-            max_bytes=args.max_bytes,
-            max_wait_ms=args.max_wait_ms,
-            log_start_offset=args.log_start_offset,
-            disk_failing=bool(args.disk_failing),
-        )
+            runner.epoch_end(request, args)
 
     # ------------------------------------------------------------ the leader we follow
 
@@ -303,22 +275,13 @@ class ReplicaServer:
 
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
         answer = REPLICA_FETCH.read_reply(reply.args)
-        parting = answer.diverging
         try:
             end = end_offset(reply.payload, fetch.fetch_offset)
         except RaylogError as error:
             logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
             self._on_fetch_failure(fetch, error.code, 0)
             return
-        self._running().fetch_answered(
-            fetch.request,
-            leader_epoch=answer.leader_epoch,
-            high_watermark=answer.high_watermark,
-            log_start_offset=answer.log_start_offset,
-            diverging=None if parting is None else (parting.leader_epoch, parting.end_offset),
-            records=reply.payload,
-            end_offset=end,
-        )
+        self._running().fetch_answered(fetch.request, answer, reply.payload, end)
 
     def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
         self._running().fetch_failed(fetch.request, code, log_start)

@@ -253,13 +253,7 @@ GROUP_BUGS = (
     _bug("rows that do not fit are lost", "I15", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
     _bug("rows count as stored when they are decided", "I15", RowQueue, "durable_end", lambda self: self._end),
     _bug("requests of senders that have gone stay parked", "L1", RequestTable, "take_deserted", lambda self: []),
-    _bug(
-        "an answer goes to an earlier request",
-        "I15",
-        RequestTable,
-        "take",
-        sabotage.take_an_earlier_one(RequestTable.take),
-    ),
+    _bug("an answer goes to an earlier request", "I15", RequestTable, "pop", sabotage.pop_an_earlier_one),
     _bug(
         "requests are not answered when groups are loaded again",
         "L1",

@@ -352,8 +352,5 @@ def lose_what_does_not_fit(original: Callable[..., list[Row]]) -> Callable[..., 
     return take
 
 
-def take_an_earlier_one(original: Callable[..., Any]) -> Callable[..., Any]:
-    def take(self: RequestTable[Any], number: int) -> Any:
-        return original(self, min(self._open, default=number))
-
-    return take
+def pop_an_earlier_one(self: RequestTable[Any], number: int, default: None) -> Any:
+    return dict.pop(self, min(self, default=number), default)

@@ -29,7 +29,7 @@ from raylog.core.replication.events import (
     Tick,
 )
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
-from raylog.protocol.replica import ReplicaFetchReply
+from raylog.protocol import replica as wire
 from tests.simulation.partition.disk import Entry, VirtualLog
 from tests.simulation.partition.pausing import Pausable
 from tests.simulation.partition.replica_disk import OpenedLog, VirtualClock, VirtualKeeper, VirtualSync
@@ -135,10 +135,10 @@ class ReplicaProcess(Pausable):
             return False
         return not self.alive or self.waits(call, *args)
 
-    def drive(self, call: Callable[..., object], *args: Any, **named: Any) -> None:
+    def drive(self, call: Callable[..., object], *args: Any) -> None:
         """Call the runner. A disk error in a call that must not fail ends the process: see :meth:`_fatal`."""
         try:
-            call(*args, **named)
+            call(*args)
         except InvariantBroken as broken:
             raise Violation("machine", broken.claim) from broken
         except KafkaStorageError:
@@ -205,9 +205,8 @@ class ReplicaProcess(Pausable):
         """Look at each effect of a kind first; the effect is carried out only if the look returns a false value."""
         carry_out = self.runner.effects[kind]
 
-        def watched(effect: Effect) -> None:
-            if not look(effect):
-                carry_out(effect)
+        def watched(effect: Effect) -> Event | None:
+            return None if look(effect) else carry_out(effect)
 
         self.runner.effects[kind] = watched
 
@@ -228,58 +227,51 @@ class ReplicaProcess(Pausable):
     def produce(self, request: ProduceRequest) -> None:
         """A client's produce request."""
         if not self.asleep(self.produce, request):
-            arrived = ArrivedProduce(self, request)
-            self._serve(arrived, self.runner.produce, request.leader_epoch, request.acks, request.timeout_ms)
+            args = wire.ProduceRequest("t", 0, request.leader_epoch, request.acks, request.timeout_ms)
+            self._serve(ArrivedProduce(self, request), self.runner.produce, args)
 
     def delete_records(self, request: DeleteRequest) -> None:
         """An administrator's request to delete records."""
         if not self.asleep(self.delete_records, request):
-            arrived = ArrivedDeletion(self, request)
-            self._serve(arrived, self.runner.delete_records, request.leader_epoch, request.before, request.timeout_ms)
+            args = wire.DeleteRecordsRequest("t", 0, request.leader_epoch, request.before, request.timeout_ms)
+            self._serve(ArrivedDeletion(self, request), self.runner.delete_records, args)
 
     def fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
         """A follower's fetch."""
         if not self.asleep(self.fetch, sender, fetch):
-            self._serve(
-                ArrivedFetch(self, sender, fetch),
-                self.runner.replica_fetch,
-                leader_epoch=fetch.leader_epoch,
-                broker=sender.broker,
-                incarnation=fetch.incarnation,
-                fetch_offset=fetch.fetch_offset,
-                last_fetched_epoch=fetch.last_fetched_epoch,
-                max_bytes=fetch.max_bytes or _BATCHES_PER_FETCH,
-                max_wait_ms=self.simulation.faults.fetch_wait_ms,
-                log_start_offset=fetch.log_start_offset,
-                disk_failing=fetch.disk_failing,
+            args = wire.ReplicaFetchRequest(
+                "t",
+                0,
+                fetch.leader_epoch,
+                sender.broker,
+                fetch.incarnation,
+                fetch.fetch_offset,
+                fetch.last_fetched_epoch,
+                fetch.max_bytes or _BATCHES_PER_FETCH,
+                self.simulation.faults.fetch_wait_ms,
+                fetch.log_start_offset,
+                fetch.disk_failing,
             )
+            self._serve(ArrivedFetch(self, sender, fetch), self.runner.replica_fetch, args)
 
-    def _serve(self, arrived: Arrived, call: Callable[..., object], *args: object, **named: object) -> None:
+    def _serve(self, arrived: Arrived, call: Callable[[Any, Any], object], args: object) -> None:
         if self.machine is None:
             arrived.fail(NotLeaderOrFollower())
         else:
             self.owed.append(arrived)
-            self.drive(call, arrived, *args, **named)
+            self.drive(call, arrived, args)
 
     def read(self, arrived: ArrivedRead, leader_epoch: int) -> None:
         """A consumer's fetch."""
         if not self.asleep(self.read, arrived, leader_epoch):
             wait_ms = max(0, arrived.deadline_ms - self.world.now_ms)
-            self._serve(
-                arrived,
-                self.runner.fetch,
-                leader_epoch,
-                arrived.offset,
-                _MOST_ENTRIES,
-                arrived.least,
-                wait_ms,
-                is_near=False,
-            )
+            args = wire.FetchRequest("t", 0, leader_epoch, arrived.offset, _MOST_ENTRIES, arrived.least, wait_ms, 0)
+            self._serve(arrived, self.runner.fetch, args)
 
     def look_up(self, arrived: ArrivedRead, leader_epoch: int, timestamp: int) -> None:
         """A client's look-up of an offset."""
         if not self.asleep(self.look_up, arrived, leader_epoch, timestamp):
-            self._serve(arrived, self.runner.list_offsets, leader_epoch, timestamp)
+            self._serve(arrived, self.runner.list_offsets, wire.ListOffsetsRequest("t", 0, leader_epoch, timestamp))
 
     def drop_below(self, to: int) -> None:
         """Retention drops the entries below an offset."""
@@ -288,20 +280,12 @@ class ReplicaProcess(Pausable):
 
     # ------------------------------------------------------------ arriving answers
 
-    def fetch_answered(self, number: int, args: ReplicaFetchReply, entries: tuple[Entry, ...], offset: int) -> None:
+    def fetch_answered(
+        self, number: int, args: wire.ReplicaFetchReply, entries: tuple[Entry, ...], offset: int
+    ) -> None:
         """The leader's answer to the fetch with this number, which began at ``offset``."""
         if not self.asleep(self.fetch_answered, number, args, entries, offset):
-            parting = args.diverging
-            self.drive(
-                self.runner.fetch_answered,
-                number,
-                leader_epoch=args.leader_epoch,
-                high_watermark=args.high_watermark,
-                log_start_offset=args.log_start_offset,
-                diverging=None if parting is None else (parting.leader_epoch, parting.end_offset),
-                records=entries,
-                end_offset=offset + len(entries),
-            )
+            self.drive(self.runner.fetch_answered, number, args, entries, offset + len(entries))
 
     def fetch_failed(self, number: int, code: int, log_start: int) -> None:
         """This replica's fetch was refused, or is known to be lost."""

@@ -9,13 +9,15 @@ from typing import Any
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.core.ids import Offset
-from raylog.core.replication.consumer_events import ListOffsetsReceived, TryFetch
+from raylog.core.replication.consumer_events import FetchStillWaits, ListOffsetsReceived, TryFetch
 from raylog.core.replication.events import AnswerProduce
 from raylog.core.replication.isr import FollowerProgress
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.parked import ParkedFetches, ParkedProduces
 from raylog.core.replication.visibility import Visibility
 from tests.simulation.planted.bugs import STORY, Planted
+
+Outcome = Callable[..., FetchStillWaits | None]
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -31,20 +33,20 @@ def lag_only_if_heard(original: Callable[..., bool]) -> Callable[..., bool]:
     return lags
 
 
-def read_to_the_end(original: Callable[..., None]) -> Callable[..., None]:
+def read_to_the_end(original: Outcome) -> Outcome:
     """The shell reads up to the log end and ignores its bound."""
 
-    def try_fetch(self: ConsumerReads, effect: TryFetch) -> None:
-        original(self, replace(effect, upper=Offset(self._log.log_end_offset)))
+    def try_fetch(self: ConsumerReads, effect: TryFetch) -> FetchStillWaits | None:
+        return original(self, replace(effect, upper=Offset(self._log.log_end_offset)))
 
     return try_fetch
 
 
-def take_any_size(original: Callable[..., None]) -> Callable[..., None]:
+def take_any_size(original: Outcome) -> Outcome:
     """A fetch is answered with the available records, without waiting for more."""
 
-    def try_fetch(self: ConsumerReads, effect: TryFetch) -> None:
-        original(self, replace(effect, fetch=replace(effect.fetch, min_bytes=0)))
+    def try_fetch(self: ConsumerReads, effect: TryFetch) -> FetchStillWaits | None:
+        return original(self, replace(effect, fetch=replace(effect.fetch, min_bytes=0)))
 
     return try_fetch
 
@@ -55,7 +57,7 @@ def answer_twice(original: Callable[..., None]) -> Callable[..., None]:
     def answer(self: ReplicaEffects, effect: AnswerProduce) -> None:
         request = self._requests[effect.request]
         original(self, effect)
-        self._requests._open[effect.request] = request
+        self._requests[effect.request] = request
         original(self, effect)
 
     return answer

@@ -24,14 +24,14 @@ def test_a_request_is_taken_once() -> None:
     request = Waiting()
     number = table.remember(request)
     assert table[number] is request
-    assert table.take(number) is request
-    assert table.take(number) is None
+    assert table.pop(number, None) is request
+    assert table.pop(number, None) is None
 
 
 def test_numbers_are_not_used_again() -> None:
     table: RequestTable[Waiting] = RequestTable()
     first = table.remember(Waiting())
-    table.take(first)
+    table.pop(first)
     assert table.remember(Waiting()) != first
 
 

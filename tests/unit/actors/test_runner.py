@@ -31,7 +31,7 @@ class Machine:
         self.disk = Disk()
         self.said: list[str] = []
         self.defects: list[str] = []
-        self.on_effect: Callable[[str], None] = lambda _: None
+        self.on_effect: Callable[[str], str | None] = lambda _: None
         self.runner: Runner[str, str] = Runner(
             self.step, {str: self.carry_out}, self.disk, on_defect=self.defects.append
         )
@@ -48,9 +48,9 @@ class Machine:
             out.now.extend(event.split())
         return out
 
-    def carry_out(self, effect: str) -> None:
+    def carry_out(self, effect: str) -> str | None:
         self.said.append(effect)
-        self.on_effect(effect)
+        return self.on_effect(effect)
 
     def synced(self, end: int) -> None:
         self.disk.durable = end
@@ -92,6 +92,26 @@ def test_what_an_effect_brings_about_comes_behind_the_rest_of_its_step(machine: 
     machine.on_effect = lambda effect: machine.runner.feed("inner") if effect == "one" else None
     machine.runner.feed("one two")
     assert machine.said == ["one", "two", "inner"]
+
+
+def test_the_outcome_of_an_effect_is_the_next_event(machine: Machine) -> None:
+    machine.on_effect = lambda effect: f"after-{effect}" if effect in {"one", "two", "a"} else None
+    machine.runner.feed("one two")
+    assert machine.said == ["one", "two", "after-one", "after-two"]
+    machine.runner.feed("write a")
+    machine.synced(1)
+    assert machine.said[4:] == ["a", "after-a"]
+
+
+def test_a_process_that_dies_in_an_effect_does_not_take_its_outcome(machine: Machine) -> None:
+    def dies(effect: str) -> str:
+        machine.runner.end()
+        return f"after-{effect}"
+
+    machine.on_effect = dies
+    machine.runner.feed("one")
+    assert machine.said == ["one"]
+    assert machine.runner.is_over
 
 
 def test_a_release_inside_an_effect_comes_behind_the_rest_of_its_step(machine: Machine) -> None:

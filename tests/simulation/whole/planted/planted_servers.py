@@ -109,11 +109,11 @@ def _gap_is_fine(original: Callable[..., Any]) -> Callable[..., Any]:
 def _lost_requests(original: Callable[..., Any]) -> Callable[..., Any]:
     """Now and then an answer is lost."""
 
-    def take(self: RequestTable[Any], number: int) -> Any:
-        request = original(self, number)
+    def pop(self: RequestTable[Any], number: int, default: None = None) -> Any:
+        request = original(self, number, default)
         return None if number % 50 == 0 else request
 
-    return take
+    return pop
 
 
 def _wrong_place(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +201,7 @@ SERVER_BUGS: Final = (
         _gap_is_fine,
         ("W1", "W8", "W9", "W11"),
     ),
-    Bug("a request is forgotten unanswered", RequestTable, "take", _lost_requests, ("W1", "W8", "W9", "W10")),
+    Bug("a request is forgotten unanswered", RequestTable, "pop", _lost_requests, ("W1", "W8", "W9", "W10")),
     Bug("the ISR is the leader alone", InSyncSet, "maximal", _elder_counts, ("W4", "W15", "W10")),
     Bug("two producers have one id", BrokerServer, "_init_producer_id", _same_id, ("W8", "W14", "W15", "W4")),
     Bug("a topic gets too few partitions", Topics, "placed", _bounded, ("W8", "W9", "W11")),

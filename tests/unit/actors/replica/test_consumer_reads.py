@@ -13,7 +13,7 @@ from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.settings import FlushPolicy
 from raylog.core.ids import Incarnation, TopicPartition
 from raylog.core.replication.replica import ReplicationSettings
-from raylog.protocol.replica import FetchReply
+from raylog.protocol.replica import FetchReply, FetchRequest, ProduceRequest
 from raylog.rpc import Request
 from raylog.rpc.framing import REQUEST, encode_header
 from tests.unit.core.replication.context import ME, partition_state
@@ -75,7 +75,11 @@ def parked(runner: ReplicaRunner) -> int:
 
 
 def produce(runner: ReplicaRunner, *values: bytes) -> None:
-    runner.produce(cast(ReplicaRequest, Answered(batch(*values))), -1, 1, 1_000)
+    runner.produce(cast(ReplicaRequest, Answered(batch(*values))), ProduceRequest("id", 0, -1, 1, 1_000))
+
+
+def fetch(min_bytes: int = 1, max_wait_ms: int = 60_000) -> FetchRequest:
+    return FetchRequest("id", 0, 3, 0, 1 << 20, min_bytes, max_wait_ms, 0)
 
 
 async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tm
     with leading(tmp_path) as runner:
 
         def handle(request: Request) -> None:
-            runner.fetch(request, 3, 0, 1 << 20, 1, 60_000, is_near=False)
+            runner.fetch(request, fetch())
 
         async with serving(handle) as place, raw_member(place) as (reader, writer):
             writer.write(b"".join(encode_header(REQUEST, n, "fetch", [], 0) for n in range(1, 101)))
@@ -104,7 +108,7 @@ def test_an_overdue_fetch_is_answered_empty_while_the_peer_is_behind(tmp_path: P
     with leading(tmp_path) as runner:
         produce(runner, VALUE)
         request = Answered(is_behind=True)
-        runner.fetch(request, 3, 0, 1 << 20, 1, 0, is_near=False)
+        runner.fetch(request, fetch(max_wait_ms=0))
         assert request.answers == [(FetchReply(1, 1, 0), 0)]
 
 
@@ -112,7 +116,7 @@ def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_asks_for(tmp_path: Pa
     with leading(tmp_path) as runner:
         produce(runner, b"x")
         request = Answered()
-        runner.fetch(request, 3, 0, 1 << 20, 1_000, 60_000, is_near=False)
+        runner.fetch(request, fetch(min_bytes=1_000))
         assert not request.answers
         produce(runner, bytes(2_000))
         assert [args for args, _ in request.answers] == [FetchReply(2, 2, 0)]

@@ -14,7 +14,6 @@ from raylog.core.errors import (
     IneligibleReplica,
     InvalidUpdateVersion,
     NotLeaderOrFollower,
-    OffsetNotAvailable,
     OffsetOutOfRange,
     RaylogError,
     StaleBrokerEpoch,
@@ -24,11 +23,10 @@ from raylog.core.ids import BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
+from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.events import (
-    AdvanceLogStart,
     AnswerDiverging,
     AnswerFetch,
-    DeleteRecordsReceived,
     Effect,
     FetchReceived,
     IsrChangeAnswered,
@@ -38,12 +36,11 @@ from raylog.core.replication.events import (
 )
 from raylog.core.replication.isr import FollowerProgress, InSyncSet, may_join
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
-from raylog.core.replication.parked import ParkedDeletions, ParkedFetches, ParkedProduces
+from raylog.core.replication.parked import ParkedFetches, ParkedProduces
 from raylog.core.replication.visibility import Visibility
 from raylog.core.replication.watermark import committed_end
 
 _FINAL_UNTIL_NEW_STATE = frozenset({FencedLeaderEpoch.code, InvalidUpdateVersion.code})
-_ALL_COMMITTED = -1
 _RESIGN_AGAIN_MS = 1_000
 
 
@@ -88,7 +85,7 @@ class Leader:
         self.followers: dict[BrokerId, FollowerProgress] = {}
         self.produces = ParkedProduces()
         self.fetches = ParkedFetches()
-        self.deletions = ParkedDeletions()
+        self.deletions = Deletions(log, self.isr, self.followers)
         self._me = me
         self._my_incarnation = incarnation
         self._log = log
@@ -168,7 +165,7 @@ class Leader:
             self._propose(event.cause, event.now_ms, out, joining=(event.follower,))
         self.advance(event.cause, out)
         if self.deletions.waiting:
-            self._complete_deletions(out)
+            self.deletions.complete(out)
         if event.fetch_offset < self._log.end or event.deadline_ms <= event.now_ms:
             out.now.append(self._fetch_answer(event))
             return
@@ -181,58 +178,11 @@ class Leader:
         for fetch in self.fetches.take_all():
             out.now.append(self._fetch_answer(fetch))
 
-    # ------------------------------------------------------------ the start of the log
-
-    def on_delete_records(self, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
-        """Move the log start offset, then wait for the other replicas to follow (KIP-107)."""
-        high = self.visibility.exposed
-        error: RaylogError | None = None
-        if high is None:
-            error = OffsetNotAvailable()
-        elif event.before_offset != _ALL_COMMITTED and not 0 <= event.before_offset <= high:
-            error = OffsetOutOfRange(
-                f"Records below offset {event.before_offset} cannot be deleted: this partition's log starts at "
-                f"{self._log.start} and is committed up to {high}. Give an offset in that range, or `-1` for all that "
-                "is committed.",
-                log_start_offset=self._log.start,
-                high_watermark=high,
-            )
-        if high is None or error is not None:
-            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error or OffsetNotAvailable()))
-            return
-        before = high if event.before_offset == _ALL_COMMITTED else event.before_offset
-        self.deletions.park(event, before)
-        if before > self._log.start:
-            out.now.append(AdvanceLogStart(cause=event.cause, to=before, request=event.request))
-        else:
-            self._complete_deletions(out)
-
     def log_start_advanced(self, out: Outbox[Effect]) -> None:
         """Wake the followers, which learn the log start from answers to their fetches."""
-        self._complete_deletions(out)
+        self.deletions.complete(out)
         if self.deletions.waiting:
             self.wake_fetches(out)
-
-    def _low_watermark(self) -> tuple[Offset, list[BrokerId]]:
-        """Return the lowest log start of the replicas that count, and the brokers behind the leader's own.
-
-        Counted are online replicas and those that may be elected: an ISR member or an eligible replica that is offline
-        for a moment could lead with deleted records. Others take the log start over before they may join
-        (:meth:`_may_join`).
-        """
-        state, start = self.isr.state, self._log.start
-        places = {place.broker: place.port for place in state.places}
-        counted = {
-            broker: progress.log_start
-            for broker, progress in self.followers.items()
-            if broker in self.isr.maximal or broker in state.elr or places.get(broker, 0)
-        }
-        behind = sorted(broker for broker, log_start in counted.items() if log_start < start)
-        return min([start, *counted.values()]), behind
-
-    def _complete_deletions(self, out: Outbox[Effect]) -> None:
-        if self.deletions.waiting:
-            self.deletions.complete(self._low_watermark()[0], out)
 
     # ------------------------------------------------------------ progress
 
@@ -257,8 +207,7 @@ class Leader:
         if self.visibility.waiting:
             self.visibility.tick(now_ms, out)
         if self.deletions.waiting:
-            self._complete_deletions(out)
-            self.deletions.expire(now_ms, self.isr.state.partition, *self._low_watermark(), out)
+            self.deletions.tick(now_ms, out)
         self._resign_if_the_disk_fails(cause, now_ms, out)
         pending = self.isr.pending
         if pending is not None:

@@ -1,5 +1,4 @@
-"""Requests that wait at the leader: produce requests for the high watermark or the disk, fetches for records, deletions
-for the low watermark.
+"""Requests that wait at the leader: produce requests for the high watermark or the disk, and followers' fetches.
 
 The purgatory of one partition. Each request is answered exactly once: by the event it waits for, by its deadline, or by
 the end of the leadership; a dropped one is not answered at all.
@@ -11,13 +10,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from raylog.core.errors import NotEnoughReplicasAfterAppend, RequestTimedOut
-from raylog.core.ids import BrokerId, Incarnation, Offset, TopicPartition
+from raylog.core.ids import BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
-    AnswerDeleteRecords,
     AnswerProduce,
-    DeleteRecordsReceived,
     Effect,
     FetchReceived,
     RefuseRequest,
@@ -146,51 +143,3 @@ class ParkedFetches:
         """Drop a fetch whose connection is closed."""
         for key in [key for key, fetch in self.waiting.items() if fetch.request == request]:
             del self.waiting[key]
-
-
-class ParkedDeletions:
-    """Delete-records requests that wait until every replica that counts has moved its log start (KIP-107)."""
-
-    __slots__ = ("waiting",)
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
-
-    def park(self, event: DeleteRecordsReceived, before: Offset) -> None:
-        """Park a request until the low watermark reaches ``before``."""
-        self.waiting[event.request] = (event, before)
-
-    def complete(self, low_watermark: Offset, out: Outbox[Effect]) -> None:
-        """Answer requests whose offset was reached."""
-        for request, (event, before) in list(self.waiting.items()):
-            if before <= low_watermark:
-                del self.waiting[request]
-                out.now.append(AnswerDeleteRecords(cause=event.cause, request=request, low_watermark=low_watermark))
-
-    def expire(
-        self, now_ms: int, partition: TopicPartition, low_watermark: Offset, behind: list[BrokerId], out: Outbox[Effect]
-    ) -> None:
-        """Refuse requests whose deadline has passed; ``behind`` are the brokers that they waited for."""
-        for request, (event, before) in list(self.waiting.items()):
-            if event.deadline_ms <= now_ms:
-                del self.waiting[request]
-                error = RequestTimedOut(
-                    f"The leader has deleted the records below offset {before}, but the replicas on brokers {behind} "
-                    f"have not followed yet; the low watermark is {low_watermark}. They follow by themselves: ask "
-                    "again later to be sure.",
-                    topic=partition.topic,  # it exists: the client should not retry on its own
-                    partition=partition.partition,
-                    low_watermark=low_watermark,
-                )
-                out.now.append(RefuseRequest(cause=event.cause, request=request, error=error))
-
-    def take_all(self) -> list[RequestId]:
-        """Remove all requests and return those that wait for an answer."""
-        waiting = list(self.waiting)
-        self.waiting.clear()
-        return waiting
-
-    def drop(self, request: RequestId) -> None:
-        """Drop a request whose connection is closed."""
-        self.waiting.pop(request, None)

@@ -273,7 +273,7 @@ class ReplicaMachine:
             case ConsumerFetchReceived():
                 leader.visibility.on_fetch(event, out)
             case DeleteRecordsReceived():
-                leader.on_delete_records(event, out)
+                leader.deletions.on_request(event, leader.visibility.exposed, out)
             case ListOffsetsReceived():
                 leader.visibility.list_offsets(event, self.leader_epoch, out)
             case EpochEndReceived():

@@ -11,19 +11,20 @@ from raylog.core.controller.events import LeaderResigned
 from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.ids import BrokerId, Offset, PartitionEpoch
 from raylog.core.outbox import Outbox
+from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.events import AdvanceLogStart, DeleteRecordsReceived, Effect
 from raylog.core.replication.leader import Leader
 from tests.simulation.planted.bugs import STORY, Planted
 
 
-def wait_for_nobody(self: Leader) -> tuple[Offset, list[BrokerId]]:
+def wait_for_nobody(self: Deletions) -> tuple[Offset, list[BrokerId]]:
     """The leader's own log start is the low watermark."""
     return self._log.start, []
 
 
-def wait_for_the_isr_alone(self: Leader) -> tuple[Offset, list[BrokerId]]:
+def wait_for_the_isr_alone(self: Deletions) -> tuple[Offset, list[BrokerId]]:
     """Eligible replicas do not count for the low watermark."""
-    counted = [progress.log_start for broker, progress in self.followers.items() if broker in self.isr.maximal]
+    counted = [progress.log_start for broker, progress in self._followers.items() if broker in self._isr.maximal]
     return min([self._log.start, *counted]), []
 
 
@@ -39,8 +40,8 @@ def join_with_any_start(original: Callable[..., bool]) -> Callable[..., bool]:
 def delete_what_is_durable(original: Callable[..., None]) -> Callable[..., None]:
     """The log start moves to the leader's durable end, committed or not."""
 
-    def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
-        original(self, event, out)
+    def on_delete(self: Deletions, event: DeleteRecordsReceived, exposed: Offset | None, out: Outbox[Effect]) -> None:
+        original(self, event, exposed, out)
         out.now[:] = [
             replace(effect, to=self._log.durable_end) if isinstance(effect, AdvanceLogStart) else effect
             for effect in out.now
@@ -52,8 +53,8 @@ def delete_what_is_durable(original: Callable[..., None]) -> Callable[..., None]
 def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
     """One record more than requested is deleted, if committed."""
 
-    def on_delete(self: Leader, event: DeleteRecordsReceived, out: Outbox[Effect]) -> None:
-        original(self, event, out)
+    def on_delete(self: Deletions, event: DeleteRecordsReceived, exposed: Offset | None, out: Outbox[Effect]) -> None:
+        original(self, event, exposed, out)
         out.now[:] = [
             replace(effect, to=Offset(min(effect.to + 1, self._log.high_watermark)))
             if isinstance(effect, AdvanceLogStart)
@@ -97,7 +98,7 @@ ADMIN_BUGS = (
         "eligible",
         20,
         ("I16",),
-        Leader,
+        Deletions,
         "_low_watermark",
         wait_for_nobody,
     ),
@@ -106,7 +107,7 @@ ADMIN_BUGS = (
         "eligible",
         40,
         ("I16",),
-        Leader,
+        Deletions,
         "_low_watermark",
         wait_for_the_isr_alone,
     ),
@@ -124,18 +125,18 @@ ADMIN_BUGS = (
         "retention",
         20,
         ("I16",),
-        Leader,
-        "on_delete_records",
-        delete_what_is_durable(Leader.on_delete_records),
+        Deletions,
+        "on_request",
+        delete_what_is_durable(Deletions.on_request),
     ),
     Planted(
         "more records are deleted than was asked for",
         "retention",
         20,
         ("I16",),
-        Leader,
-        "on_delete_records",
-        delete_a_little_more(Leader.on_delete_records),
+        Deletions,
+        "on_request",
+        delete_a_little_more(Deletions.on_request),
     ),
     Planted(
         "a leader that resigned stays in the ISR",

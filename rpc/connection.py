@@ -9,36 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RaylogError, UnknownServerError, from_code
 from raylog.rpc.auth.credentials import Role
 from raylog.rpc.auth.handshake import ClientHandshake, Peer, ServerHandshake
 from raylog.rpc.auth.permissions import Permissions
-from raylog.rpc.calls import CallbackWaiter, PendingCalls, Waiting, fail
+from raylog.rpc.calls import Caller, PendingCalls
 from raylog.rpc.ends import ends_of
-from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
     ERROR,
     NO_PAYLOAD,
     NOTIFICATION,
     REPLY,
     REQUEST,
-    Buffer,
     Buffers,
     Frame,
     FrameDecoder,
-    check_frame_bytes,
-    encode_header,
-    payload_parts,
 )
 from raylog.rpc.greeting import Greeting
 from raylog.rpc.host.occasional import OccasionalWarning
 from raylog.rpc.host.socket_options import configure_socket
 from raylog.rpc.limits import Limits
 from raylog.rpc.patience import Vitals
-from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Request, describe, refuse_requests
 from raylog.rpc.sending import SendQueue, WriteCoalescer
 
@@ -46,7 +40,7 @@ logger = logging.getLogger(__name__)
 _unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate must not fill its log
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Caller, asyncio.BufferedProtocol):
     """Symmetric after the handshake: both ends may call, notify and answer.
 
     `peer` is the other end's host and port; `stays_here` means that both ends have one address, so that the peer is
@@ -64,11 +58,10 @@ class Connection(asyncio.BufferedProtocol):
         on_ready: Callable[[Connection], None] | None = None,
         permissions: Permissions | None = None,
     ) -> None:
-        self._loop = loop
+        super().__init__(loop, limits, SendQueue(loop, limits, self._send_queue_low, self._send_failed))
         self._greeting: Greeting | None = Greeting(handshake, limits.max_preauth_bytes)
         self._accepted = self._greeting.is_accepting
         self._handler = handler or refuse_requests
-        self._limits = limits
         self._on_ready = on_ready
         self._permissions = permissions
         self._allowed: frozenset[str] | None = None  # methods that the peer may call; None = all of the handler's
@@ -78,9 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         # Starts here, not in `connection_made`, which is never called when the TLS handshake fails.
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
         self._decoder: FrameDecoder | None = None  # made for an authenticated peer only: it is large
-        self._pending = PendingCalls(loop)
         self._coalescer = WriteCoalescer.on(loop)
-        self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
         self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
         self._close_callbacks: list[Callable[[Connection], None]] = []
@@ -89,55 +80,11 @@ class Connection(asyncio.BufferedProtocol):
         self._rounds = 0
         self.refusals: dict[tuple[str, int], int] | None = None
         """Counts refused requests by (method, error code): the server's; None = not counted."""
-        self.peer = "unknown"
         self.stays_here = False
         self.peer_is_member = True
         self.role, self.peer_feature_level, self.peer_software = Role.READER, 0, ""
-        self.is_closed = False
-        self.close_reason = ""
 
     # Public methods
-
-    async def call(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float) -> Reply:
-        """Call the peer's handler and wait for its answer.
-
-        Raises the handler's own error with `is_remote` set; RequestTimedOut, ConnectionFailed, TooManyPendingCalls
-        and FrameTooLarge without.
-        """
-        return await self.call_nowait(method, args, payload, timeout_s=timeout_s)
-
-    def call_nowait(
-        self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float
-    ) -> asyncio.Future[Reply]:
-        """Queue the request before returning (order is kept; it leaves at the end of this loop tick).
-
-        All errors of `call` come through the future; only arguments that cannot be encoded raise TypeError here.
-        Large payload parts are sent without a copy: do not change them before the answer has come.
-        """
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self._ask(method, args, payload, timeout_s, future)
-        return future
-
-    def call_then(
-        self,
-        method: str,
-        args: object,
-        payload: Buffers = NO_PAYLOAD,
-        *,
-        timeout_s: float,
-        then: Callable[[Reply | RaylogError], None],
-    ) -> None:
-        """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes behind it.
-
-        Frames it sends leave at once with the rest. `then` must not block; errors are delivered in a later iteration of
-        the loop.
-        """
-        self._ask(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
-
-    def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
-        """Send a request without an answer; lost silently when the connection closes. Raises FrameTooLarge."""
-        if not self.is_closed:
-            self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
 
     async def drain(self) -> None:
         """Wait while the unsent bytes are over the high mark; returns at once when the connection is closed.
@@ -368,40 +315,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 transport.resume_reading()
 
-    # Outgoing frames
-
-    def _ask(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
-        """Queue a request and register `waiting` for its answer; or deliver an error, when it cannot be sent."""
-        pending = self._pending
-        if self.is_closed:
-            fail(waiting, ConnectionFailed(f"The connection for {method} is closed: {self.close_reason}"))
-            return
-        if len(pending.calls) >= self._limits.max_pending_calls:
-            reason = f"{len(pending)} calls to {self.peer} wait for answers; wait for some of them."
-            fail(waiting, TooManyPendingCalls(reason))
-            return
-        parts: Sequence[Buffer]
-        if type(payload) is bytes:
-            parts, payload_bytes = (payload,), len(payload)
-        else:
-            parts, payload_bytes = payload_parts(payload)
-        pending.last_id = correlation_id = pending.last_id + 1
-        header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
-        if len(header) + payload_bytes > self._limits.max_frame_bytes:
-            try:
-                check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
-            except FrameTooLarge as error:
-                fail(waiting, error)
-                return
-        pending.add(correlation_id, method, timeout_s, waiting)
-        self._queue.put(header, parts, payload_bytes)
-
-    def _send(self, kind: int, correlation_id: int, third: object, args: object, payload: Buffers) -> None:
-        parts, payload_bytes = payload_parts(payload) if payload is not NO_PAYLOAD else ((), 0)
-        header = encode_header(kind, correlation_id, third, args, payload_bytes)
-        if len(header) + payload_bytes > self._limits.max_frame_bytes:
-            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
-        self._queue.put(header, parts, payload_bytes)
+    # Answers
 
     def send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
         """For Request: answer it. Raises before anything is sent or counted."""

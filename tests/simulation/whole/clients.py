@@ -269,9 +269,10 @@ class Reader(Client):
             return
         wanted = [at for at in self.world.open_partitions() if at.topic in self.world.steady_topics]
         consumer.assign(wanted)
-        observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False, default_api_timeout_ms=int(API_S * 1000))
+        timeout_ms = int(API_S * 1000)
+        observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False, default_api_timeout_ms=timeout_ms)
         while not await self.tried("start", observer.start(), LAST_API_S):
-            observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False)
+            observer = AsyncConsumer(group_id=BY_HAND, enable_auto_commit=False, default_api_timeout_ms=timeout_ms)
         watching = self.beside(self._observe(observer, wanted))
         last: dict[At, int] = {}
         while not self.world.is_over:

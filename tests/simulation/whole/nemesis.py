@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.whole.cluster import Actor
+from tests.simulation.whole.schemes import Schemes
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World
@@ -20,6 +21,7 @@ class Nemesis:
         self._world = world
         self._scheduler = world.scheduler
         self._network = world.network
+        self._schemes = Schemes(world, self)
         self._active = False
         self.faults = 0
         self.lost_s = math.inf
@@ -38,6 +40,13 @@ class Nemesis:
         controller = cluster.actors["controller"].process
         hosts = [host for host in cluster.hosts if controller is None or host != controller.host]
         host = hosts[int(self._scheduler.random.random() * len(hosts))]
+        if self._world.plan.loses_last_man:
+            self._schemes.lose_last_man(host)
+        else:
+            self.lose(host)
+
+    def lose(self, host: str) -> None:
+        """Lose a node until the heal; no other fault is in effect from now on."""
         deeds = [self._cut_off, self._power_off, self._hang]
         deeds[int(self._scheduler.random.random() * len(deeds))](host)
         self.faults += 1
@@ -75,7 +84,13 @@ class Nemesis:
     def _strike(self) -> None:
         if not self._active:
             return
-        deeds: list[Callable[[], None]] = [
+        deeds = [*self._deeds(), *(getattr(self._schemes, name) for name in self._world.plan.schemes)]
+        self.faults += 1
+        deeds[int(self._scheduler.random.random() * len(deeds))]()
+        self._again()
+
+    def _deeds(self) -> list[Callable[[], None]]:
+        return [
             self._kill_replica,
             self._kill_replica,
             self._kill_replica,
@@ -90,15 +105,13 @@ class Nemesis:
             self._power_cut,
             self._jump_clock,
         ]
-        self.faults += 1
-        deeds[int(self._scheduler.random.random() * len(deeds))]()
-        self._again()
 
     def _pick(self, actors: list[Actor]) -> Actor | None:
         running = [actor for actor in actors if actor.process is not None]
         return running[int(self._scheduler.random.random() * len(running))] if running else None
 
-    def _replicas(self) -> list[Actor]:
+    def replicas(self) -> list[Actor]:
+        """Return the actors of all replicas."""
         others = ("broker-", "controller", "coordinator-")
         return [actor for name, actor in self._world.cluster.actors.items() if not name.startswith(others)]
 
@@ -107,7 +120,7 @@ class Nemesis:
             actor.process.kill("killed by the nemesis")
 
     def _kill_replica(self) -> None:
-        self._kill(self._pick(self._replicas()))
+        self._kill(self._pick(self.replicas()))
 
     def _kill_actor(self) -> None:
         self._kill(self._pick(list(self._world.cluster.actors.values())))
@@ -141,7 +154,7 @@ class Nemesis:
             self._scheduler.after(self._scheduler.between(0.05, 8.0), process.resume)
 
     def _cut_host(self) -> None:
-        host = self._a_host()
+        host = self.a_host()
         self._cut_off(host)
         self._scheduler.after(self._scheduler.between(0.2, 12.0), self._reconnect, host)
 
@@ -165,30 +178,35 @@ class Nemesis:
 
     def _cut_link(self) -> None:
         source, target = (
-            self._a_host(),
+            self.a_host(),
             self._all_hosts()[int(self._scheduler.random.random() * len(self._all_hosts()))],
         )
         if source != target:
             both = self._scheduler.chance(0.5)
             self._world.tell("nemesis", f"the link {source} -> {target} is cut{' both ways' if both else ''}")
-            self._block([(source, target), *([(target, source)] if both else [])], self._scheduler.between(0.2, 12.0))
+            self.block([(source, target), *([(target, source)] if both else [])], self._scheduler.between(0.2, 12.0))
 
-    def _block(self, links: list[tuple[str, str]], for_s: float) -> None:
+    def block(self, links: list[tuple[str, str]], for_s: float) -> None:
+        """Block links for a time."""
         for source, target in links:
             self._network.block(source, target)
             self._scheduler.after(for_s, self._network.heal, source, target)
 
     def _slow_link(self) -> None:
-        source, target = self._a_host(), self._a_host()
+        source, target = self.a_host(), self.a_host()
         self._network.slow[(source, target)] = self._scheduler.between(0.01, 0.5)
         self._scheduler.after(self._scheduler.between(0.5, 8.0), self._network.slow.pop, (source, target), None)
 
     def _power_cut(self) -> None:
         if self._network.down or not self._world.plan.power_cuts:
             return
-        host = self._a_host()
-        self._power_off(host)
-        self._scheduler.after(self._scheduler.between(0.5, 12.0), self._power_on, host)
+        self.lose_power(self.a_host(), self._scheduler.between(0.5, 12.0))
+
+    def lose_power(self, host: str, for_s: float) -> None:
+        """Cut a node's power for a time, unless some node has none."""
+        if not self._network.down:
+            self._power_off(host)
+            self._scheduler.after(for_s, self._power_on, host)
 
     def _power_off(self, host: str) -> None:
         self._world.tell("nemesis", f"{host} loses power")
@@ -205,12 +223,13 @@ class Nemesis:
             self._network.power_on(host)
 
     def _jump_clock(self) -> None:
-        host = self._a_host()
+        host = self.a_host()
         jump_s = self._scheduler.between(-1_000.0, 1_000.0)
         self._world.tell("nemesis", f"the clock of {host} jumps by {jump_s:.0f} s")
         self._network.clock_jump_s[host] = jump_s
 
-    def _a_host(self) -> str:
+    def a_host(self) -> str:
+        """Draw a node's host."""
         hosts = self._world.cluster.hosts
         return hosts[int(self._scheduler.random.random() * len(hosts))]
 

@@ -12,7 +12,22 @@ MINORITY: Final = "whole-minority"
 """One node is lost for nearly all of the run, without other faults: everything must keep working."""
 DISK: Final = "whole-disk"
 """Faults of all kinds on virtual disks, which lose unsynced data at each loss of power."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK)
+VOTERS: Final = "whole-voters"
+"""Two controllers at a time, clients on both sides of a split network, partitions with one replica (in sync, or at
+all)."""
+LAST_MAN: Final = "whole-last-man"
+"""The last replica in sync is lost with its node, and eligible ones return."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN)
+
+THIN: Final = "thin"
+"""A topic that acknowledges with one replica in sync."""
+SINGLE: Final = "single"
+"""A topic of one replica."""
+TOPICS: Final[dict[str, tuple[int, dict[str, str]]]] = {
+    THIN: (3, {"min.insync.replicas": "1"}),
+    SINGLE: (1, {}),
+}
+"""Replication factor and settings of the topics that some profiles have besides the steady ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,13 @@ class Plan:
     power_cuts: bool
     loses_one: bool = False
     """Whether one node is lost, without other faults."""
+    loses_last_man: bool = False
+    """Whether that node has the last replicas in sync."""
+    schemes: tuple[str, ...] = ()
+    """Methods of ``schemes.py`` that join the nemesis's other faults."""
+    topics_besides: tuple[str, ...] = ()
+    """Names of :data:`TOPICS`."""
+    client_hosts: int = 1
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -72,7 +94,25 @@ def draw(profile: str, seed: int) -> Plan:
         return replace(plan, loses_one=True, fault_pause_s=0.0, work_s=40.0, send_pause_s=1.0, members=2)
     if profile == DISK:
         return replace(plan, disks=True, power_cuts=True)
+    if profile == VOTERS:
+        return _with_voters_at_odds(plan)
+    if profile == LAST_MAN:
+        calm = draw(MINORITY, seed)
+        return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
     return plan
+
+
+def _with_voters_at_odds(plan: Plan) -> Plan:
+    return replace(
+        plan,
+        schemes=("split", "lose_contact", "depose_paused", "lose_replies", "lose_single"),
+        topics_besides=(THIN, SINGLE),
+        client_hosts=2,
+        producers=4,
+        work_s=plan.work_s + 14.0,
+        fault_pause_s=max(0.7, plan.fault_pause_s),
+        power_cuts=True,
+    )
 
 
 def _draw(profile: str, seed: int) -> Plan:

@@ -44,7 +44,7 @@ def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
     return {
         "rule": "" if violation is None else violation.rule,
         "claim": "" if violation is None else violation.claim,
-        "story": world.scheduler.story() if violation is not None else world.scheduler.story(80),
+        "story": world.scheduler.story(int(os.environ.get("STORY", "400" if violation else "80"))),
         "events": world.scheduler.events,
         "steps": world.scheduler.turns,
         "elections": world.elections,

@@ -12,6 +12,7 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster import discovery
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
+from raylog.core.invariants import InvariantBroken
 from tests.simulation.whole import ports
 from tests.simulation.whole.books import At, Books
 from tests.simulation.whole.checks import Finish
@@ -30,7 +31,7 @@ from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
-from tests.simulation.whole.plan import Plan
+from tests.simulation.whole.plan import TOPICS, Plan
 from tests.simulation.world import Violation
 
 BUILT_S: Final = 60.0
@@ -57,10 +58,10 @@ class World:
         discovery._ask_controller = self.cluster.ask_controller
         self.nemesis = Nemesis(self)
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
-        self.client_hosts = ["127.0.0.100"]
+        self.client_hosts = [f"127.0.0.{100 + number}" for number in range(plan.client_hosts)]
         self.places: dict[int, SimProcess] = {}
         """The processes of group members, by place."""
-        self._lives = 0
+        self._lives = self._spawned = 0
         self.is_built = False
         self.is_quiet = False
         """Clients send and change nothing any more."""
@@ -149,7 +150,9 @@ class World:
     # ------------------------------------------------------------ clients
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> SimProcess:
-        process = SimProcess(self.scheduler, self.network, name, self.client_hosts[0])
+        self._spawned += 1
+        host = self.client_hosts[self._spawned % len(self.client_hosts)]
+        process = SimProcess(self.scheduler, self.network, name, host)
         process.call_soon(lambda: process.create_task(self.guarded(name, work)))
         return process
 
@@ -177,6 +180,9 @@ class World:
             count = 1 + int(self.scheduler.random.random() * self.plan.partitions_max)
             await admin.create_topic(topic, count, self.plan.replication_factor, {"segment.bytes": "20000"})
             self.books.partitions[topic] = count
+        for topic in self.plan.topics_besides:
+            await admin.create_topic(topic, 1, *TOPICS[topic])
+            self.books.partitions[topic] = 1
         await admin.stop()
         self.is_built = True
 
@@ -220,7 +226,9 @@ class _Logs(logging.Handler):
         text = record.getMessage()
         world.elections += ": leader " in text
         world.tell("-" if process is None else process.name, f"{record.levelname.lower()}: {text}")
+        known = record.args if isinstance(record.args, tuple) else ()
+        broken: list[BaseException] = [item for item in known if isinstance(item, InvariantBroken)]
         if record.exc_info and record.exc_info[1] is not None:
-            world.scheduler.failures.append(
-                f"{'-' if process is None else process.name}: {text}: {record.exc_info[1]!r}"
-            )
+            broken.append(record.exc_info[1])
+        if broken:
+            world.scheduler.failures.append(f"{'-' if process is None else process.name}: {text}: {broken[0]!r}")

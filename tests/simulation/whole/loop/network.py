@@ -363,8 +363,8 @@ class Network:
     def _arrive(self, source: SimTransport) -> None:
         peer = source.peer
         assert peer is not None
-        if not source.segments:
-            return  # they went down with their host
+        if len(source.segments) <= source.overdue:
+            return  # lost with their host, or at a reset
         if source.overdue or not self.carries(source.host, peer.host):
             source.overdue += 1
             self._stalled[source] = None
@@ -396,6 +396,17 @@ class Network:
         """Unblock a link."""
         self.blocked.pop((source, target), None)
         self._repeat_all()
+
+    def reset(self, process: SimProcess) -> None:
+        """Reset the connections of a process, as a middlebox does; what was in flight is lost."""
+        for transport in list(process.transports):
+            peer = transport.peer
+            for end in (transport, peer):
+                if end is not None:
+                    end.segments.clear()
+                    end.overdue = 0
+                    self._stalled.pop(end, None)
+                    end.break_off(ConnectionResetError(104, "Connection reset by peer"))
 
     def power_off(self, host: str) -> None:
         """Make a host fall silent; the caller kills its processes, without a FIN or RST to their peers."""

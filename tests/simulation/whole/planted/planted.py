@@ -1,4 +1,4 @@
-"""Every bug that is planted in shipped code: the tables of clients, of servers and of disks as one."""
+"""Every bug that is planted in shipped code: the tables of all files here as one."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from tests.simulation.whole.planted.bugs import Bug
 from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
+from tests.simulation.whole.planted.planted_voters import VOTER_BUGS
 
-BUGS: Final[dict[str, Bug]] = {bug.name: bug for bug in (*CLIENT_BUGS, *SERVER_BUGS, *DISK_BUGS)}
+BUGS: Final[dict[str, Bug]] = {bug.name: bug for bug in (*CLIENT_BUGS, *SERVER_BUGS, *DISK_BUGS, *VOTER_BUGS)}

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from raylog.actors.broker.server import BrokerServer
 from raylog.actors.groups.offsets_log import OffsetsLog
-from raylog.actors.metadata.voter import Files
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.request_table import RequestTable
 from raylog.core.controller.topics import Topics
@@ -193,7 +192,6 @@ SERVER_BUGS: Final = (
     Bug("generations are not counted", Group, "next_image", _generation_stays, ("W6",)),
     Bug("committed offsets are answered one too low", group_offsets, "fetch", _commits_go_back, ("W7",)),
     Bug("a move leaves the last replica out", Moves, "_begun", _one_replica_short, ("W12",)),
-    Bug("a voter forgets its promise", Files, "save_promise", _none, ("W8", "W9", "W10", "W11", "W12")),
     Bug(
         "a broker drops metadata updates",
         BrokerServer,

@@ -1,0 +1,129 @@
+"""Faults of several steps: two controllers at a time, lost replies, the loss of the last replica in sync.
+
+Called by the nemesis. A plan names the schemes that a profile uses; each is a method of :class:`Schemes`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.whole.cluster import Actor
+from tests.simulation.whole.loop.processes import SimProcess
+from tests.simulation.whole.plan import SINGLE
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.nemesis import Nemesis
+    from tests.simulation.whole.world import World
+
+LAST_SYNC_S: Final = 3.0
+"""Time, beyond session timeout and lag limit, until the ISR has shrunk to the one replica that runs."""
+
+
+class Schemes:
+    """The schemes of one world."""
+
+    def __init__(self, world: World, nemesis: Nemesis) -> None:
+        """No fault yet."""
+        self._world = world
+        self._nemesis = nemesis
+        self._scheduler = world.scheduler
+        self._network = world.network
+        self._cluster = world.cluster
+
+    def split(self) -> None:
+        """Split the network in two, with clients on both sides; Ray gives up the controller's side now and then."""
+        hosts = self._shuffled(self._cluster.hosts)
+        clients = self._shuffled(self._world.client_hosts)
+        smaller = max(1, (len(hosts) - 1) // 2)
+        one_side, other_side = [*hosts[:smaller], *clients[:1]], [*hosts[smaller:], *clients[1:]]
+        self._world.tell("nemesis", f"{one_side} and {other_side} cannot reach each other")
+        for_s = self._scheduler.between(2.0, 14.0)
+        for here in one_side:
+            for there in other_side:
+                self._nemesis.block([(here, there), (there, here)], for_s)
+        host = self._controller_host()
+        if host in one_side:
+            self._scheduler.after(self._scheduler.between(0.1, 1.5), self._give_up, host, for_s)
+
+    def lose_contact(self) -> None:
+        """Ray takes a node for lost whose processes and network are intact: actors get successors beside themselves."""
+        host = self._controller_host()
+        if host is not None:
+            self._give_up(host, self._scheduler.between(1.0, 6.0))
+
+    def depose_paused(self) -> None:
+        """Pause the controller until a successor leads; it continues with its connections and requests of before."""
+        process = self._cluster.actors["controller"].process
+        if process is not None:
+            process.pause()
+            self._give_up(process.host, self._scheduler.between(3.0, 8.0))
+            self._scheduler.after(self._scheduler.between(2.0, 6.0), process.resume)
+
+    def _give_up(self, host: str, for_s: float) -> None:
+        self._world.tell("nemesis", f"Ray gives {host} up")
+        self._cluster.lose_node(host)
+        self._scheduler.after(for_s, self._cluster.find_node, host)
+
+    def _controller_host(self) -> str | None:
+        process = self._cluster.actors["controller"].process
+        return None if process is None else process.host
+
+    def lose_replies(self) -> None:
+        """Delay a node's replies to clients, then kill its replicas: they appended and never replied."""
+        hosts = self._cluster.hosts
+        host = hosts[int(self._scheduler.random.random() * len(hosts))]
+        self._world.tell("nemesis", f"{host} answers clients late, then its replicas are killed")
+        for client in self._world.client_hosts:
+            self._network.slow[(host, client)] = 1.5
+        self._scheduler.after(self._scheduler.between(0.3, 1.2), self._kill_with_replies, host)
+
+    def _kill_with_replies(self, host: str) -> None:
+        for client in self._world.client_hosts:
+            self._network.slow.pop((host, client), None)
+        for actor in self._nemesis.replicas():
+            process = actor.process
+            if process is not None and process.host == host:
+                self._network.reset(process)
+                process.kill("killed by the nemesis, with its replies")
+
+    def lose_last_man(self, host: str) -> None:
+        """Let the leaders on a node become the last replicas in sync; lose it, and let the others run again."""
+        self._world.tell("nemesis", f"what {host} leads has no followers")
+        led = {self._partition_of(actor) for actor in self._running() if self._leads(actor, host)}
+        paused = [actor.process for actor in self._running() if self._partition_of(actor) in led]
+        followers = [process for process in paused if process is not None and process.host != host]
+        for process in followers:
+            process.pause()
+        config = self._world.plan.config
+        silence_ms = int(config["broker.session.timeout.ms"]) + int(config["replica.lag.time.max.ms"])
+        self._scheduler.after(silence_ms / 1000 + LAST_SYNC_S, self._lose_it, host, followers)
+
+    def _running(self) -> list[Actor]:
+        return [actor for actor in self._nemesis.replicas() if actor.process is not None and actor.serves]
+
+    def _partition_of(self, actor: Actor) -> object:
+        spec = actor.server.spec
+        return spec.topic_id, spec.partition
+
+    def _leads(self, actor: Actor, host: str) -> bool:
+        """Whether a replica on this node leads, and has all followers in sync."""
+        if actor.process is None or actor.process.host != host:
+            return False
+        status = actor.server.status()
+        return bool(status["role"] == "leader" and len(status["isr"]) == actor.server.spec.replication_factor)
+
+    def _lose_it(self, host: str, paused: list[SimProcess]) -> None:
+        self._nemesis.lose(host)
+        for process in paused:
+            process.resume()
+
+    def lose_single(self) -> None:
+        """Keep the node of a topic's only replica without power for longer than any delivery may take."""
+        singles = [actor for actor in self._running() if actor.name.startswith(f"replica:{SINGLE}-")]
+        if singles and singles[0].process is not None:
+            self._nemesis.lose_power(singles[0].process.host, self._scheduler.between(16.0, 20.0))
+
+    def _shuffled(self, hosts: list[str]) -> list[str]:
+        mixed = list(hosts)
+        self._scheduler.random.shuffle(mixed)
+        return mixed

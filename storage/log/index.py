@@ -1,10 +1,14 @@
 """The two sparse indexes of a segment: offset to file position, and timestamp to offset.
 
 Used by `segment` only. Both get an entry about every `index.interval.bytes`, both are kept in memory as columns while
-the segment is in use (a binary search is then one call into C) and written when the segment is sealed. They are hints:
-every answer is checked against the batch header found there, and a file that is missing, cut off or not rising is
-rebuilt from the segment. Files: `.index` has u32 relative offset and u32 position, `.timeindex` has i64 timestamp and
-u32 relative offset, all big-endian, as Kafka's.
+the segment is in use (a binary search is then one call into C) and written when the segment is sealed. A file that is
+missing, cut off, changed or older than the segment is rebuilt from the segment.
+
+Files: entries as Kafka's, big-endian, and a checksum, without which a flipped bit would be another timestamp:
+
+    .index      u32 relative offset, u32 position     an entry
+    .timeindex  i64 timestamp, u32 relative offset    an entry
+    both        u32 CRC-32C of all entries            at the end; a file without it (versions up to 0.2) is rebuilt
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+
+import google_crc32c
 
 _TIME_ENTRY = struct.Struct(">qI")
+_CRC = struct.Struct(">I")
 _U32 = "I"
 _SWAP = sys.byteorder == "little"
-OFFSET_ENTRY_BYTES = 8
-TIME_ENTRY_BYTES = _TIME_ENTRY.size
+_OFFSET_ENTRY_BYTES = 8
+_TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
 
 class IndexDamaged(Exception):
@@ -68,27 +74,22 @@ class OffsetIndex:
 
     def to_bytes(self) -> bytes:
         """The `.index` file."""
-        mixed = array(_U32, bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
+        mixed = array(_U32, bytes(_OFFSET_ENTRY_BYTES * len(self.offsets)))
         mixed[0::2] = self.offsets
         mixed[1::2] = self.positions
         if _SWAP:
             mixed.byteswap()
-        return mixed.tobytes()
+        return _with_checksum(mixed.tobytes())
 
     @classmethod
     def from_bytes(cls, data: bytes, file_size: int) -> OffsetIndex:
         """Read `to_bytes` for a segment file of `file_size` bytes; IndexDamaged when it is invalid."""
-        if len(data) % OFFSET_ENTRY_BYTES:
-            raise IndexDamaged("cut off in the middle of an entry")
         mixed = array(_U32)
-        mixed.frombytes(data)
+        mixed.frombytes(_checked(data))
         if _SWAP:
             mixed.byteswap()
         index = cls()
         index.offsets, index.positions = mixed[0::2], mixed[1::2]
-        for column in (index.offsets, index.positions):
-            if any(later <= earlier for earlier, later in pairwise(column)):
-                raise IndexDamaged("entries do not rise")
         if index.positions and index.positions[-1] >= file_size:
             raise IndexDamaged("an entry points behind the segment")
         return index
@@ -129,26 +130,33 @@ class TimeIndex:
 
     def to_bytes(self) -> bytes:
         """The `.timeindex` file."""
-        return b"".join(map(_TIME_ENTRY.pack, self.timestamps, self.offsets))
+        return _with_checksum(b"".join(map(_TIME_ENTRY.pack, self.timestamps, self.offsets)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
         """Read `to_bytes`; IndexDamaged when it is invalid."""
-        if len(data) % TIME_ENTRY_BYTES:
-            raise IndexDamaged("cut off in the middle of an entry")
         index = cls()
-        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(_checked(data)):
             index.append(timestamp, offset)
-        if any(later < earlier for earlier, later in pairwise(index.timestamps)):
-            raise IndexDamaged("timestamps go back")
-        if any(later <= earlier for earlier, later in pairwise(index.offsets)):
-            raise IndexDamaged("offsets do not rise")
         return index
 
 
 def last_time_entry(data: bytes) -> tuple[int, int] | None:
-    """The last (timestamp, relative offset) of a `.timeindex` file, read from its end; None where there is none."""
-    if len(data) < TIME_ENTRY_BYTES:
+    """The last (timestamp, relative offset) of a `.timeindex` file; None where there is none, IndexDamaged as above."""
+    entries = _checked(data)
+    if not entries:
         return None
-    timestamp, offset = _TIME_ENTRY.unpack(data[-TIME_ENTRY_BYTES:])
+    timestamp, offset = _TIME_ENTRY.unpack(entries[-_TIME_ENTRY_BYTES:])
     return timestamp, offset
+
+
+def _with_checksum(entries: bytes) -> bytes:
+    return entries + _CRC.pack(google_crc32c.value(entries))
+
+
+def _checked(data: bytes) -> bytes:
+    """The entries of an index file without their checksum; IndexDamaged unless that is there and right."""
+    entries = data[: -_CRC.size]
+    if _with_checksum(entries) != data:
+        raise IndexDamaged("its checksum is missing or wrong")
+    return entries

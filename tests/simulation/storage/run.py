@@ -207,7 +207,7 @@ def _hurt(image: Image, draw: random.Random, end: int) -> tuple[str, str, bool] 
     if not batch_file and draw.random() < 0.4:
         del folder[name]
         return name, "loss", False
-    if not content or name.endswith((".timeindex", "leader-epoch-checkpoint", "clean-shutdown")):
+    if not content or name.endswith(("leader-epoch-checkpoint", "clean-shutdown")):
         return None  # a changed digit is another number: these have no checksum, and only a loss is detectable
     place = draw.randrange(len(content))
     changed = bytearray(content)

@@ -22,7 +22,7 @@ from raylog.core.errors import DataDirectoryError, RaylogError
 from raylog.storage import filesystem
 from raylog.storage.directory import partition_folder
 from raylog.storage.folder_lock import FolderLock
-from raylog.storage.log.files import exists, is_folder, list_files, make_folder, read_text, remove_tree
+from raylog.storage.log.files import exists, is_folder, list_files, make_folder, read_text, remove_tree, sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +67,10 @@ def topic_id_of(folder: Path) -> str:
 
 
 def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
-    """Move a partition's folder into ``mark`` beside it and return where it is now.
+    """Move a partition's folder into ``mark`` beside it and return where it is now; durable on return.
 
-    The caller holds the folder's lock. Raises OSError or StorageIoError; the folder has not moved then.
+    The caller holds the folder's lock. Raises OSError or StorageIoError: either the folder has not moved, or it has and
+    a loss of power may bring it back.
     """
     place = folder.parent / mark
     make_folder(place)
@@ -78,6 +79,8 @@ def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
     while exists(aside := place / f"{name}.{moment}"):
         moment += 1
     filesystem.replace(folder, aside)
+    sync_folder(place)  # the new name first: a loss of power in between leaves at least one of the two
+    sync_folder(folder.parent)
     return aside
 
 
@@ -93,7 +96,10 @@ def replaced(directory: Path) -> list[Path]:
 
 def clear_half_deleted(directory: Path) -> None:
     """Finish the removals that a crash interrupted."""
-    for folder in half_deleted(directory):
+    doomed = half_deleted(directory)
+    if doomed:
+        sync_folder(directory)  # the process may have ended before the folder's old name was gone from the disk
+    for folder in doomed:
         clear_away(folder)
 
 
@@ -107,7 +113,8 @@ def clear_replaced(directory: Path, deleted: Container[str]) -> None:
 def remove_partition_folder(folder: Path, topic_id: str) -> None:
     """Remove the folder of a deleted partition, unless another topic of the same name has it by now.
 
-    Waits for a replica that is dying; raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
+    On return it stays removed after a loss of power. Waits for a replica that is dying; raises
+    :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
     """
     if exists(folder) and topic_id_of(folder) != topic_id:
         return
@@ -116,6 +123,8 @@ def remove_partition_folder(folder: Path, topic_id: str) -> None:
         about = identity_of(folder)
         if exists(folder) and about.topic_id == topic_id:
             clear_away(set_aside(folder, DELETED, topic_id, about.partition))
+        else:
+            sync_folder(folder.parent)  # an earlier attempt may have moved it and failed before it was durable
     finally:
         lock.release(for_good=not exists(folder))
 

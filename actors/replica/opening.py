@@ -90,10 +90,13 @@ def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bo
 
 
 def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
-    """Leave a note of this boot for the next incarnation, once a doubt need not be reported any more."""
+    """Leave a note of this boot for the next incarnation, once a doubt need not be reported any more.
+
+    Durable on return: without the note of a relaxed incarnation, one with another policy would see no doubt.
+    """
     note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
     text = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n"
-    write_atomically(note, text.encode(), durable=False)
+    write_atomically(note, text.encode())
 
 
 def _boot_id() -> str:

@@ -154,7 +154,8 @@ class VirtualDisk:
                     folder.entries[name] = node
                 if isinstance(node, File):
                     node.names += 1
-            self._renames.append(Rename(edits))
+            folders = {id(folder) for folder, _, _ in edits}
+            self._renames += [Rename(edits)] if len(folders) == 1 else [Rename((edit,)) for edit in edits]
 
         self._changing(effect)
 
@@ -202,13 +203,13 @@ class VirtualDisk:
         self._rename((parent, path.name, Folder(self._number(), 0o40000 | mode)))
 
     def replace(self, source: PurePath, target: PurePath) -> None:
-        """As `os.replace`."""
+        """As `os.replace`. Between two folders each name is durable with its own folder, the new one never later."""
         self.require()
         node, into = self.find(source), self._folder(target.parent)
         present = into.entries.get(target.name)
         if isinstance(present, Folder) and present.entries:
             raise failure(errno.ENOTEMPTY, target)
-        self._rename((self._folder(source.parent), source.name, None), (into, target.name, node))
+        self._rename((into, target.name, node), (self._folder(source.parent), source.name, None))
 
     def unlink(self, path: PurePath) -> None:
         """As `os.unlink`."""

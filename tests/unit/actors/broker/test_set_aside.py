@@ -1,5 +1,8 @@
 """Folders of deleted, replaced and damaged partitions."""
 
+import errno
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,12 @@ from raylog.actors.broker.set_aside import (
     set_aside,
     topic_id_of,
 )
+from raylog.storage import filesystem
+from raylog.storage.errors import StorageIoError
 from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.files import exists, list_files, make_folder
+from tests.simulation.storage.disk import PowerLost, VirtualDisk
+from tests.simulation.storage.filesystem import VirtualFileSystem
 
 
 def partition(root: Path, topic_id: str, name: str = "t-0") -> Path:
@@ -84,3 +92,67 @@ def test_leftovers_of_version_0_1_are_cleaned_where_they_are_certain(tmp_path: P
     clear_replaced(tmp_path, {"b" * 32})
     left = ["t-0", "t-0.damaged-1700000000000", "t-0.deleted-170000000", "u-0.deleted-1700000000000"]
     assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
+TOPIC_ID = "a" * 32
+DISK = Path("/disk")
+
+
+def found_after(act: Callable[[Path, VirtualDisk], object]) -> set[tuple[bool, int]]:
+    """Let `act` handle a synced folder, cut the power: is the folder in its place, and how many lie in `.deleted`?"""
+    found = set()
+    for seed in range(40):
+        files, disk = VirtualFileSystem(), VirtualDisk(seed, image={"t-0": {"partition.metadata": _metadata()}})
+        files.mount(DISK, disk)
+        with files.bound():
+            with suppress(PowerLost):
+                act(DISK / "t-0", disk)
+            disk.lose_power()
+            aside = list_files(DISK / ".deleted") if exists(DISK / ".deleted") else []
+            found.add((exists(DISK / "t-0"), sum(not path.name.startswith(".") for path in aside)))
+    return found
+
+
+def _refuse(_: str) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def _metadata() -> bytes:
+    return f"version: 0\ntopic_id: {TOPIC_ID}\ntopic: t\npartition: 0\n".encode()
+
+
+def test_a_folder_set_aside_is_in_its_new_place_alone_after_a_power_cut() -> None:
+    assert found_after(lambda folder, _: set_aside(folder, ".deleted", TOPIC_ID, 0)) == {(False, 1)}
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_a_power_cut_while_a_folder_is_set_aside_never_loses_it(calls: int) -> None:
+    def cut_off(folder: Path, disk: VirtualDisk) -> None:
+        disk.faults.fuse = calls
+        set_aside(folder, ".deleted", TOPIC_ID, 0)
+
+    assert (False, 0) not in found_after(cut_off)
+
+
+def test_a_removed_partition_does_not_come_back_after_a_power_cut() -> None:
+    assert {there for there, _ in found_after(lambda folder, _: remove_partition_folder(folder, TOPIC_ID))} == {False}
+
+
+def test_a_removal_that_is_repeated_after_a_failed_sync_is_durable() -> None:
+    def repeated(folder: Path, disk: VirtualDisk) -> None:
+        disk.faults.pace = _refuse
+        with pytest.raises(StorageIoError):
+            remove_partition_folder(folder, TOPIC_ID)
+        disk.faults.pace = None
+        remove_partition_folder(folder, TOPIC_ID)
+
+    assert {there for there, _ in found_after(repeated)} == {False}
+
+
+def test_a_removal_that_a_kill_interrupted_is_durable_once_it_is_finished() -> None:
+    def interrupted(folder: Path, disk: VirtualDisk) -> None:
+        make_folder(DISK / ".deleted")
+        filesystem.replace(folder, DISK / ".deleted" / f"{TOPIC_ID}-0.1")
+        clear_half_deleted(DISK)
+
+    assert {there for there, _ in found_after(interrupted)} == {False}

@@ -10,6 +10,8 @@ from raylog.actors.replica import opening as replica_log
 from raylog.actors.replica.opening import OpenedLog, note_boot, open_replica_log
 from raylog.storage.directory import partition_folder
 from raylog.storage.log.partition_log import LogConfig
+from tests.simulation.storage.disk import VirtualDisk
+from tests.simulation.storage.filesystem import VirtualFileSystem
 
 
 @pytest.fixture
@@ -99,3 +101,18 @@ def test_a_log_that_was_closed_cleanly_survives_the_machine(
     found = opened(spec)
     assert not found.unsynced_lost
     end(found, spec, cleanly=True)
+
+
+def test_the_policy_of_the_last_boot_is_known_after_a_power_cut(
+    spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for seed in range(20):
+        files, disk = VirtualFileSystem(), VirtualDisk(seed)
+        files.mount(spec.data_directory, disk)
+        with files.bound(), monkeypatch.context() as patch:
+            opened(spec, syncs_first=True).log.close()
+            disk.kill()
+            opened(spec, syncs_first=False)
+            disk.lose_power()
+            patch.setattr(replica_log, "BOOT_ID", tmp_path / "none")
+            assert opened(spec, syncs_first=True).unsynced_lost

@@ -22,7 +22,7 @@ def to_markdown() -> str:
     lines = [
         MARK,
         "",
-        "| endpoint | method | who may call it | what it does | fields | level |",
+        "| endpoint | method | callers | what it does | fields | level |",
         "|---|---|---|---|---|---|",
     ]
     lines += [_row(endpoint, method) for endpoint, method in methods()]
@@ -30,11 +30,11 @@ def to_markdown() -> str:
 
 
 def _row(endpoint: Endpoint, method: AnyMethod) -> str:
-    who = method.role.name.lower()
+    caller = method.role.name.lower()
     if method.token is not TokenScope.NOTHING:
-        who += f" (its token names the {method.token.value.rstrip('s')})"
+        caller += f" (its token names the {method.token.value.rstrip('s')})"
     if method.internal_role is not None:
-        who += f"; {method.internal_role.name.lower()} where the topic is internal"
+        caller += f"; {method.internal_role.name.lower()} where the topic is internal"
     what = method.meaning.replace("``", "`")
     if method.forwarded:
         what += " The broker forwards it to the controller."
@@ -43,7 +43,7 @@ def _row(endpoint: Endpoint, method: AnyMethod) -> str:
     fields = ", ".join(
         f"`{field.name}`" if field.required else f"`{field.name}`?" for field in msgspec.structs.fields(method.request)
     )
-    return f"| {endpoint.name} | `{method.name}` | {who} | {what} | {fields or '-'} | {method.since} |"
+    return f"| {endpoint.name} | `{method.name}` | {caller} | {what} | {fields or '-'} | {method.since} |"
 
 
 def updated(document: str) -> str:

@@ -338,7 +338,7 @@ class Bench:
     def _say_medians(self, scenario: str, case: str, rows: Sequence[Measured], metric: str) -> None:
         medians = {row.contestant: statistics.median(found) for row in rows if (found := row.numbers())}
         text = ", ".join(f"{name} {value:,.6g}" for name, value in medians.items())
-        self.say(f"{scenario}, {case} [{metric}]: {text or 'nobody took part'}")
+        self.say(f"{scenario}, {case} [{metric}]: {text or 'no contestant took part'}")
 
     def run_for(
         self, job_for: Callable[[Contestant], Job | None], load: str, **changes: Any

@@ -22,7 +22,7 @@ CHUNK_MAX = 1_000
 TAKE_S = 1.0
 SILENCE_S = 15.0
 STAMP = struct.Struct(">q?")
-Tell = Callable[[], None]
+ReportReady = Callable[[], None]
 """Reports that the client is ready, and waits for the start signal if the job requires it."""
 Make = Callable[[Job], Client]
 
@@ -62,7 +62,7 @@ def own_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def produce(job: Job, make: Make, tell: Tell) -> Outcome:
+def produce(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Send for a time, wait for every acknowledgement, and count the server's records."""
     client = make(job)
     client.open_producer()
@@ -83,7 +83,7 @@ def produce(job: Job, make: Make, tell: Tell) -> Outcome:
     try:
         send_for(job.warmup_s)
         before = client.stored()
-        tell()
+        report_ready()
         meter = Meter(job.server_pids)
         sent = send_for(job.seconds)
         outcome = meter.read(sent, sent * job.size)
@@ -94,17 +94,17 @@ def produce(job: Job, make: Make, tell: Tell) -> Outcome:
         client.close()
 
 
-def count(job: Job, make: Make, tell: Tell) -> Outcome:
+def count(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """How many records the topic holds."""
     client = make(job)
-    tell()
+    report_ready()
     try:
         return {"stored": client.stored()}
     finally:
         client.close()
 
 
-def consume(job: Job, make: Make, tell: Tell) -> Outcome:
+def consume(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Read the topic, `count` records, and again from its beginning until `seconds` were measured; or `once` only.
 
     The clock runs while records arrive: connecting, finding the beginning and the first records of each pass are
@@ -117,7 +117,7 @@ def consume(job: Job, make: Make, tell: Tell) -> Outcome:
         if job.warmup_s:
             _read_once(client, job, job.warmup_s, {})
             client.rewind()
-        tell()
+        report_ready()
         began_s = time.monotonic()
         read = _read_once(client, job, job.seconds, total)
         # Even a fast pass has a beginning that is not measured.
@@ -135,32 +135,32 @@ def _read_once(client: Client, job: Job, seconds: float, total: Outcome) -> int:
 
     Returns the number of all records read. Raises Unsupported when they stop before the end.
     """
-    heard_s = time.monotonic()
+    last_s = time.monotonic()
     first = first_bytes = 0
-    while not first and time.monotonic() - heard_s < SILENCE_S:
+    while not first and time.monotonic() - last_s < SILENCE_S:
         first, first_bytes = client.take(TAKE_S)
     meter = Meter(job.server_pids)
     records, size = first, first_bytes
-    heard_s = time.monotonic()
-    ends_s = heard_s + seconds
+    last_s = time.monotonic()
+    ends_s = last_s + seconds
     while records < job.count and (now_s := time.monotonic()) < ends_s:
         some, more = client.take(TAKE_S)
         records, size = records + some, size + more
         if some:
-            heard_s = now_s
-        elif now_s - heard_s > SILENCE_S:
+            last_s = now_s
+        elif now_s - last_s > SILENCE_S:
             raise Unsupported(f"it read {records:,} of {job.count:,} records, and then none for {SILENCE_S:g} s")
     for name, value in meter.read(records - first, size - first_bytes).items():
         total[name] = total.get(name, 0) + value
     return records
 
 
-def listen(job: Job, make: Make, tell: Tell) -> Outcome:
+def listen(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Read for a time the records that arrive after the start."""
     client = make(job)
     client.open_consumer(at_end=True)
     client.take(0.5)
-    tell()
+    report_ready()
     try:
         meter = Meter(job.server_pids)
         records = size = 0
@@ -173,24 +173,24 @@ def listen(job: Job, make: Make, tell: Tell) -> Outcome:
         client.close()
 
 
-def follow(job: Job, make: Make, tell: Tell) -> Outcome:
+def follow(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Read the records of `pace`, and measure the time from each record's due time to its read."""
     client = make(job)
     client.open_consumer(at_end=True)
     client.values(0.5)
-    tell()
+    report_ready()
     latencies = array.array("d")
     seen = 0
-    heard_s = time.monotonic()
+    last_s = time.monotonic()
     unpack = STAMP.unpack_from
     try:
         meter = Meter(job.server_pids)
-        while seen < job.count and time.monotonic() - heard_s < SILENCE_S:
+        while seen < job.count and time.monotonic() - last_s < SILENCE_S:
             values = client.values(TAKE_S)
             now_ns = time.monotonic_ns()
             if not values:
                 continue
-            heard_s = time.monotonic()
+            last_s = time.monotonic()
             seen += len(values)
             for value in values:
                 due_ns, counts = unpack(value)
@@ -202,11 +202,11 @@ def follow(job: Job, make: Make, tell: Tell) -> Outcome:
         client.close()
 
 
-def pace(job: Job, make: Make, tell: Tell) -> Outcome:
+def pace(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Send at a fixed rate; the beginning, `warmup_s` long, is marked as not counting."""
     client = make(job)
     client.open_producer()
-    tell()
+    report_ready()
     began_ns = time.monotonic_ns() + 50_000_000
     counts_from_ns = began_ns + int(job.warmup_s * 1e9)
     filling = bytes(max(0, job.size - STAMP.size))
@@ -223,7 +223,7 @@ def pace(job: Job, make: Make, tell: Tell) -> Outcome:
         client.close()
 
 
-def small(job: Job, make: Make, tell: Tell) -> Outcome:
+def small(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Many connections, each with one record in flight and no batches: the module's own `small`."""
     run: Any = getattr(make(job), "small", None)
     if run is None:
@@ -231,7 +231,7 @@ def small(job: Job, make: Make, tell: Tell) -> Outcome:
     run_for = run(payloads(job.size, POOL))
     try:
         run_for(job.warmup_s)
-        tell()
+        report_ready()
         meter = Meter(job.server_pids)
         sent = run_for(job.seconds)
         return {**meter.read(sent, sent * job.size), "stored": sent}
@@ -239,7 +239,7 @@ def small(job: Job, make: Make, tell: Tell) -> Outcome:
         run_for(0)
 
 
-def group(job: Job, make: Make, tell: Tell) -> Outcome:
+def group(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Ten consumers (`connections`) of one group: until all have partitions, and until all records were read."""
     counts = [0] * job.connections
     joined_s = [0.0] * job.connections
@@ -259,7 +259,7 @@ def group(job: Job, make: Make, tell: Tell) -> Outcome:
             client.close()
 
     threads = [threading.Thread(target=member, args=(number,)) for number in range(job.connections)]
-    tell()
+    report_ready()
     meter = Meter(job.server_pids)
     for thread in threads:
         thread.start()
@@ -274,21 +274,21 @@ def group(job: Job, make: Make, tell: Tell) -> Outcome:
     return {**outcome, "join_s": max(joined_s), "stored": job.count, "members": sum(1 for item in joined_s if item)}
 
 
-def probe(job: Job, make: Make, tell: Tell) -> Outcome:
+def probe(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Send records one after the other at a fixed rate while a leader dies; the longest time without an answer."""
     run: Any = getattr(make(job), "probe", None)
     if run is None:
         raise Unsupported("failover is not measured with this client")
-    moments: list[float] = run(payloads(job.size, 1)[0], tell)
+    moments: list[float] = run(payloads(job.size, 1)[0], report_ready)
     return {"seconds": job.seconds, "records": len(moments), "gap_ms": stats.longest_gap(moments) * 1000}
 
 
-def create(job: Job, make: Make, tell: Tell) -> Outcome:
+def create(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Connect; then write one record to each partition of a newly created topic, until all are stored."""
     client: Any = make(job)
     client.connect()
     try:
-        tell()  # a waiting job continues when the topic has been created
+        report_ready()  # a waiting job continues when the topic has been created
         client.send_to_each(payloads(job.size, 1)[0])
         client.flush()
         return {"records": job.partitions, "monotonic_s": time.monotonic()}
@@ -296,6 +296,6 @@ def create(job: Job, make: Make, tell: Tell) -> Outcome:
         client.close()
 
 
-LOADS: dict[str, Callable[[Job, Make, Tell], Outcome]] = {
+LOADS: dict[str, Callable[[Job, Make, ReportReady], Outcome]] = {
     item.__name__: item for item in (produce, count, consume, listen, follow, pace, small, group, probe, create)
 }

@@ -58,5 +58,5 @@ def _file_system() -> str:
 def _java() -> str:
     if shutil.which("java") is None:
         return "none"
-    said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
-    return said.split('"')[1] if '"' in said else "unknown"
+    version = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    return version.split('"')[1] if '"' in version else "unknown"

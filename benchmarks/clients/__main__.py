@@ -23,7 +23,7 @@ def main() -> None:
     def say(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
 
-    def tell() -> None:
+    def report_ready() -> None:
         say({"ready": True})
         if job.waits:
             sys.stdin.readline()
@@ -33,7 +33,7 @@ def main() -> None:
         return client
 
     try:
-        say({"outcome": LOADS[job.load](job, make, tell)})
+        say({"outcome": LOADS[job.load](job, make, report_ready)})
     except (Unsupported, Missing) as error:
         say({"left_out": str(error)})
 

@@ -132,7 +132,7 @@ class Measured(OnLoop):
         """The sum of the high watermarks."""
         library = module("aiokafka")
 
-        async def asked() -> int:
+        async def end_offsets_sum() -> int:
             consumer = library.AIOKafkaConsumer(bootstrap_servers=self.job.address["bootstrap"])
             await consumer.start()
             try:
@@ -143,7 +143,7 @@ class Measured(OnLoop):
             finally:
                 await consumer.stop()
 
-        return self.run(asked())
+        return self.run(end_offsets_sum())
 
     def small(self, payloads: Sequence[bytes]) -> Callable[[float], int]:
         """As many producers as connections, each waiting for its record's acknowledgement before the next."""

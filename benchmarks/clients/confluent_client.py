@@ -117,19 +117,19 @@ class Measured(Client):
     def stored(self) -> int:
         """The sum of the high watermarks."""
         library = module("confluent_kafka")
-        asking = self._client("Consumer", **{"group.id": "bench-stored"})
+        reader = self._client("Consumer", **{"group.id": "bench-stored"})
         try:
             partitions = [library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
-            return sum(asking.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions)
+            return sum(reader.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions)
         finally:
-            asking.close()
+            reader.close()
 
     def send_to_each(self, payload: bytes) -> None:
         """One record to each partition."""
         for partition in range(self.job.partitions):
             self.producer.produce(self.job.topic, payload, partition=partition)
 
-    def probe(self, payload: bytes, tell: Callable[[], None]) -> list[float]:
+    def probe(self, payload: bytes, report_ready: Callable[[], None]) -> list[float]:
         """Send at the job's rate; the times of the acknowledgements."""
         self.open_producer()
         moments: list[float] = []
@@ -140,7 +140,7 @@ class Measured(Client):
 
         self.producer.produce(self.job.topic, payload)
         self.flush()
-        tell()
+        report_ready()
         began_ns = time.monotonic_ns()
         for number in range(int(self.job.seconds * self.job.rate)):
             due_ns = began_ns + int(number * 1e9 / self.job.rate)

@@ -55,10 +55,10 @@ def _produce(job: Job, count: int, warmup: int) -> Outcome:
     server_s, client_s = cpu_seconds(job.server_pids), _children_cpu_s()
     arguments = ["--topic", job.topic, "--num-records", str(count), "--record-size", str(job.size)]
     arguments += ["--throughput", "-1", "--warmup-records", str(warmup), "--producer-props", *properties]
-    said = _run(job, "ProducerPerformance", arguments)
-    found = STEADY.search(said)
+    output = _run(job, "ProducerPerformance", arguments)
+    found = STEADY.search(output)
     if found is None:
-        raise Unavailable(f"ProducerPerformance said nothing of its steady state: {said[-300:]}")
+        raise Unavailable(f"ProducerPerformance printed no line for its steady state: {output[-300:]}")
     rate, records = float(found[2]), int(found[1])
     # Its CPU cannot be separated from that of its warm-up, so both are spread over all its records.
     share = records / count
@@ -77,10 +77,10 @@ def consume(job: Job) -> Outcome:
     """Read the topic once; the rate is the tool's own for fetching, without joining the group."""
     server_s, client_s = cpu_seconds(job.server_pids), _children_cpu_s()
     arguments = ["--topic", job.topic, "--num-records", str(job.count), "--bootstrap-server", job.address["bootstrap"]]
-    said = _run(job, "ConsumerPerformance", [*arguments, "--hide-header", "--timeout", "20000"])
-    row = next((line.split(", ") for line in reversed(said.splitlines()) if line.count(", ") >= 9), None)
+    output = _run(job, "ConsumerPerformance", [*arguments, "--hide-header", "--timeout", "20000"])
+    row = next((line.split(", ") for line in reversed(output.splitlines()) if line.count(", ") >= 9), None)
     if row is None:
-        raise Unavailable(f"ConsumerPerformance gave no numbers: {said[-300:]}")
+        raise Unavailable(f"ConsumerPerformance gave no numbers: {output[-300:]}")
     records, fetch_ms = int(row[4]), float(row[7])
     return {
         "records": records,

@@ -82,12 +82,12 @@ class Measured(Client):
     def stored(self) -> int:
         """The sum of the high watermarks."""
         library = module("kafka")
-        asking = library.KafkaConsumer(bootstrap_servers=self.job.address["bootstrap"])
+        reader = library.KafkaConsumer(bootstrap_servers=self.job.address["bootstrap"])
         try:
             partitions = [library.TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
-            return int(sum(asking.end_offsets(partitions).values()))
+            return int(sum(reader.end_offsets(partitions).values()))
         finally:
-            asking.close()
+            reader.close()
 
     def close(self) -> None:
         """Close what was opened."""

@@ -84,21 +84,21 @@ class Measured(OnLoop):
         return self._read(timeout_s)
 
     def rewind(self) -> None:
-        """Subscribe anew."""
+        """Subscribe again."""
         self.run(self.connection.close())
         self.open_consumer()
 
     def stored(self) -> int:
         """The stream's length."""
 
-        async def asked() -> int:
+        async def stream_length() -> int:
             connection = await self._connect()
             try:
                 return int((await connection.jetstream().stream_info(self.job.topic)).state.messages)
             finally:
                 await connection.close()
 
-        return self.run(asked())
+        return self.run(stream_length())
 
     def close(self) -> None:
         """Close the connection."""

@@ -142,26 +142,26 @@ class Measured(Client):
         """The sum of the high watermarks."""
         partitions = [TopicPartition(self.job.topic, partition) for partition in range(self.job.partitions)]
         deadline_s = time.monotonic() + 10
-        with Consumer(**self._address()) as asking:
+        with Consumer(**self._address()) as reader:
             while True:
-                ends = asking.end_offsets(partitions)
+                ends = reader.end_offsets(partitions)
                 total = sum(ends.values())
                 # The high watermark visible to readers follows an acks=1 acknowledgement after the followers' next
                 # fetch.
-                if self.job.acks == "all" or time.monotonic() > deadline_s or self._is_still(asking, partitions, total):
+                if self.job.acks == "all" or time.monotonic() > deadline_s or self._is_still(reader, partitions, total):
                     return total
 
     @staticmethod
-    def _is_still(asking: Consumer, partitions: list[TopicPartition], total: int) -> bool:
+    def _is_still(reader: Consumer, partitions: list[TopicPartition], total: int) -> bool:
         time.sleep(0.2)
-        return sum(asking.end_offsets(partitions).values()) == total
+        return sum(reader.end_offsets(partitions).values()) == total
 
     def send_to_each(self, payload: bytes) -> None:
         """One record to each partition."""
         for partition in range(self.job.partitions):
             self.producer.send(self.job.topic, payload, partition=partition)
 
-    def probe(self, payload: bytes, tell: Callable[[], None]) -> list[float]:
+    def probe(self, payload: bytes, report_ready: Callable[[], None]) -> list[float]:
         """Send at the job's rate; the times of the acknowledgements."""
         self.open_producer()
         moments: list[float] = []
@@ -172,7 +172,7 @@ class Measured(Client):
 
         try:
             self.producer.send(self.job.topic, payload).result(30)
-            tell()
+            report_ready()
             began_ns = time.monotonic_ns()
             for number in range(int(self.job.seconds * self.job.rate)):
                 self.sleep_until(began_ns + int(number * 1e9 / self.job.rate))

@@ -66,8 +66,8 @@ class Measured(Client):
 
     def stored(self) -> int:
         """The sum of the streams' lengths."""
-        asking = self._connect()
-        return int(sum(asking.xlen(f"{self.job.topic}-{partition}") for partition in range(self.job.partitions)))
+        connection = self._connect()
+        return int(sum(connection.xlen(f"{self.job.topic}-{partition}") for partition in range(self.job.partitions)))
 
     def close(self) -> None:
         """Close what was opened."""

@@ -49,8 +49,8 @@ class Running:
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if not line:
             self._listener.join(2)
-            said = " / ".join(self._errors[-4:]) or f"it was ended after {TIMEOUT_S:.0f} s"
-            raise Unavailable(f"the client {self._job.client} ended without an outcome: {said}")
+            errors = " / ".join(self._errors[-4:]) or f"it was ended after {TIMEOUT_S:.0f} s"
+            raise Unavailable(f"the client {self._job.client} ended without an outcome: {errors}")
         answer: dict[str, Any] = json.loads(line)
         if "left_out" in answer:
             raise Unavailable(answer["left_out"])

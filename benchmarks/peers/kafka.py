@@ -23,7 +23,7 @@ JVM = (
 """The JVM options of Kafka's own start script, with its default heap."""
 START_TIMEOUT_S = 90.0
 DELETE_DELAY_MS = 1_000
-"""Deleted topics leave the disk after this time instead of a minute, so they are gone when others are measured."""
+"""Files of deleted topics are removed after this time instead of a minute, before other servers are measured."""
 NEVER = str(2**63 - 1)
 LOG4J = """\
 Configuration:
@@ -155,27 +155,27 @@ class Kafka:
         topic = module("confluent_kafka.admin").NewTopic(
             name, num_partitions=partitions, replication_factor=replication, config=config
         )
-        with self._said():
+        with self._kafka_errors():
             self._admin().create_topics([topic])[name].result(30)
         self._leaders(name, partitions)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
-        with self._said():
+        with self._kafka_errors():
             self._admin().delete_topics([name])[name].result(30)
 
     @contextlib.contextmanager
-    def _said(self) -> Iterator[None]:
+    def _kafka_errors(self) -> Iterator[None]:
         """Raise Kafka's refusals as Unavailable, with Kafka's message."""
         try:
             yield
         except module("confluent_kafka").KafkaException as error:
-            raise Unavailable(f"Kafka said: {error}") from error
+            raise Unavailable(f"Kafka reported: {error}") from error
 
     def _leaders(self, topic: str, count: int) -> list[int]:
         """The leaders of the first partitions, as soon as each has one."""
         deadline_s = time.monotonic() + 30
-        with self._said():
+        with self._kafka_errors():
             while time.monotonic() < deadline_s:
                 found = self._admin().list_topics(topic, timeout=10).topics[topic].partitions
                 leaders = [found[item].leader for item in range(count) if item in found]
@@ -194,7 +194,7 @@ class Kafka:
 
     def kill_leader(self, topic: str) -> None:
         """Kill the broker that leads the topic's partition 0."""
-        with self._said():
+        with self._kafka_errors():
             self._brokers[self._leaders(topic, 1)[0] - 1].kill()
 
     def heal(self) -> None:
@@ -213,7 +213,7 @@ class Kafka:
     def stop(self) -> None:
         """Stop the brokers; data stays until the run's folder is removed."""
         for broker in self._brokers:
-            broker.ask_to_end()
+            broker.terminate()
         for broker in self._brokers:
             broker.stop()
 

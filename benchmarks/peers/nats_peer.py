@@ -69,7 +69,7 @@ class Nats(WithoutFailover):
     def stop(self) -> None:
         """Stop the servers."""
         for server in self._servers:
-            server.ask_to_end()
+            server.terminate()
         for server in self._servers:
             server.stop()
 

@@ -100,7 +100,7 @@ class ServerProcess:
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """Request its end, without waiting, so that several can end at the same time."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ class ServerProcess:
         """Request its end, and kill it after a timeout. Does nothing when it does not run."""
         if self._process is None:
             return
-        self.ask_to_end()
+        self.terminate()
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -22,7 +22,7 @@ from raylog.actors.processes.ray_support import find_actor
 from raylog.core.errors import RaylogError
 from raylog.launch.cluster import Cluster
 
-ASK_S = 30.0
+CALL_TIMEOUT_S = 30.0
 SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
 
 
@@ -46,9 +46,9 @@ def spares() -> dict[str, Any]:
     known = ray.util.list_named_actors(all_namespaces=True)
     names = [entry["name"] for entry in known if entry["name"].startswith(SPARE_PREFIX)]
     handles = [find_actor(name) for name in names]
-    asked: list[Any] = [handle.role.remote() for handle in handles if handle is not None]
+    calls: list[Any] = [handle.role.remote() for handle in handles if handle is not None]
     try:
-        roles: list[Any] = ray.get(asked, timeout=ASK_S)
+        roles: list[Any] = ray.get(calls, timeout=CALL_TIMEOUT_S)
     except ray.exceptions.RayError as error:  # an actor has ended since it was listed: the waiting caller retries
         print(f"The spares are not known at the moment: {error}", file=sys.stderr)
         roles = []

@@ -62,7 +62,7 @@ class Raylog:
             )
         self._found = self._answer()
 
-    def _ask(self, command: str) -> dict[str, Any]:
+    def _request(self, command: str) -> dict[str, Any]:
         if self._host is None or self._host.stdin is None:
             raise Unavailable("Raylog does not run")
         try:
@@ -90,15 +90,15 @@ class Raylog:
         return answer
 
     def _last_words(self) -> str:
-        said = (self._root / "host.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-        return " / ".join(said)
+        lines = (self._root / "host.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        return " / ".join(lines)
 
     def runs(self) -> bool:
         """Whether the process that holds the cluster runs."""
         return self._host is not None and self._host.poll() is None
 
     def _refreshed(self) -> dict[str, Any]:
-        self._found = self._ask("describe")
+        self._found = self._request("describe")
         return self._found
 
     def address(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Raylog:
     def wait_for_spares(self) -> None:
         """Wait until every broker has its spares, and none is starting."""
         wanted = self._brokers * self._spares
-        _wait_until(lambda: self._ask("spares")["ready"] == wanted, f"there were not {wanted} spares")
+        _wait_until(lambda: self._request("spares")["ready"] == wanted, f"there were not {wanted} spares")
 
     def pids(self) -> list[int]:
         """Every process of Ray and Raylog."""
@@ -140,8 +140,8 @@ class Raylog:
 
     def kill_leader(self, topic: str) -> None:
         """Kill the leader's process."""
-        if self._ask(f"kill {topic}")["killed"] is None:
-            raise Unavailable(f"no replica of {topic} said that it leads")
+        if self._request(f"kill {topic}")["killed"] is None:
+            raise Unavailable(f"no replica of {topic} reported that it leads")
 
     def heal(self) -> None:
         """Wait until Ray has restarted the killed process and every replica is in sync again."""

@@ -107,13 +107,13 @@ def show(results: Results, console: Console) -> None:
     for column in ("goal", "found", "reached"):
         goals.add_column(column)
     for verdict in verdicts(results):
-        goals.add_row(verdict.goal, verdict.found, said(verdict))
+        goals.add_row(verdict.goal, verdict.found, yes_or_no(verdict))
     console.print(goals)
     for line in results.miscounts():
         console.print(f"[red]does not add up:[/red] {line}")
 
 
-def said(verdict: Verdict) -> str:
+def yes_or_no(verdict: Verdict) -> str:
     """Whether a goal was reached, as a word."""
     return {True: "yes", False: "no", None: ""}[verdict.reached]
 

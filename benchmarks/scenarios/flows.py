@@ -28,8 +28,8 @@ def latency(bench: Bench) -> None:
     quick = bench.pace.quick
     seconds = 2.0 if quick else 20.0
     for replication, fsync in ((3, False), (1, False), (3, True)):
-        everybody = LATENCY if replication == 1 else LATENCY[:4]
-        contestants = bench.among(*(everybody[:2] if fsync or quick else everybody))
+        rivals = LATENCY if replication == 1 else LATENCY[:4]
+        contestants = bench.among(*(rivals[:2] if fsync or quick else rivals))
         with bench.topic(contestants, 1, replication, fsync=fsync, fresh=fsync) as job_for:
             if (replication, fsync) == (3, False):
                 _at_rest(bench)

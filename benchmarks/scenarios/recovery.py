@@ -14,7 +14,7 @@ from benchmarks.peers.raylog_peer import Raylog
 
 PARTITIONS = 6
 PROBE_RATE = 200.0
-KAFKA_GONE_S, RAYLOG_GONE_S = 20.0, 6.0
+KAFKA_DOWN_S, RAYLOG_DOWN_S = 20.0, 6.0
 """Sending time; the server's recovery has to end within it."""
 
 
@@ -96,7 +96,7 @@ def failover(bench: Bench) -> None:
                 return None
             peer = bench.peers[contestant.peer]
             peer.heal()
-            seconds = KAFKA_GONE_S if contestant.peer == "kafka" else RAYLOG_GONE_S
+            seconds = KAFKA_DOWN_S if contestant.peer == "kafka" else RAYLOG_DOWN_S
             with Running(replace(job, load="probe", rate=PROBE_RATE, seconds=seconds, linger_ms=0)) as running:
                 running.wait_ready()
                 time.sleep(2.0)

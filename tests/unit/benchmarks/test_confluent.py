@@ -14,7 +14,7 @@ from benchmarks.job import Job
 
 library: Any = pytest.importorskip("confluent_kafka", reason="the extra `bench` brings confluent-kafka")
 PARTITIONS = 4
-"""What the mock gives every topic that somebody asks for."""
+"""What the mock gives every topic that a client requests."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def job(request: pytest.FixtureRequest) -> Iterator[Job]:
 
 
 def ready() -> None:
-    """What a load calls when it begins; nobody waits for it here."""
+    """What a load calls when it begins; no process waits for it here."""
 
 
 def test_every_record_that_is_sent_is_stored_and_read(job: Job) -> None:
@@ -49,7 +49,7 @@ def test_small_producers_each_have_one_record_on_its_way(job: Job) -> None:
     assert found["records"] == Measured(job).stored() >= 3
 
 
-def test_a_probe_hears_of_every_acknowledgement(job: Job) -> None:
+def test_a_probe_sees_every_acknowledgement(job: Job) -> None:
     found = loads.probe(replace(job, rate=100.0, seconds=0.2), Measured, ready)
     assert found["records"] == 20
 

@@ -85,7 +85,7 @@ def test_one_that_fails_is_left_out_with_its_reason_and_the_other_goes_on(bench:
     assert (first.left_out, first.rounds, len(second.rounds)) == ("it is not here", [], 2)
 
 
-def test_the_environment_can_ask_for_a_quick_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_select_a_quick_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUICK", "1")
     assert arguments([]).quick
     monkeypatch.setenv("QUICK", "0")
@@ -201,7 +201,7 @@ def test_a_consumer_that_misses_records_has_no_rate(job: Job, monkeypatch: pytes
         loads.consume(replace(job, count=100, warmup_s=0.0, seconds=5.0), Pretended, lambda: None)
 
 
-def test_latency_counts_from_when_a_record_was_due_and_leaves_the_warm_up_out(job: Job) -> None:
+def test_latency_counts_from_the_due_time_and_excludes_the_warm_up(job: Job) -> None:
     now_ns = time.monotonic_ns()
     late = [loads.STAMP.pack(now_ns - 50_000_000, True), loads.STAMP.pack(now_ns - 9_000_000_000, False)]
 

@@ -53,10 +53,10 @@ def test_it_has_no_replicas(server: Prototype) -> None:
         server.create_topic("t", 1, 3, fsync=False)
 
 
-def test_one_form_has_the_batches_that_everybody_has() -> None:
-    everybody = {contestant.batch_bytes for contestant in CONTESTANTS.values() if contestant.peer != "prototype"}
+def test_one_form_has_the_batch_size_of_the_others() -> None:
+    sizes = {contestant.batch_bytes for contestant in CONTESTANTS.values() if contestant.peer != "prototype"}
     ours = [contestant.batch_bytes for contestant in CONTESTANTS.values() if contestant.peer == "prototype"]
-    assert everybody == {ours[0]}
+    assert sizes == {ours[0]}
     assert ours[1] > ours[0]
 
 

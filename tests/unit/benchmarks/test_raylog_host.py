@@ -31,5 +31,5 @@ def test_a_cluster_that_was_not_started_is_unavailable(tmp_path: Path) -> None:
         peer.pids()
 
 
-def test_it_is_said_whether_the_modules_are_compiled(tmp_path: Path) -> None:
+def test_the_host_reports_whether_the_modules_are_compiled(tmp_path: Path) -> None:
     assert Raylog(tmp_path, 1).describe()["modules"] in ("interpreted", "compiled")

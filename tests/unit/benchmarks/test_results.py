@@ -193,7 +193,7 @@ def test_a_server_at_rest_is_shown_with_what_its_replicas_take() -> None:
     assert row[4] == "20 processes, of them 3 of replicas with 27 ms"
 
 
-def test_of_one_case_alone_nobody_can_say_whether_it_is_flat() -> None:
+def test_a_single_case_has_no_slope() -> None:
     found = verdicts(results(*grown("produce", "raylog send", {"1 partition": 100.0})))
     assert {entry.reached for entry in found} == {None}
 
@@ -216,10 +216,10 @@ def test_a_later_run_replaces_the_scenarios_that_it_has_and_is_named() -> None:
     ]
     assert "scenario growth" not in whole.left_out
     assert "run of its own: growth, produce" in whole.settings
-    assert "Measured in a run of its own, whose settings are below: growth, produce." in document(whole, [])
+    assert "Measured in separate runs, whose settings are below: growth, produce." in document(whole, [])
 
 
-def test_a_later_run_replaces_what_was_broken_off_and_says_what_it_lacks_itself() -> None:
+def test_a_later_run_replaces_an_aborted_one_and_names_what_it_lacks() -> None:
     first = results(*rows(raylog_send=[1.0]))
     first.left_out = {"the rest of produce": "the time was over", "scenario restart": "the time was over"}
     later = results(*rows(raylog_send=[2.0]))

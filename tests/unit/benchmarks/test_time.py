@@ -97,7 +97,7 @@ def test_every_scenario_has_a_weight() -> None:
     assert scenarios.WEIGHTS.keys() == scenarios.SCENARIOS.keys()
 
 
-def test_when_a_share_is_over_goals_have_one_round_and_others_say_why_they_have_none(bench: Bench) -> None:
+def test_past_its_share_a_goal_has_one_round_and_others_state_why_none(bench: Bench) -> None:
     bench.begin(0.0)
     assert bench.is_late()
     bench.rounds("produce", "a case", [OURS, OTHER, NEEDED], one_second)

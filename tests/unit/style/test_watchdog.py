@@ -61,7 +61,7 @@ def test_a_test_that_hangs_in_c_is_named_and_its_processes_are_killed(tmp_path: 
 
 
 @pytest.mark.parametrize("body", ["pass", "import time; time.sleep(60)"])
-def test_a_test_that_ends_or_is_interrupted_by_its_timeout_is_left_to_pytest(tmp_path: Path, body: str) -> None:
+def test_a_test_that_ends_or_times_out_is_left_to_pytest(tmp_path: Path, body: str) -> None:
     source = f"import pytest\n\n@pytest.mark.timeout(1)\ndef test_one():\n    {body}\n\ndef test_two():\n    pass\n"
     ended = run(tmp_path, source, RAYLOG_TEST_GRACE_S="30")
     assert ended.returncode == (0 if body == "pass" else 1), ended.stdout + ended.stderr

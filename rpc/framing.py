@@ -192,7 +192,7 @@ class FrameDecoder:
         if self.max_header_bytes < header_length <= length - _HEADER_LENGTH_BYTES:
             return FrameTooLarge(
                 f"The peer announced a request whose arguments take {header_length} bytes, over the limit of "
-                f"{self.max_header_bytes}: it must ask for less at once."
+                f"{self.max_header_bytes}: it must request less at once."
             )
         return InvalidRequest(
             f"A frame of {length} bytes cannot hold a header of {header_length}; the peer is no Raylog."

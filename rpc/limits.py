@@ -31,7 +31,7 @@ class Limits:
     close_linger_s: float = 5.0
     """Time for a closing connection to send what is queued, before it is cut."""
     dead_peer_timeout_s: float = 30.0
-    """Time after which a peer that acknowledges nothing (or no keepalive probe) counts as gone."""
+    """Time after which a peer that acknowledges nothing (or no keepalive probe) counts as lost."""
     max_connections: int = 10_000
     """Most connections of one server, authenticated or not; the descriptor limit of the process may allow fewer."""
     max_unauthenticated: int = 2048

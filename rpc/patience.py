@@ -83,4 +83,4 @@ class Patience:
             self.idle_since_s, self.idle_at = now_s, at
             return ""
         age_s = now_s - self.idle_since_s
-        return f"nothing was asked for {age_s:.0f} s" if age_s > limits.idle_timeout_s else ""
+        return f"no request for {age_s:.0f} s" if age_s > limits.idle_timeout_s else ""

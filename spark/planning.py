@@ -68,8 +68,8 @@ async def _started(options: ReadOptions, timeout_s: float) -> ClusterClient:
         try:
             return await _connected(_remembered, options, 5.0)
         except RaylogError:
-            _remembered = None  # the cluster of an earlier query has moved or gone: look it up again
-    _remembered = await _ask_ray(timeout_s)
+            _remembered = None  # the cluster of an earlier query has moved or stopped: look it up again
+    _remembered = await _address_from_ray(timeout_s)
     return await _connected(_remembered, options, timeout_s)
 
 
@@ -85,7 +85,7 @@ async def _connected(address: ClusterAddress, options: ReadOptions, timeout_s: f
     return client
 
 
-async def _ask_ray(timeout_s: float) -> ClusterAddress:
+async def _address_from_ray(timeout_s: float) -> ClusterAddress:
     """Look the cluster up in the Ray session of this process; leave the session if this call joined it.
 
     Spark may use this process for something else afterwards, which must find no session in a namespace of Raylog.
@@ -146,81 +146,83 @@ class _Planner:
             found += [TopicPartition(topic, partition.partition) for partition in info.partitions]
         return sorted(found)
 
-    async def _range(self, one: TopicPartition) -> PartitionRange:
+    async def _range(self, place: TopicPartition) -> PartitionRange:
         """The offsets to read of one partition, and its leader."""
         async with self._at_once:
-            low, high = await self._ask(one, EARLIEST), await self._ask(one, LATEST)
-            start = await self._start(one, low, high)
-            end = await self._end(one, low, high)
+            low, high = await self._offset_at(place, EARLIEST), await self._offset_at(place, LATEST)
+            start = await self._start(place, low, high)
+            end = await self._end(place, low, high)
             if not (self._options.start.is_time or self._options.end.is_time):
-                _check_order(one, start, end)
+                _check_order(place, start, end)
             narrowing = self._narrowing
             start, end = max(start, narrowing.offset_low), min(end, narrowing.offset_end)
             if narrowing.time_low_ms is not None and start < end:
-                found = await self._ask(one, narrowing.time_low_ms)
+                found = await self._offset_at(place, narrowing.time_low_ms)
                 start = max(start, found) if found >= 0 else end
-        info = await self._client.topic(one.topic, timeout_s=self._left_s())
-        leader = info.partitions[one.partition]
+        info = await self._client.topic(place.topic, timeout_s=self._left_s())
+        leader = info.partitions[place.partition]
         address = self._client.address
         assert address is not None  # every started client has one
         brokers = tuple((broker.host, broker.port) for broker in self._client.metadata.brokers.values())
         return PartitionRange(
-            topic=one.topic,
+            topic=place.topic,
             topic_id=info.topic_id,
-            partition=one.partition,
+            partition=place.partition,
             leader_epoch=leader.leader_epoch,
             leader=leader.endpoint,
             start=start,
             end=end,
             brokers=brokers or address.endpoints,
-            secret=token_for(address.secret, info.topic_id, one, lifetime_s=self._options.token_lifetime_s),
+            secret=token_for(address.secret, info.topic_id, place, lifetime_s=self._options.token_lifetime_s),
         )
 
-    async def _start(self, one: TopicPartition, low: int, high: int) -> int:
+    async def _start(self, place: TopicPartition, low: int, high: int) -> int:
         spec = self._options.start
-        number = spec.of(one)
+        number = spec.of(place)
         if not spec.is_time:
-            return self._inside(spec, one, _edge_or(number, low, high), low, high)
-        found = await self._ask(one, number)
+            return self._inside(spec, place, _edge_or(number, low, high), low, high)
+        found = await self._offset_at(place, number)
         if found < 0 and not self._options.latest_without_match:
             raise InvalidConfig(
-                f"{one} has no record at or after {number} ms, which {spec.option} asks for; choose an earlier "
+                f"{place} has no record at or after {number} ms, which {spec.option} requires; choose an earlier "
                 "time, or set startingOffsetsByTimestampStrategy to latest to read nothing of such partitions."
             )
         return high if found < 0 else min(found, high)
 
-    async def _end(self, one: TopicPartition, low: int, high: int) -> int:
+    async def _end(self, place: TopicPartition, low: int, high: int) -> int:
         spec = self._options.end
-        number = spec.of(one)
+        number = spec.of(place)
         if not spec.is_time:
-            return self._inside(spec, one, _edge_or(number, low, high), low, high)
-        found = await self._ask(one, number)
+            return self._inside(spec, place, _edge_or(number, low, high), low, high)
+        found = await self._offset_at(place, number)
         return high if found < 0 else min(found, high)
 
-    def _inside(self, spec: OffsetSpec, one: TopicPartition, offset: int, low: int, high: int) -> int:
+    def _inside(self, spec: OffsetSpec, place: TopicPartition, offset: int, low: int, high: int) -> int:
         """The offset if it exists; else OffsetOutOfRange, or the nearest that exists when loss is accepted."""
         if low <= offset <= high:
             return offset
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRange(
-                f"{spec.option} names offset {offset} of {one}, but the log holds {low} to {high}. Set failOnDataLoss "
-                "to false to read what there is.",
+                f"{spec.option} names offset {offset} of {place}, but the log holds {low} to {high}. Set "
+                "failOnDataLoss to false to read what there is.",
                 start=low,
                 end=high,
             )
         return min(max(offset, low), high)
 
-    async def _ask(self, one: TopicPartition, time_ms: int) -> int:
-        return (await self._client.list_offset(one, time_ms, timeout_s=self._left_s())).offset
+    async def _offset_at(self, place: TopicPartition, time_ms: int) -> int:
+        return (await self._client.list_offset(place, time_ms, timeout_s=self._left_s())).offset
 
 
 def _edge_or(number: int, low: int, high: int) -> int:
     return low if number == EARLIEST else high if number == LATEST else number
 
 
-def _check_order(one: TopicPartition, start: int, end: int) -> None:
+def _check_order(place: TopicPartition, start: int, end: int) -> None:
     if start > end:
-        raise InvalidConfig(f"The read of {one} begins at offset {start}, behind its end {end}; change one of the two.")
+        raise InvalidConfig(
+            f"The read of {place} begins at offset {start}, behind its end {end}; change one of the two."
+        )
 
 
 async def _gathered(work: Iterable[Awaitable[PartitionRange]]) -> list[PartitionRange]:

@@ -15,8 +15,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a coroutine function with its fixtures on an event loop of its own; leave other tests to pytest."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    asked = inspect.signature(pyfuncitem.obj).parameters
-    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in asked}))
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
     return True
 
 

@@ -20,7 +20,7 @@ GROUP = "board"
 BROKERS = 3
 MARKER = ".raylog-demo"
 LOG = "ray-and-spark.log"
-KEEP_FOR_EVER = {"retention.ms": -1}
+NO_RETENTION_LIMIT = {"retention.ms": -1}
 """Unlimited: the flights have timestamps of 2013, so the default of seven days would delete them within minutes."""
 
 
@@ -56,7 +56,7 @@ def _first_life(console: Console, checks: Checks, root: Path, flights: data.Flig
         cluster = raylog.start(root, brokers=BROKERS)
     try:
         with step(console, f"Creating topic {TOPIC}: 3 partitions, replication factor 3"), raylog.Admin() as admin:
-            admin.create_topic(TOPIC, partitions=3, replication_factor=3, config=KEEP_FOR_EVER)
+            admin.create_topic(TOPIC, partitions=3, replication_factor=3, config=NO_RETENTION_LIMIT)
             replicas = sum(len(partition.replicas) for partition in admin.describe_topic(TOPIC).partitions)
             checks.equal("replica actors", replicas, 9)
         feed.produce(console, checks, cluster, TOPIC, flights)

@@ -36,7 +36,7 @@ def compare(console: Console, checks: Checks, topic: str, flights: Flights) -> N
         spark = raylog.spark.session("flights", num_executors=1, executor_memory="1g", config=QUIET)
     try:
         with step(console, "Two SQL questions"):
-            by_carrier, worst_days = _ask_spark(spark, topic)
+            by_carrier, worst_days = _query_spark(spark, topic)
     finally:
         raylog.spark.stop()
     console.print(_table("Flights and mean departure delay by carrier", "carrier", by_carrier))
@@ -45,7 +45,7 @@ def compare(console: Console, checks: Checks, topic: str, flights: Flights) -> N
     checks.equal("worst days: Spark agrees with pandas", worst_days == _worst_days(flights), True)
 
 
-def _ask_spark(spark: SparkSession, topic: str) -> tuple[Answer, Answer]:
+def _query_spark(spark: SparkSession, topic: str) -> tuple[Answer, Answer]:
     from pyspark.sql.functions import col, from_json
 
     source = spark.read.format("raylog").option("subscribe", topic).load()

@@ -103,7 +103,7 @@ def consume(console: Console, checks: Checks, topic: str, group: str, flights: F
 
 
 def _show(console: Console, shares: list[Share], seconds: float) -> None:
-    table = Table(title=f"Who read what ({seconds:.1f} s)")
+    table = Table(title=f"Partitions by consumer ({seconds:.1f} s)")
     for column in ("member", "partitions", "records", "carriers"):
         table.add_column(column, justify="right" if column == "records" else "left")
     for share in shares:

@@ -63,16 +63,16 @@ def _signs_of_life(console: Console, what: str) -> Iterator[None]:
     """Print a progress line periodically, for logs and pipes."""
     done = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         seconds = 0.0
         while not done.wait(SIGN_OF_LIFE_S):
             seconds += SIGN_OF_LIFE_S
             console.print(f"  {what}: {seconds:.0f} s so far ...")
 
-    teller = threading.Thread(target=tell, name="signs of life", daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report, name="signs of life", daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()
+        reporter.join()

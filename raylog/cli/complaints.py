@@ -38,14 +38,14 @@ def explain(error: Exception) -> str:
     if isinstance(error, click.ClickException):
         return _sentence(error.format_message())
     if isinstance(error, errors.NoClusterFound):
-        told = str(error)
-        return NO_CLUSTER if told == errors.NoClusterFound().message else told
+        message = str(error)
+        return NO_CLUSTER if message == errors.NoClusterFound().message else message
     if isinstance(error, errors.RaylogError):
-        told = _sentence(error.message)
+        message = _sentence(error.message)
         if isinstance(error, errors.GroupIdNotFound):
-            told = _sentence(told.partition(";")[0])  # the rest describes the Python call that lists the groups
+            message = _sentence(message.partition(";")[0])  # the rest describes the Python call that lists the groups
         step = next((step for kind, step in _NEXT_STEP.items() if isinstance(error, kind)), "")
-        return told if not step or "`" in told else f"{told} {step}"
+        return message if not step or "`" in message else f"{message} {step}"
     if isinstance(error, TimeoutError) and not error.filename:
         return f"{_sentence(str(error) or 'The cluster did not answer in time')} `raylog status` shows what is offline."
     if isinstance(error, OSError) and error.strerror:

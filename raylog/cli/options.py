@@ -126,7 +126,7 @@ def _require_an_answer(bootstrap: str) -> None:
             continue
         return
     raise ConnectionFailed(
-        f"Nobody answers at {bootstrap}; `raylog status` on a machine of the cluster shows its brokers' addresses."
+        f"No broker answers at {bootstrap}; `raylog status` on a machine of the cluster shows its brokers' addresses."
     )
 
 

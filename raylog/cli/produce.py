@@ -25,7 +25,9 @@ UNCHECKED_MAX = 10_000
 @click.option("--key-separator", help="The part of a line before it is the key; default: records have no key.")
 @click.option("--partition", type=click.IntRange(min=0), help="Write to this partition only.")
 @click.option(
-    "--acks", type=click.Choice(["all", "-1", "1", "0"]), help="Who must have stored a record.  [default: all]"
+    "--acks",
+    type=click.Choice(["all", "-1", "1", "0"]),
+    help="Replicas that must have stored a record.  [default: all]",
 )
 @click.option("--compression-type", help="none, gzip, snappy, lz4 or zstd.  [default: none]")
 @click.option("--producer-props", "props", multiple=True, metavar="KEY=VALUE...", help="Any key of a producer.")

@@ -87,7 +87,7 @@ def reassign(
         if cancel:
             click.echo(f"Cancelled the moves of {moved}.")
         elif changes:
-            click.echo(f"{moved} on the move; `raylog topic reassign --list` tells how far.")
+            click.echo(f"{moved} on the move; `raylog topic reassign --list` shows their progress.")
         else:
             click.echo(f"Brokers fetch what they get at {throttle} bytes a second now.")
         if wait:
@@ -224,7 +224,7 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and do nothing, unless --yes is given.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves have begun.")
 @throttle_option
@@ -254,7 +254,7 @@ def balance(target: Target, yes: bool, as_json: bool, no_wait: bool, throttle: i
         admin.alter_partition_reassignments(wanted, throttle=throttle)
         if no_wait:
             if not as_json:
-                click.echo(f"{len(plan)} partitions on the move; `raylog topic reassign --list` tells how far.")
+                click.echo(f"{len(plan)} partitions on the move; `raylog topic reassign --list` shows their progress.")
             return
         if as_json:
             admin.wait_for_reassignments(wanted, timeout_s=timeout_s)

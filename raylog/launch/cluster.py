@@ -78,8 +78,8 @@ class Cluster:
         from raylog.actors.processes.ray_support import find_actor
 
         handles = [find_actor(name) for name in actor_names() if name.startswith("replica:")]
-        asked: list[Any] = [handle.status.remote() for handle in handles if handle is not None]  # some may have ended
-        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S) if asked else ([], [])
+        calls: list[Any] = [handle.status.remote() for handle in handles if handle is not None]  # some may have ended
+        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=CALL_TIMEOUT_S) if calls else ([], [])
         found = []
         for answer in answered:
             try:

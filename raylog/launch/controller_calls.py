@@ -39,7 +39,7 @@ def cluster_status(timeout_s: float) -> dict[str, Any]:
             if time.monotonic() >= deadline:
                 raise NoClusterFound(
                     f"The controller did not answer within {timeout_s:.0f} s ({type(error).__name__}); it is being "
-                    "restarted, or the cluster is gone: see `raylog status`."
+                    "restarted, or the cluster has stopped: see `raylog status`."
                 ) from None
             time.sleep(POLL_S)
 

@@ -61,7 +61,7 @@ def gather(root: Path, node_ids: Sequence[str], this_node: str) -> None:
     try:
         found, silent = _on_nodes(_read, others, str(root))
     except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
-        raise StartFailed(f"Not every node said whether it has the secrets: {_last_line(error)}") from None
+        raise StartFailed(f"Not every node reported whether it has the secrets: {_last_line(error)}") from None
     values = next((each for each in found if each is not None), None)
     if values is not None:
         adopt_secrets(root, values)
@@ -109,12 +109,12 @@ def _on_nodes(work: Callable[..., Any], node_ids: Sequence[str], *args: object) 
     known_by = time.monotonic() + KNOWN_WITHIN_S
     waiting, found = list(node_ids), []
     while waiting:
-        asked = {
+        calls = {
             node_id: task.options(num_cpus=0, max_retries=0, scheduling_strategy=pinned(node_id)).remote(*args)
             for node_id in waiting
         }
         waiting = []
-        for node_id, answer in asked.items():
+        for node_id, answer in calls.items():
             try:
                 found.append(ray.get(answer, timeout=max(0.1, deadline - time.monotonic())))
             except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):

@@ -32,7 +32,7 @@ class RayNote:
 
 
 def process_began(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None when it is gone (a zombie is gone)."""
+    """When a process began, in clock ticks since boot; None when it has ended (a zombie has ended)."""
     try:
         # The command's name, in parentheses, may hold spaces; what is wanted comes after it.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

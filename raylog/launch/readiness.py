@@ -54,7 +54,7 @@ class Readiness:
         online = {broker[key] for broker in status["brokers"] if broker["online"]}
         missing = {name: host for name, host in self._wanted.items() if name not in online}
         if missing and not self._embedded:
-            # Ray notices after a while that a node is lost: one that it still listed at first may be gone by now.
+            # Ray notices after a while that a node is lost: one that it still listed at first may be lost by now.
             here = nodes_here()
             missing = {name: host for name, host in missing.items() if name in here}
         return sorted(missing.values())

@@ -16,7 +16,7 @@ CLEAN_STOP_S: Final = 15.0
 
 
 def stop_actors(timeout_s: float) -> None:
-    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they are gone."""
+    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they have ended."""
     from raylog.actors.naming import CONTROLLER
 
     deadline = time.monotonic() + timeout_s
@@ -30,7 +30,7 @@ def stop_actors(timeout_s: float) -> None:
 
 
 def stop_broker_actors(broker: int, node_id: str, timeout_s: float) -> None:
-    """End the actors of one broker, the supervisor of its replicas first, and wait until they are gone."""
+    """End the actors of one broker, the supervisor of its replicas first, and wait until they have ended."""
     from raylog.actors.naming import broker_name, node_broker_name
 
     deadline = time.monotonic() + timeout_s

@@ -59,14 +59,14 @@ def survey(places: Sequence[tuple[str, str, Path]]) -> list[Holding]:
     from raylog.actors.processes.ray_support import pinned
 
     task = ray.remote(look)
-    asked: list[Any] = [
+    calls: list[Any] = [
         task.options(num_cpus=0, scheduling_strategy=pinned(node)).remote(str(folder)) for node, _, folder in places
     ]
     try:
-        found = ray.get(asked, timeout=LOOK_TIMEOUT_S)
+        found = ray.get(calls, timeout=LOOK_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
         raise StartFailed(
-            "Not every node said what its broker's directory holds, so that no cluster was created: "
+            "Not every node reported what its broker's directory holds, so no cluster was created: "
             f"{error}. Is the same Raylog installed on all nodes?"
         ) from None
     return [Holding(host, *row) for (_, host, _), row in zip(places, found, strict=True)]

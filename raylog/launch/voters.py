@@ -80,5 +80,5 @@ def found_on_nodes(handles: Sequence[Any], most: int) -> tuple[int, ...]:
     order = sorted(range(len(handles)), key=lambda place: (known[place] < 0, known[place], place))
     chosen = order[: voters_among(len(handles), most)]
     wanted = [known[place] if known[place] >= 0 else next(free) for place in chosen]
-    asked = [handles[place].found.remote(number) for place, number in zip(chosen, wanted, strict=True)]
-    return tuple(sorted(ray.get(asked, timeout=ANSWER_TIMEOUT_S)))
+    calls = [handles[place].found.remote(number) for place, number in zip(chosen, wanted, strict=True)]
+    return tuple(sorted(ray.get(calls, timeout=ANSWER_TIMEOUT_S)))

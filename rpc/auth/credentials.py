@@ -34,7 +34,7 @@ class Role(IntEnum):
 def check_secret(value: bytes) -> bytes:
     """Return the value. Raises ValueError, without the value in it, when it is too short to be secure."""
     if not value:
-        raise ValueError("The cluster's secret is empty: anybody could connect. Give at least 16 bytes.")
+        raise ValueError("The cluster's secret is empty: any client could connect. Give at least 16 bytes.")
     if len(value) < MIN_SECRET_BYTES:
         raise ValueError(
             f"A secret needs at least {MIN_SECRET_BYTES} bytes ({2 * MIN_SECRET_BYTES} hexadecimal digits), this one "
@@ -72,7 +72,7 @@ class Credentials:
     def of_cluster(cls, values: Sequence[bytes], client: Sequence[bytes] = ()) -> Credentials:
         """The credentials of an actor. Without `client` the clients' values are derived from the cluster's."""
         if not values:
-            raise ValueError("The cluster's secret is empty: anybody could connect. Give at least 16 bytes.")
+            raise ValueError("The cluster's secret is empty: any client could connect. Give at least 16 bytes.")
         return cls(tuple(values), tuple(client) or tuple(map(derived_client_secret, values)))
 
     @property

@@ -145,7 +145,7 @@ class ServerHandshake:
         """`now_s` returns seconds since 1970; `accepts(dialled, own)` decides whether an address is this server's."""
         _check_nonce(nonce)
         if not credentials.accepted():
-            raise ValueError("The cluster's secret is empty: anybody could connect. Give at least 16 bytes.")
+            raise ValueError("The cluster's secret is empty: any client could connect. Give at least 16 bytes.")
         self._credentials = credentials
         self._now_s = now_s
         self._accepts = accepts

@@ -109,7 +109,7 @@ def _files(environ: Mapping[str, str]) -> tuple[str, str, str]:
     if missing:
         raise ValueError(
             f"RAY_USE_TLS is on: {', '.join(missing)} must name the file to use. Without the authority's certificate "
-            "nobody's certificate would be checked."
+            "no certificate would be checked."
         )
     return environ[_VARIABLES[0]], environ[_VARIABLES[1]], environ[_VARIABLES[2]]
 

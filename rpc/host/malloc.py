@@ -6,7 +6,7 @@ from __future__ import annotations
 def keep_freed_memory(up_to_bytes: int) -> None:
     """Make the C library keep about so much freed memory for the next batch.
 
-    Else it may, depending on the heap layout, return the pages of every batch and take them anew for the next: a fault
+    Else it may, depending on the heap layout, return the pages of every batch and take new ones for the next: a fault
     and a cleared page for each 4 KiB, which costs more than all processing of the bytes. The glibc adapts by itself: it
     keeps twice the size of the largest block that was freed (up to 32 MiB). So one is allocated and freed unused, at no
     cost.

@@ -120,11 +120,11 @@ class RayActors:
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         if not sight.is_actor_process(pid):
-            raise NoTarget(f"process {pid} is gone")
+            raise NoTarget(f"process {pid} has ended")
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            raise NoTarget(f"process {pid} is gone") from None
+            raise NoTarget(f"process {pid} has ended") from None
 
     def _kill(self, *targets: tuple[str, int]) -> Injected:
         for _, pid in targets:
@@ -246,7 +246,7 @@ class RayActors:
     def crowd_leader(self, rng: random.Random) -> Injected:
         """Open a thousand connections to a leader that never authenticate, and replace each one that it closes."""
         name, pid = self._replica(rng, "leader")
-        endpoint = sight.ask(name, "endpoint")
+        endpoint = sight.call(name, "endpoint")
         if endpoint is None:
             raise NoTarget(name)
         crowd = Crowd(*endpoint)
@@ -256,7 +256,7 @@ class RayActors:
         def heal() -> None:
             crowd.end()
             if sight.pid_of(name) not in (None, pid):
-                self.remarks.append(f"{name} was another process after its crowd had gone")
+                self.remarks.append(f"{name} was another process after its crowd had left")
 
         return Injected(name, hold_s=hold_s, heal=heal, note=f"{CROWD} silent connections for {hold_s:.1f} s")
 

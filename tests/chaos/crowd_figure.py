@@ -70,7 +70,7 @@ def report(producer: raylog.Producer, rounds: int, seconds: float) -> int:
     assert view is not None, "the controller does not answer"
     name = sight.replica_of(TOPIC, 0, view["topics"][TOPIC][0]["leader"])
     assert name is not None, "the topic has no leader"
-    pid, endpoint = sight.pid_of(name), sight.ask(name, "endpoint")
+    pid, endpoint = sight.pid_of(name), sight.call(name, "endpoint")
     acknowledged(producer, seconds)
     ratios = []
     for number in range(rounds):

@@ -250,17 +250,17 @@ def end_process(reason: str) -> None:
 
 
 async def serve(spec: HostSpec, control: socket.socket) -> None:
-    """Run the node and answer the parent, until it sends stop or is gone."""
+    """Run the node and answer the parent, until it sends stop or ends."""
     host = Host(spec)
-    asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    commands: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-    def heard() -> None:
+    def on_message() -> None:
         message = control.recv(MESSAGE_BYTES)
         if not message:
             os._exit(0)
-        asked.put_nowait(json.loads(message))
+        commands.put_nowait(json.loads(message))
 
-    asyncio.get_running_loop().add_reader(control.fileno(), heard)
+    asyncio.get_running_loop().add_reader(control.fileno(), on_message)
     starting = asyncio.create_task(host.start())
 
     def started(task: asyncio.Task[None]) -> None:
@@ -269,7 +269,7 @@ async def serve(spec: HostSpec, control: socket.socket) -> None:
 
     starting.add_done_callback(started)
     while True:
-        question = await asked.get()
+        question = await commands.get()
         if question["do"] == "stop":
             starting.cancel()
             await host.stop()

@@ -198,15 +198,15 @@ class Run:
             faults = nemesis.strike(together, targets, storm=options.storm)
             if not faults and not options.storm:
                 self._remarks.append(f"{' + '.join(together)} found no target")
-            if not self._tell(faults):
+            if not self._report(faults):
                 return
             self._phase = "between two faults" if options.storm else "whole"
             self._over.wait(targets.uniform(*(STORM_PAUSE_S if options.storm else CALM_PAUSE_S)))
         self._phase = "settling"
         self._remarks += ["in a storm, each fault's times reach to the end of the storm"] if options.storm else []
-        self._tell(nemesis.settle())
+        self._report(nemesis.settle())
 
-    def _tell(self, faults: list[Fault]) -> bool:
+    def _report(self, faults: list[Fault]) -> bool:
         """Print the faults that are over; returns whether the cluster survived them all."""
         for fault in faults:
             after = "never" if fault.whole_s is None else f"{fault.whole_s - fault.at_s:.1f} s later"
@@ -233,7 +233,7 @@ class Run:
             ]
 
         if len(ends) < self._options.partitions:
-            self._hangs.append("the high watermarks could not be asked for")
+            self._hangs.append("the high watermarks could not be read")
             return False
         if not wait_until(lambda: not behind(), DRAIN_S):
             self._hangs += behind()

@@ -13,7 +13,7 @@ from raylog.actors.naming import CONTROLLER, NAMESPACE, SPARE_PREFIX
 from raylog.actors.processes.spare_roles import actors_by_role
 from tests.chaos.arena import incomplete
 
-ASK_S: Final = 3.0
+CALL_TIMEOUT_S: Final = 3.0
 LOOK_S: Final = 0.2
 _ROLES: Final[dict[str, str]] = {}
 """Replicas by the names of actors that were spares. Cached, because a paused process does not answer."""
@@ -27,7 +27,7 @@ def handle_of(name: str) -> Any:
     return ray.get_actor(was_spare, namespace=NAMESPACE)
 
 
-def ask(name: str, method: str, timeout_s: float = ASK_S) -> Any:
+def call(name: str, method: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
     """The answer of an actor, None when there is none in time."""
     import ray
 
@@ -39,22 +39,22 @@ def ask(name: str, method: str, timeout_s: float = ASK_S) -> Any:
 
 def actor_names(*prefixes: str) -> list[str]:
     """Names of the cluster's actors with this prefix, sorted; without unused spares."""
-    names = actors_by_role(_ROLES, ASK_S)
+    names = actors_by_role(_ROLES, CALL_TIMEOUT_S)
     return sorted(name for name in names if name.startswith(prefixes) and not name.startswith(SPARE_PREFIX))
 
 
 def spares() -> list[str]:
     """Names of the unused spares that answer, sorted."""
-    names = [name for name in actors_by_role(_ROLES, ASK_S) if name.startswith(SPARE_PREFIX)]
-    return sorted(name for name in names if ask(name, "role") == "")
+    names = [name for name in actors_by_role(_ROLES, CALL_TIMEOUT_S) if name.startswith(SPARE_PREFIX)]
+    return sorted(name for name in names if call(name, "role") == "")
 
 
 def pid_of(name: str) -> int | None:
     """Process id of an actor, None when it does not answer."""
     if name.startswith("replica:"):
-        status = ask(name, "status")
+        status = call(name, "status")
         return None if status is None else int(status["pid"])
-    pid = ask(name, "pid")
+    pid = call(name, "pid")
     return None if pid is None else int(pid)
 
 
@@ -68,7 +68,7 @@ def is_actor_process(pid: int) -> bool:
 
 def status() -> dict[str, Any] | None:
     """The controller's view, None when it does not answer."""
-    found: dict[str, Any] | None = ask(CONTROLLER, "status")
+    found: dict[str, Any] | None = call(CONTROLLER, "status")
     return found
 
 
@@ -82,15 +82,15 @@ def replica_states() -> dict[str, dict[str, Any]]:
     """Status of every replica that answers, by actor name."""
     import ray
 
-    asked: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
     for name in actor_names("replica:"):
         try:
-            asked[name] = handle_of(name).status.remote()
+            calls[name] = handle_of(name).status.remote()
         except ValueError:
             continue  # it ended since the names were listed
     found = {}
-    deadline_s = time.monotonic() + ASK_S
-    for name, answer in asked.items():
+    deadline_s = time.monotonic() + CALL_TIMEOUT_S
+    for name, answer in calls.items():
         try:
             found[name] = ray.get(answer, timeout=max(0.01, deadline_s - time.monotonic()))
         except ray.exceptions.RayError:  # dead, restarting, paused, or still recovering

@@ -33,25 +33,25 @@ def injure(part: str, faults: str, folder: Path) -> dict[str, Any]:
         text=True,
     )
     try:
-        said, _ = process.communicate(timeout=TIMEOUT_S)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGTERM)  # it ends its cluster, too
-        said, _ = process.communicate(timeout=30)
-        pytest.fail(f"the run did not end within {TIMEOUT_S} s:\n{said}")
+        output, _ = process.communicate(timeout=30)
+        pytest.fail(f"the run did not end within {TIMEOUT_S} s:\n{output}")
     finally:
         process.kill()
         shutil.rmtree(ray_folder, ignore_errors=True)
-    assert process.returncode == 0, said
+    assert process.returncode == 0, output
     found: dict[str, Any] = json.loads(report.read_text())
     if "left_out" not in found:
         assert found["verdict"] == "PASSED"
-        assert sorted(found["faults"]) == sorted(faults.split(",")), said
+        assert sorted(found["faults"]) == sorted(faults.split(",")), output
     return found
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(TIMEOUT_S + 40)
-def test_clients_see_nothing_wrong_while_leader_controller_and_coordinator_die(tmp_path: Path) -> None:
+def test_histories_are_sound_while_leader_controller_and_coordinator_die(tmp_path: Path) -> None:
     injure("processes", "kill-leader,kill-controller,kill-coordinator", tmp_path)
 
 
@@ -63,7 +63,7 @@ def test_clients_see_nothing_wrong_while_a_leaders_node_is_lost(tmp_path: Path) 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(TIMEOUT_S + 40)
-def test_clients_see_nothing_wrong_while_links_are_cut_and_a_second_controller_starts(tmp_path: Path) -> None:
+def test_histories_are_sound_while_links_are_cut_and_controllers_compete(tmp_path: Path) -> None:
     found = injure("network", "mute-leader,two-controllers", tmp_path)
     if "left_out" in found:
         pytest.skip(found["left_out"])

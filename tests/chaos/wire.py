@@ -2,7 +2,7 @@
 
 Started by ``network.py`` as ``python -m tests.chaos.wire FD``. The kernels' TCP on both ends is real; the behaviour of
 a link (cut, lossy, slow, narrow) is decided here for each direction, because not every kernel has ``tc netem``. Ends
-when the socket to its parent closes; then every link is gone.
+when the socket to its parent closes; then every link is removed.
 """
 
 import heapq
@@ -70,7 +70,7 @@ class Wire:
         self._poll.register(control.fileno(), select.EPOLLIN)
 
     def run(self) -> None:
-        """Carry packets until the parent is gone."""
+        """Carry packets until the parent ends."""
         while True:
             wait_s = max(0.0, self._flying[0][0] - time.monotonic()) if self._flying else 1.0
             for fd, _ in self._poll.poll(wait_s):
@@ -122,7 +122,7 @@ class Wire:
                 packet = os.read(fd, PACKET_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # its namespace is gone
+            except OSError:  # its namespace was removed
                 self._unplug(fd)
                 return
             if packet[0] >> 4 != _IPV4:
@@ -141,7 +141,7 @@ class Wire:
     def _deliver(self, target: bytes, packet: bytes) -> None:
         fd = self._devices.get(target)
         if fd is not None:
-            with suppress(OSError):  # full, or gone: a packet may be lost
+            with suppress(OSError):  # full, or removed: a packet may be lost
                 os.write(fd, packet)
 
 

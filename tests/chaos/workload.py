@@ -154,11 +154,11 @@ class Workload:
 
         def done(future: SendFuture) -> None:
             error = future.exception(0)
-            told = future.result(0) if error is None else None
+            metadata = future.result(0) if error is None else None
             history.add(
                 Send(
                     process, number, value, outcome_of(error),
-                    told.partition if told is not None else -1, told.offset if told is not None else -1,
+                    metadata.partition if metadata is not None else -1, metadata.offset if metadata is not None else -1,
                     invoked_s, history.now_s(), "" if error is None else in_words(error),
                 )
             )  # fmt: skip

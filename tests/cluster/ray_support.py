@@ -118,7 +118,7 @@ def actor_names() -> list[str]:
     return sorted(actors_by_role({}))
 
 
-def ask(name: str, method: str, timeout_s: float = 90.0) -> Any:
+def call_actor(name: str, method: str, timeout_s: float = 90.0) -> Any:
     """Call an actor, with retries while Ray is restarting it."""
     import ray
 
@@ -192,7 +192,7 @@ class Wire:
 
     def broker_endpoint(self) -> tuple[str, int]:
         """Return the endpoint of this wire's broker."""
-        host, port = ask(f"broker-{self.broker}", "endpoint")
+        host, port = call_actor(f"broker-{self.broker}", "endpoint")
         return str(host), int(port)
 
     async def partition(self, endpoint: tuple[str, int], topic: str, partition: int) -> list[Any]:

@@ -243,7 +243,7 @@ def in_cluster(
 
     def decorate(story: Story) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:
-            asyncio.run(_told(story, LocalCluster(tmp_path, brokers, config or {})))
+            asyncio.run(_reported(story, LocalCluster(tmp_path, brokers, config or {})))
 
         test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
         return test
@@ -251,7 +251,7 @@ def in_cluster(
     return decorate
 
 
-async def _told(story: Story, cluster: LocalCluster) -> None:
+async def _reported(story: Story, cluster: LocalCluster) -> None:
     unhandled: list[Mapping[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     async with asyncio.timeout(STORY_DEADLINE_S), cluster:

@@ -83,7 +83,7 @@ class Host:
     _namespace: subprocess.Popen[bytes] | None = None
     _init: int = 0
     logs: list[Path] = field(default_factory=list)
-    """Ray's temporary folder of each boot, which stays readable after the host is gone."""
+    """Ray's temporary folder of each boot, which stays readable after the host was removed."""
 
     @property
     def root(self) -> Path:

@@ -47,9 +47,9 @@ def tree_of_programs(cache: Path) -> Path | None:
         for archive in _download(cache, packages):
             _run(["dpkg-deb", "-x", str(archive), str(fresh)], cache)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
+        output = (error.stderr or b"").decode(errors="replace").strip().splitlines()
         raise LeftOut(
-            f"hosts for `ray up` need {wanted}; the download failed ({said[-1] if said else error})."
+            f"hosts for `ray up` need {wanted}; the download failed ({output[-1] if output else error})."
         ) from None
     return fresh.rename(tree)
 

@@ -67,8 +67,8 @@ class Story:
 
     def status(self) -> dict[str, Any]:
         """The output of `raylog status --json` on the head, even when it exits with 1 because something is offline."""
-        said = self.head.run("raylog status --json || test $? = 1")
-        found: dict[str, Any] = json.loads(said[said.index("{") :])
+        shown = self.head.run("raylog status --json || test $? = 1")
+        found: dict[str, Any] = json.loads(shown[shown.index("{") :])
         return found
 
     def voters(self) -> list[int]:

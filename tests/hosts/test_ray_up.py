@@ -46,11 +46,11 @@ def test_a_cluster_on_hosts_reached_by_ssh(programs: str, tmp_path: Path) -> Non
         preexec_fn=end_with_parent,  # with it ends the first process of the lab, and then all others
     )
     try:
-        told, _ = process.communicate(timeout=STORY_TIMEOUT_S)
+        output, _ = process.communicate(timeout=STORY_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
-        told, _ = process.communicate()
-        raise AssertionError(f"the story did not end within {STORY_TIMEOUT_S:.0f} s:\n{told}") from None
+        output, _ = process.communicate()
+        raise AssertionError(f"the story did not end within {STORY_TIMEOUT_S:.0f} s:\n{output}") from None
     if process.returncode != 0:
-        pytest.fail(told, pytrace=False)
-    print(told)
+        pytest.fail(output, pytrace=False)
+    print(output)

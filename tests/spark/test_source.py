@@ -58,7 +58,7 @@ def test_sql_reads_a_topic_through_a_view(spark: SparkSession, topic: ToyCluster
     assert [tuple(row) for row in rows] == [(0, ROWS - 100, ROWS - 1), (1, ROWS, ROWS - 1)]
 
 
-def test_partitions_are_cut_into_tasks_as_asked(spark: SparkSession, topic: ToyCluster) -> None:
+def test_partitions_are_cut_into_tasks_as_configured(spark: SparkSession, topic: ToyCluster) -> None:
     frame = load(spark, topic, subscribe="orders", minPartitions=5)
     assert frame.rdd.getNumPartitions() == 5
     assert frame.count() == 2 * ROWS
@@ -96,7 +96,7 @@ def test_a_leader_that_has_moved_after_planning_is_found_again(spark: SparkSessi
     assert frame.count() == 2 * ROWS
 
 
-def test_mistakes_are_said_when_the_frame_is_made(spark: SparkSession, topic: ToyCluster) -> None:
+def test_mistakes_are_reported_when_the_frame_is_made(spark: SparkSession, topic: ToyCluster) -> None:
     with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
         load(spark, topic, subscribe="orders", startingOfsets="earliest")
     with pytest.raises(Exception, match="startingOffsets cannot be latest"):

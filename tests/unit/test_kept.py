@@ -47,15 +47,15 @@ def test_a_start_that_comes_second_does_not_replace_what_the_first_made(
 ) -> None:
     first = kept(tmp_path, "secret")
     with monkeypatch.context() as patch:
-        real, asked = Path.exists, list[str]()
+        real, queried = Path.exists, list[str]()
 
         def not_yet(path: Path) -> bool:
-            asked.append(path.name)
+            queried.append(path.name)
             return False if path.name == "secret" else real(path)
 
         patch.setattr(Path, "exists", not_yet)
         assert kept(tmp_path, "secret") == first
-    assert asked
+    assert queried
 
 
 def test_a_loose_secret_of_ours_is_tightened_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

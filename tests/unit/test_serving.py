@@ -40,7 +40,7 @@ def test_brokers_of_this_machine_are_waited_for_whatever_ray_says() -> None:
     assert waiting.look(status({"n1", "n2"}), 0.0, nodes())
 
 
-def test_a_partition_that_nobody_here_can_lead_delays_the_start_and_does_not_prevent_it() -> None:
+def test_a_partition_without_a_local_leader_only_delays_the_start() -> None:
     waiting = Readiness({1: "here", 2: "here"}, embedded=True)
     seen = status({"n1", "n2"}, leader=-1, replicas=[1, 2], online=[1, 2], isr=[3])
     assert not waiting.look(seen, 100.0, nodes())
@@ -50,7 +50,7 @@ def test_a_partition_that_nobody_here_can_lead_delays_the_start_and_does_not_pre
     assert waiting.hopeless == ["t-0"]
 
 
-def test_in_sync_replicas_are_waited_for_and_not_for_ever() -> None:
+def test_the_start_waits_for_in_sync_replicas_within_a_limit() -> None:
     waiting = Readiness({1: "here"}, embedded=True)
     seen = status({"n1"}, leader=1, replicas=[1, 2], online=[1], isr=[1, 2])
     assert not waiting.look(seen, 0.0, nodes())

@@ -14,7 +14,7 @@ def test_new_directories_are_no_cluster() -> None:
     assert known_cluster([Holding("h1", "", False, ()), Holding("h2", "", False, ())]) is None
 
 
-def test_the_cluster_of_the_nodes_is_found_with_all_voters_that_they_noted() -> None:
+def test_the_cluster_of_the_nodes_is_found_with_all_noted_voters() -> None:
     found = known_cluster(
         [Holding("h1", "", False, ()), Holding("h2", A, True, (1, 2)), Holding("h3", A, False, (1, 3))]
     )

@@ -68,7 +68,7 @@ def start(
     validate_cluster_config(settings)
     log_format()
     cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join, allow_plaintext)
-    _tell(cluster, root, own)
+    _print_addresses(cluster, root, own)
     if foreground:
         ended = _wait_for_signal(own)
         cluster.stop()
@@ -137,7 +137,7 @@ def _bring_up(
         raise
 
 
-def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
+def _print_addresses(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
     import ray
 
     from raylog.rpc.auth.secret_files import CLIENT_FILE
@@ -161,15 +161,15 @@ def _tell(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
 
 def _wait_for_signal(own: OwnRay | None) -> bool:
     """Wait for SIGINT or SIGTERM; returns True when the Ray node started here ended instead."""
-    asked = threading.Event()
+    requested = threading.Event()
 
-    def ask(number: int, frame: Any) -> None:
-        asked.set()
+    def request_stop(number: int, frame: Any) -> None:
+        requested.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     click.echo("Running in the foreground; Ctrl-C stops it.", err=True)
     try:
-        while not asked.wait(WATCH_S):
+        while not requested.wait(WATCH_S):
             if own is not None and not own.is_running():
                 return True
     finally:
@@ -192,7 +192,7 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
 @click.command()
 @data_dir_option
 @click.option("--broker", type=int, help="Stop this broker alone; its leaders move to other replicas first.")
-@click.option("--force", is_flag=True, help="Stop the broker even where nobody else can lead its partitions.")
+@click.option("--force", is_flag=True, help="Stop the broker even if no other replica can lead its partitions.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Time to end.")
 @click.option("--keep-ray", is_flag=True, help="Leave Ray running even when `raylog start` started it.")
 @click.option("--nodes", is_flag=True, help="End Ray on all other machines as well; to be followed by `ray down`.")

@@ -92,12 +92,12 @@ def start_node(data_dir: Path) -> OwnRay:
 def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        said = log_path.read_text(encoding="utf-8", errors="replace")
-        found = _ADDRESS.search(said)
+        output = log_path.read_text(encoding="utf-8", errors="replace")
+        found = _ADDRESS.search(output)
         if found is not None:
             return found[1]
         if process.poll() is not None:
-            last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+            last = next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
             raise StartFailed(f"Ray did not start ({last.strip()}); {log_path} has the whole story.")
         time.sleep(POLL_S)
     raise StartFailed(f"Ray did not start within {START_TIMEOUT_S:.0f} s; {log_path} says how far it came.")
@@ -125,7 +125,7 @@ def _ensure_token() -> None:
 
 
 def stop_node(own: OwnRay, data_dir: Path) -> None:
-    """End the recorded node, and only it, and wait until it is gone. Raises StartFailed when it does not end."""
+    """End the recorded node, and only it, and wait until it has stopped. Raises StartFailed when it does not end."""
     if own.is_running():
         os.kill(own.pid, signal.SIGTERM)
         if not _wait_until(lambda: not own.is_running(), STOP_TIMEOUT_S):
@@ -181,7 +181,7 @@ def join(address: str | None, data_dir: Path) -> str:
             ray.init(address=found, namespace="raylog", log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
             raise NoClusterFound(
-                f"Ray at {found} refused this process ({error}); if it asks for a token, set RAY_AUTH_MODE=token."
+                f"Ray at {found} refused this process ({error}); if it requires a token, set RAY_AUTH_MODE=token."
             ) from error
     return found
 

@@ -25,7 +25,7 @@ def status(ctx: click.Context, target: Target, as_json: bool) -> None:
 
     Exit code 1 when a broker is offline, unless it was stopped on purpose, or a partition has no leader.
     """
-    found = judged(_ask(target))
+    found = judged(_fetch_status(target))
     if as_json:
         show_json(found)
     else:
@@ -34,7 +34,7 @@ def status(ctx: click.Context, target: Target, as_json: bool) -> None:
         ctx.exit(1)
 
 
-def _ask(target: Target) -> dict[str, Any]:
+def _fetch_status(target: Target) -> dict[str, Any]:
     if target.bootstrap:
         from raylog.client.admin.admin import Admin
 

@@ -187,7 +187,7 @@ def perf_consume(
     if reading.count < messages:
         raise click.ClickException(
             f"{reading.count} of {messages} records came before there was none for {timeout} ms; raise --timeout, or "
-            "ask for fewer"
+            "request fewer"
         )
 
 

@@ -80,15 +80,15 @@ class Latencies:
     def print_total(self, now_s: float) -> None:
         """Print the last line; a run without a single stored record has no latencies."""
         elapsed_s = max(now_s - self._began_s, 1e-9)
-        told = f"{self.count}{self._name} records sent, {self.count / elapsed_s:f} records/sec "
-        told += f"({self.bytes / elapsed_s / MB:.2f} MB/sec)"
+        line = f"{self.count}{self._name} records sent, {self.count / elapsed_s:f} records/sec "
+        line += f"({self.bytes / elapsed_s / MB:.2f} MB/sec)"
         if not self.count:
-            self._print(f"{told}.")
+            self._print(f"{line}.")
             return
-        told += f", {self._sum_s / self.count * 1000:.2f} ms avg latency, {self._max_s * 1000:.2f} ms max latency"
+        line += f", {self._sum_s / self.count * 1000:.2f} ms avg latency, {self._max_s * 1000:.2f} ms max latency"
         for value, (_, label) in zip(self.percentiles_ms(), PERCENTILES, strict=True):
-            told += f", {value:.{self._digits}f} ms {label}"
-        self._print(f"{told}.")
+            line += f", {value:.{self._digits}f} ms {label}"
+        self._print(f"{line}.")
 
     def percentiles_ms(self) -> list[float]:
         """The latencies below which the shares of `PERCENTILES` of the sample lie, in milliseconds."""

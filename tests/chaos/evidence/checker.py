@@ -88,9 +88,9 @@ class _View:
                 self._note(partition, offset, value, poll.client)
         self.offsets = {partition: sorted(known) for partition, known in sorted(self.at.items())}
 
-    def _note(self, partition: int, offset: int, value: str, who: str) -> None:
+    def _note(self, partition: int, offset: int, value: str, names: str) -> None:
         if self.at[partition].setdefault(offset, value) != value:
-            self.others_at[partition, offset].setdefault(value, who)
+            self.others_at[partition, offset].setdefault(value, names)
         place = self.place.get(value)
         if place is None:
             self.place[value] = (partition, offset)
@@ -102,7 +102,7 @@ class _View:
         first = self.place.get(value)
         return [] if first is None else [first, *self.other_places.get(value, ())]
 
-    def who_says(self, partition: int, offset: int) -> str:
+    def sources(self, partition: int, offset: int) -> str:
         """Return the source of the first value at this place: the answer to its send, or the client that read it."""
         value = self.at[partition][offset]
         send = self.by_value.get(value)
@@ -170,9 +170,9 @@ def judge(
 
 def _inconsistent_offsets(view: _View) -> Iterator[Anomaly]:
     for (partition, offset), others in view.others_at.items():
-        values = {view.at[partition][offset]: view.who_says(partition, offset), **others}
-        said = ", ".join(f"{value!r} by {who}" for value, who in values.items())
-        yield Anomaly("inconsistent offsets", f"partition {partition}, offset {offset}: {said}")
+        values = {view.at[partition][offset]: view.sources(partition, offset), **others}
+        values_read = ", ".join(f"{value!r} by {names}" for value, names in values.items())
+        yield Anomaly("inconsistent offsets", f"partition {partition}, offset {offset}: {values_read}")
 
 
 def _duplicates(view: _View) -> Iterator[Anomaly]:
@@ -184,14 +184,14 @@ def _duplicates(view: _View) -> Iterator[Anomaly]:
 def _aborted_reads(view: _View) -> Iterator[Anomaly]:
     for send in view.sends:
         if send.outcome == "fail" and send.value in view.readers_of:
-            who = view.readers_of[send.value]
-            yield Anomaly("aborted read", f"{send.value!r} was refused ({send.error}), yet {who} read it")
+            names = view.readers_of[send.value]
+            yield Anomaly("aborted read", f"{send.value!r} was refused ({send.error}), yet {names} read it")
 
 
 def _unknown_values(view: _View) -> Iterator[Anomaly]:
-    for value, who in view.readers_of.items():
+    for value, names in view.readers_of.items():
         if value not in view.by_value:
-            yield Anomaly("unknown value", f"{who} read {value!r}, which nobody sent")
+            yield Anomaly("unknown value", f"{names} read {value!r}, which no producer sent")
 
 
 def _lost_writes(view: _View) -> Iterator[Anomaly]:
@@ -215,7 +215,7 @@ def _unseen(view: _View) -> Iterator[Anomaly]:
 
 
 def _place(send: Send) -> str:
-    where = f"offset {send.offset}" if send.offset >= 0 else "an offset that was not told"
+    where = f"offset {send.offset}" if send.offset >= 0 else "an unreported offset"
     return f"acknowledged in partition {send.partition} at {where} after {send.completed_s:.2f} s"
 
 

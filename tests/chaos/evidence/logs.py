@@ -84,7 +84,7 @@ def compare(logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place,
         name = f"{place[0]}-{place[1]}"
         members = {broker: log for broker, log in logs.get(place, {}).items() if broker in end.in_sync}
         for broker in sorted(end.in_sync - members.keys()):
-            yield Anomaly("replica gone", f"{name} has no folder on broker {broker}")
+            yield Anomaly("replica missing", f"{name} has no folder on broker {broker}")
         below: dict[int, list[Batch]] = {}
         for broker, log in sorted(members.items()):
             for problem in log.problems:

@@ -60,11 +60,11 @@ class Crowd:
     def _read(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
         """Ignore incoming data; drop the connection when the server has closed it."""
         try:
-            gone = not connection.recv(4096)
+            closed = not connection.recv(4096)
         except BlockingIOError:
             return
         except OSError:
-            gone = True
-        if gone:
+            closed = True
+        if closed:
             selector.unregister(connection)
             connection.close()

@@ -34,7 +34,7 @@ from tests.chaos.wire import Links
 NET: Final = "10.77.0."
 CLIENTS: Final = f"{NET}200"
 CONTROLLERS: Final = (f"{NET}100", f"{NET}101")
-ASK_S: Final = 3.0
+CALL_TIMEOUT_S: Final = 3.0
 STOP_S: Final = 30.0
 KEEP_S: Final = 0.1
 PAUSE_BEFORE_NEXT_LIFE_S: Final = 0.5
@@ -49,13 +49,13 @@ class Node:
         self._lock = threading.Lock()
         self._number = 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, log.open("ab") as said:
+        with theirs, log.open("ab") as output:
             command = [sys.executable, "-m", "tests.chaos.host", str(theirs.fileno())]
             self.process = subprocess.Popen(
                 [*command, msgspec.json.encode(spec).decode()],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
             )
         self._control = ours
@@ -67,7 +67,7 @@ class Node:
         links.plug(spec.address, fds[0])
         os.close(fds[0])
 
-    def ask(self, what: str, timeout_s: float = ASK_S) -> dict[str, Any] | None:
+    def call(self, what: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any] | None:
         """Return its answer, bypassing the network; None when there is none in time."""
         with self._lock, suppress(OSError, ValueError):
             self._number += 1
@@ -175,7 +175,7 @@ class Namespaces(Cuts):
         self._keeper.join()
         for name in ["controller", *self.brokers]:
             if name in self._nodes:
-                self._nodes[name].ask("stop", STOP_S)
+                self._nodes[name].call("stop", STOP_S)
                 with suppress(subprocess.TimeoutExpired):
                     self._nodes[name].process.wait(STOP_S)
 
@@ -205,18 +205,18 @@ class Namespaces(Cuts):
     def status(self) -> dict[str, Any] | None:
         """Return the newest controller's view."""
         node = self._nodes.get("controller")
-        told = None if node is None else node.ask("status")
-        return None if told is None else told["controller"]
+        reply = None if node is None else node.call("status")
+        return None if reply is None else reply["controller"]
 
     def replica_states(self) -> list[dict[str, Any]]:
         """Return the status of every replica of every broker that answers."""
-        told = [self._nodes[name].ask("status") for name in self.brokers if name in self._nodes]
-        return [state for item in told if item is not None for state in item["replicas"]]
+        reply = [self._nodes[name].call("status") for name in self.brokers if name in self._nodes]
+        return [state for item in reply if item is not None for state in item["replicas"]]
 
     def missing(self) -> str:
         """Return the reason why the cluster is not whole."""
         lacking = incomplete(self.status(), self._setup.brokers)
-        silent = [name for name in self.brokers if name not in self._nodes or self._nodes[name].ask("status") is None]
+        silent = [name for name in self.brokers if name not in self._nodes or self._nodes[name].call("status") is None]
         return lacking or (f"{', '.join(silent)} does not answer" if silent else "")
 
     def directories(self) -> dict[int, Path]:

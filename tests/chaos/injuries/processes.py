@@ -29,7 +29,7 @@ class OneNode(RayActors):
         super().__init__(setup)
         self._filled: set[Path] = set()
         self._small = broker_folder(setup.root, SMALL_BROKER)
-        remark = small_disk.mount(self._small) if full_disk else "no small disk was asked for"
+        remark = small_disk.mount(self._small) if full_disk else "no small disk was requested"
         self._has_small_disk = not remark
         self.remarks += [remark] if full_disk and remark else []
         self.faults = {**self.faults, "restart-all": self._restart_all}

@@ -74,7 +74,7 @@ def test_a_group_shares_a_topic_until_it_is_read(job: Job) -> None:
     assert (found["members"], found["records"]) == (1, sent["stored"])
 
 
-def test_a_probe_hears_of_every_acknowledgement(job: Job) -> None:
+def test_a_probe_sees_every_acknowledgement(job: Job) -> None:
     found = loads.probe(replace(job, rate=100.0, seconds=0.3), Measured, ready)
     assert found["records"] == 30
     assert found["gap_ms"] > 0

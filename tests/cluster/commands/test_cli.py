@@ -74,10 +74,10 @@ def processes_of(session: int) -> list[int]:
 
 
 def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
-    told = shell.run("start", "--address", "local", "--brokers", "2")
-    assert "broker 2: 127.0.0.1:" in told
+    output = shell.run("start", "--address", "local", "--brokers", "2")
+    assert "broker 2: 127.0.0.1:" in output
     secret = (shell.folder / "raylog-data" / "secret").read_text().strip()
-    assert secret not in told
+    assert secret not in output
     ray_pid = json.loads((shell.folder / "raylog-data" / "ray.json").read_text())["pid"]
     assert processes_of(ray_pid)
 
@@ -93,7 +93,7 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     assert found.stdout == "['flights']\n", "a Python process on this machine finds the cluster by itself"
 
     # The rest uses address and secret: no Ray in these processes.
-    bootstrap = next(line for line in told.splitlines() if "RAYLOG_BOOTSTRAP=" in line).partition("=")[2]
+    bootstrap = next(line for line in output.splitlines() if "RAYLOG_BOOTSTRAP=" in line).partition("=")[2]
     away = {"RAYLOG_BOOTSTRAP": bootstrap, "RAYLOG_SECRET": secret}
     wanted = ["--topic", "flights", "--from-beginning", "--max-messages", "1000"]
     read = shell.run("consume", *wanted, "--group", "board", "--timeout-ms", "30000", env=away)
@@ -155,16 +155,16 @@ def test_a_cluster_that_a_python_process_started_is_found(shell: Shell) -> None:
 
 
 def test_in_the_foreground_a_signal_stops_cluster_and_ray(shell: Shell) -> None:
-    with (shell.folder / "told").open("wb") as told:
+    with (shell.folder / "output").open("wb") as output:
         process = subprocess.Popen(
             [*PROGRAM, "start", "--address", "local", "--foreground"],
             cwd=shell.folder,
             env=shell.environment(),
-            stdout=told,
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_for(lambda: "Running in the foreground" in (shell.folder / "told").read_text(), "it runs")
+        wait_for(lambda: "Running in the foreground" in (shell.folder / "output").read_text(), "it runs")
         ray_pid = json.loads((shell.folder / "raylog-data" / "ray.json").read_text())["pid"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(COMMAND_TIMEOUT_S) == 0
@@ -177,10 +177,10 @@ def test_in_the_foreground_a_signal_stops_cluster_and_ray(shell: Shell) -> None:
 
 
 def test_a_start_that_fails_leaves_no_ray_behind(shell: Shell) -> None:
-    told = shell.run("start", "--address", "local", "--config", "default.replication.factr=2", expect=1)
-    assert "did you mean 'default.replication.factor'?" in told
+    output = shell.run("start", "--address", "local", "--config", "default.replication.factr=2", expect=1)
+    assert "did you mean 'default.replication.factor'?" in output
     for broker in (1, 2):
         (shell.folder / "raylog-data" / f"broker-{broker}").mkdir(parents=True)
-    told = shell.run("start", "--address", "local", "--brokers", "1", expect=1)
-    assert "holds the data of 2 brokers" in told, "which is found out when Ray has been started"
+    output = shell.run("start", "--address", "local", "--brokers", "1", expect=1)
+    assert "holds the data of 2 brokers" in output, "which is found out when Ray has been started"
     assert not (shell.folder / "raylog-data" / "ray.json").exists()

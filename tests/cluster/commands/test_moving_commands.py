@@ -37,9 +37,9 @@ def write(path: Path, text: str) -> None:
 
 
 async def shown(cluster: LocalCluster, *arguments: str) -> Any:
-    told = await run(cluster, *arguments)
-    assert told.code == 0, told
-    return json.loads(told.out)
+    output = await run(cluster, *arguments)
+    assert output.code == 0, output
+    return json.loads(output.out)
 
 
 async def layout(cluster: LocalCluster) -> list[tuple[int, ...]]:
@@ -64,7 +64,7 @@ async def test_admin_moves_a_partition_and_waits_for_it(cluster: LocalCluster, t
 
 
 @in_cluster(brokers=3)
-async def test_admin_tells_how_far_a_move_has_come(cluster: LocalCluster, talk: Talk) -> None:
+async def test_admin_shows_the_progress_of_a_move(cluster: LocalCluster, talk: Talk) -> None:
     async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("t", assignment=[[1, 2]])
         await talk.produce("t", *[b"x" * 1000] * 10)
@@ -132,8 +132,8 @@ async def test_the_command_line_moves_shows_and_cancels(cluster: LocalCluster, t
     [spare] = {1, 2, 3, 4} - set(replicas)
     target = ",".join(map(str, [spare, *replicas[1:]]))
     await cluster.stop_broker(spare)
-    told = await run(cluster, "topic", "reassign", "t", "--partition", "0", "--replicas", target)
-    assert "1 partition on the move" in told.out, told
+    output = await run(cluster, "topic", "reassign", "t", "--partition", "0", "--replicas", target)
+    assert "1 partition on the move" in output.out, output
     assert "t" in (await run(cluster, "topic", "reassign", "--list")).out
     [row] = await shown(cluster, "topic", "reassign", "--list", "--json")
     assert (row["adding"], row["removing"], row["target"][0]) == ([spare], [replicas[0]], spare)
@@ -191,9 +191,7 @@ async def test_a_topic_grows_by_command(cluster: LocalCluster, talk: Talk) -> No
 
 
 @in_cluster(brokers=3)
-async def test_balance_shows_its_plan_asks_and_spreads_a_new_broker_its_share(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_balance_shows_its_plan_confirms_it_and_fills_a_new_broker(cluster: LocalCluster, talk: Talk) -> None:
     async with raylog.AsyncAdmin(**cluster.clients()) as admin:
         await admin.create_topic("t", assignment=[[1, 2], [1, 2], [1, 2], [1, 2], [1, 2], [1, 2]])
     await talk.produce("t", b"a", partition=3)

@@ -32,7 +32,7 @@ class Seen:
 
 
 @contextmanager
-def everybody_is_of_a_later_release() -> Iterator[Seen]:
+def all_are_of_a_later_release() -> Iterator[Seen]:
     """Have everything in this process send like a later release, and read like this one."""
     seen = Seen()
 

@@ -12,7 +12,7 @@ import pytest
 
 import raylog
 from raylog.actors.naming import node_broker_name
-from tests.cluster.ray_support import RayNodes, ask, kill, own_ray
+from tests.cluster.ray_support import RayNodes, call_actor, kill, own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -59,7 +59,7 @@ def lose(nodes: RayNodes, lost: Any, running: list[int]) -> float:
 
 def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> float:
     """Lose the controller's node; returns seconds from Ray's detection until its partitions accept records."""
-    home = ask("controller", "node_id")
+    home = call_actor("controller", "node_id")
     dead = next(broker["broker"] for broker in cluster.status()["brokers"] if broker["node_id"] == home)
     with raylog.Admin() as admin, raylog.Producer(delivery_timeout_ms=60_000) as producer:
         admin.create_topic("t", partitions=3, replication_factor=3)
@@ -69,7 +69,7 @@ def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> f
         for partition in led:
             producer.send("t", b"before", partition=partition).result(30)
         running = [int(replica["pid"]) for replica in cluster.replicas() if replica["broker"] == dead]
-        running += [ask("controller", "pid"), ask(node_broker_name(home), "pid")]
+        running += [call_actor("controller", "pid"), call_actor(node_broker_name(home), "pid")]
         known = when_known_as_dead(home)
         begun = lose(nodes, next(node for node in others if node.node_id == home), running)
         for partition in led:
@@ -77,12 +77,12 @@ def produce_over_the_loss(cluster: Any, nodes: RayNodes, others: list[Any]) -> f
         served = time.monotonic()
         print(f"records are taken {served - begun:.1f} s after the loss; Ray knew of it after {known() - begun:.1f} s")
         admin.create_topic("later", partitions=1, replication_factor=2)
-    assert ask("controller", "node_id") != home
+    assert call_actor("controller", "node_id") != home
     assert all(topic["leader"] != dead for topic in cluster.status()["topics"]["t"])
     return served - known()
 
 
-def test_partitions_are_led_again_after_the_loss_of_the_node_with_the_controller(tmp_path: Path) -> None:
+def test_partitions_are_led_again_after_the_controllers_node_is_lost(tmp_path: Path) -> None:
     with RayNodes(tmp_path) as nodes:
         nodes.add("head", is_for_brokers=False)
         others = [nodes.add(name) for name in ("first", "second", "third")]
@@ -125,13 +125,13 @@ def kill_and_wait(cluster: Any) -> tuple[list[float], list[float], list[float]]:
             return len(partition()["isr"]) == 3 == len(partition()["online"])
 
         def controller_back(before: int) -> bool:
-            return bool(ask("controller", "pid") != before)
+            return bool(call_actor("controller", "pid") != before)
 
         for _ in range(5):
             wait_for(whole, "all replicas are in sync")
-            pid = ask("controller", "pid")
+            pid = call_actor("controller", "pid")
             begun = kill(pid)
-            wait_for(lambda pid=pid: controller_back(pid) and whole(), "the next life knows everybody")  # type: ignore[misc]
+            wait_for(lambda pid=pid: controller_back(pid) and whole(), "the next incarnation knows all brokers")  # type: ignore[misc]
             alone.append(time.monotonic() - begun)
         for number in range(5):
             wait_for(whole, "all replicas are in sync")
@@ -140,7 +140,7 @@ def kill_and_wait(cluster: Any) -> tuple[list[float], list[float], list[float]]:
             leading = next(
                 replica for replica in cluster.replicas() if (replica["topic"], replica["broker"]) == ("t", leader)
             )
-            pid = ask("controller", "pid")
+            pid = call_actor("controller", "pid")
             begun = kill(pid)
             kill(leading["pid"])
 

@@ -121,7 +121,7 @@ async def test_sessions_shorter_than_the_default_heartbeat_stand(cluster: LocalC
     before = controller.image.version
     for _ in range(10):  # about a second without traffic except heartbeats
         assert (await talk.fetch("t", max_wait_ms=100)).records == []
-    assert controller.image.version == before, "nobody was taken for gone"
+    assert controller.image.version == before, "no broker was taken for lost"
 
 
 async def test_a_metadata_log_survives_a_crash_in_the_middle_of_a_write(tmp_path: Path) -> None:

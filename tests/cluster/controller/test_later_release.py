@@ -12,7 +12,7 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import UnsupportedVersion
 from raylog.core.features import LevelRange
 from raylog.core.ids import TopicPartition
-from tests.cluster.controller.later_release import everybody_is_of_a_later_release
+from tests.cluster.controller.later_release import all_are_of_a_later_release
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually
@@ -47,7 +47,7 @@ async def use(cluster: LocalCluster, topic: str) -> None:
 
 @in_cluster(config=QUICK)
 async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalCluster, talk: Talk) -> None:
-    with everybody_is_of_a_later_release() as seen:
+    with all_are_of_a_later_release() as seen:
         await use(cluster, "t")
         await cluster.stop_replica("t", 0, (await talk.partition("t")).leader)
         await eventually(lambda: "alter_partition" in seen.answers, what="the ISR is changed")

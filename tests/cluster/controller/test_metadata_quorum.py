@@ -60,7 +60,7 @@ def counts_again(cluster: LocalCluster, broker: int, old: str) -> bool:
 async def test_topics_survive_controllers_killed_at_any_moment(cluster: LocalCluster, talk: Talk) -> None:
     draw, acknowledged, stop = random.Random(7), {}, False
 
-    async def create_for_ever() -> None:
+    async def create_repeatedly() -> None:
         number = 0
         while not stop:
             name = f"t{number}"
@@ -73,7 +73,7 @@ async def test_topics_survive_controllers_killed_at_any_moment(cluster: LocalClu
             except RaylogError:
                 continue
 
-    creating = asyncio.create_task(create_for_ever())
+    creating = asyncio.create_task(create_repeatedly())
     for _ in range(8):
         seen = len(acknowledged)
         await eventually(lambda seen=seen: len(acknowledged) > seen)  # type: ignore[misc]
@@ -89,7 +89,7 @@ async def test_topics_survive_controllers_killed_at_any_moment(cluster: LocalClu
 
 
 @in_cluster(config=QUICK)
-async def test_one_voter_may_be_gone_and_catches_up(cluster: LocalCluster, talk: Talk) -> None:
+async def test_a_missing_voter_blocks_nothing_and_catches_up(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("before", replicas=1)
     await cluster.stop_broker(3)
     await talk.create("during", replicas=1)
@@ -102,9 +102,7 @@ async def test_one_voter_may_be_gone_and_catches_up(cluster: LocalCluster, talk:
 
 
 @in_cluster(config=QUICK)
-async def test_a_voter_that_lost_its_directory_counts_again_under_another_identity(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_voter_without_its_directory_counts_again_as_a_new_one(cluster: LocalCluster, talk: Talk) -> None:
     await eventually(lambda: set(entered(cluster)) == {"1", "2", "3"})
     old = identity(cluster, 2)
     assert entered(cluster)["2"] == old
@@ -148,7 +146,7 @@ DAMAGES = [cut, flip, remove_log, remove_promise]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_copy_is_set_aside_and_made_anew_from_the_others(tmp_path: Path, damage: object) -> None:
+def test_a_damaged_copy_is_set_aside_and_rebuilt_from_the_others(tmp_path: Path, damage: object) -> None:
     @in_cluster(config=QUICK)
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         for number in range(5):
@@ -224,7 +222,7 @@ async def test_of_two_controllers_the_older_is_fenced(cluster: LocalCluster, tal
 
 
 @in_cluster(config=QUICK)
-async def test_without_a_majority_the_controller_names_who_is_missing(cluster: LocalCluster, talk: Talk) -> None:
+async def test_without_a_majority_the_controller_names_the_missing_voters(cluster: LocalCluster, talk: Talk) -> None:
     await cluster.stop_controller()
     for broker in (1, 3):
         await cluster.stop_broker(broker)

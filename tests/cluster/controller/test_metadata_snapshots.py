@@ -74,7 +74,7 @@ def numbered(first: int, end: int) -> list[str]:
 
 
 @in_cluster(config=OFTEN)
-async def test_a_snapshot_stands_for_the_log_on_every_voter_and_in_the_controller(
+async def test_a_snapshot_replaces_the_log_on_every_voter_and_in_the_controller(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     await create(talk, *numbered(0, 30))
@@ -136,7 +136,7 @@ DAMAGES = [corrupt_snapshot, cut_snapshot, remove_snapshot]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_copy_with_a_damaged_snapshot_is_set_aside_and_made_anew(tmp_path: Path, damage: object) -> None:
+def test_a_copy_with_a_damaged_snapshot_is_set_aside_and_rebuilt(tmp_path: Path, damage: object) -> None:
     @in_cluster(config=OFTEN)
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await create(talk, *numbered(0, 20))
@@ -180,6 +180,6 @@ def test_damage_on_a_majority_is_refused_and_a_backup_helps(tmp_path: Path, dama
         await cluster.start_controller()
         await create(talk, "later")
         assert set(cluster.running().image.topics) == {"later", *numbered(0, 20)}
-        await eventually(lambda: alike(cluster), what="the third copy is made anew")
+        await eventually(lambda: alike(cluster), what="the third copy is rebuilt")
 
     story(tmp_path)

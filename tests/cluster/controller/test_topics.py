@@ -112,9 +112,7 @@ async def test_folders_of_a_topic_deleted_while_its_broker_was_away_vanish(clust
 
 
 @in_cluster()
-async def test_a_replica_that_outlives_its_topic_falls_silent_and_is_ended_later(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_replica_that_outlives_its_topic_goes_silent_and_is_ended(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("gone")
     await cluster.stop_broker(2)
     replica = cluster.replica("gone", 0, 2)

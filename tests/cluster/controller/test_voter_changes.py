@@ -91,9 +91,7 @@ async def test_one_voter_becomes_three_when_brokers_join_and_no_decision_waits(
 
 
 @in_cluster(brokers=4, config=QUICK)
-async def test_a_voter_that_stays_away_is_replaced_and_cannot_disturb_when_it_returns(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_replaced_voter_cannot_disturb_when_it_returns(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("before", replicas=1)
     await eventually(lambda: settled(cluster, 1, 2, 3))
     await cluster.stop_broker(3)

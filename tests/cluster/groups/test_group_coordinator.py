@@ -40,12 +40,21 @@ class Member:
 
     async def join(self) -> list[Any]:
         """Join with the id issued to the first attempt; returns the members that the leader receives."""
-        asked: list[object] = ["g", self.id, None, "test", self.session_ms, 10_000, "consumer", [["range", b"topics"]]]
+        arguments: list[object] = [
+            "g",
+            self.id,
+            None,
+            "test",
+            self.session_ms,
+            10_000,
+            "consumer",
+            [["range", b"topics"]],
+        ]
         try:
-            answer = await self.call("join_group", *asked)
+            answer = await self.call("join_group", *arguments)
         except MemberIdRequired as required:
-            asked[1] = required.details["member_id"]
-            answer = await self.call("join_group", *asked)
+            arguments[1] = required.details["member_id"]
+            answer = await self.call("join_group", *arguments)
         self.generation, _, leader, self.id, members, _ = answer
         self.leads = leader == self.id
         return list(members)
@@ -159,9 +168,7 @@ async def test_commits_go_on_through_a_change_of_the_offsets_topic_s_leader(clus
 
 
 @in_cluster(config=QUICK)
-async def test_what_is_too_large_for_a_batch_is_split_and_what_cannot_be_split_is_refused(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_large_commit_is_split_into_batches_or_refused(cluster: LocalCluster, talk: Talk) -> None:
     member, topic_id = await joined(talk)
     await member.call("offset_commit", "other", -1, "", [[topic_id, "t", 0, 7, 1, ""]])
     epoch = cluster.coordinators[("group", 0)].epoch

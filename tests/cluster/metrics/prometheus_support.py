@@ -86,8 +86,8 @@ class Prometheus:
 
     def query(self, query: str) -> list[dict[str, Any]]:
         """The samples of an expression, each with `metric` and `value`."""
-        asked = urllib.parse.quote(query)
-        found: list[dict[str, Any]] = json.loads(fetch(f"{self.address}/api/v1/query?query={asked}"))["data"]["result"]
+        quoted = urllib.parse.quote(query)
+        found: list[dict[str, Any]] = json.loads(fetch(f"{self.address}/api/v1/query?query={quoted}"))["data"]["result"]
         return found
 
     def rules(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raylog
-from tests.cluster.ray_support import RayNodes, ask, online
+from tests.cluster.ray_support import RayNodes, call_actor, online
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -26,9 +26,9 @@ def test_metadata_survives_the_loss_of_a_node_and_of_the_controller(tmp_path: Pa
             nodes.remove(third)
             wait_for(lambda: len(online(cluster)) == 2, "the lost node's broker is offline")
             admin.create_topic("during", partitions=1, replication_factor=1)
-            pid = ask("controller", "pid")
+            pid = call_actor("controller", "pid")
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: ask("controller", "pid") != pid, "Ray restarts the controller")
+            wait_for(lambda: call_actor("controller", "pid") != pid, "Ray restarts the controller")
             admin.create_topic("after", partitions=1, replication_factor=1)
         assert set(cluster.status()["topics"]) >= {"before", "during", "after"}
         nodes.add("third")

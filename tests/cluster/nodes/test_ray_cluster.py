@@ -26,7 +26,17 @@ from raylog.core.errors import (
     StartFailed,
 )
 from raylog.rpc.auth.secret_files import SecretFiles
-from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, mapped, own_ray, private_bytes, ray_folder
+from tests.cluster.ray_support import (
+    Wire,
+    actor_names,
+    alive,
+    call_actor,
+    kill,
+    mapped,
+    own_ray,
+    private_bytes,
+    ray_folder,
+)
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -65,7 +75,7 @@ def wire(ray_here: None, root: Path) -> Iterator[Wire]:
 
 def replicas() -> list[dict[str, Any]]:
     """Return the status of every replica."""
-    return [ask(name, "status") for name in actor_names() if name.startswith(f"replica:{TOPIC}-")]
+    return [call_actor(name, "status") for name in actor_names() if name.startswith(f"replica:{TOPIC}-")]
 
 
 def replica(partition: int, broker: int) -> dict[str, Any]:
@@ -128,8 +138,8 @@ def holds(data: bytes, needles: list[bytes]) -> bool:
 def test_a_replica_that_ended_since_it_was_listed_is_left_out(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     import raylog
 
-    gone = "replica:gone-0:broker-1:00000000"
-    monkeypatch.setattr("raylog.launch.cluster.actor_names", lambda: [*actor_names(), gone])
+    unknown = "replica:gone-0:broker-1:00000000"
+    monkeypatch.setattr("raylog.launch.cluster.actor_names", lambda: [*actor_names(), unknown])
     assert sum(replica["topic"] == TOPIC for replica in raylog.connect().replicas()) == 9
 
 
@@ -142,9 +152,7 @@ def test_an_idle_replica_is_small_and_imports_no_numeric_libraries(wire: Wire) -
     print("private MB of each replica:", sorted(private_bytes(replica["pid"]) >> 20 for replica in replicas()))
 
 
-def test_starting_twice_gives_the_running_cluster_and_another_directory_is_refused(
-    wire: Wire, root: Path, tmp_path: Path
-) -> None:
+def test_a_second_start_joins_and_another_directory_is_refused(wire: Wire, root: Path, tmp_path: Path) -> None:
     import raylog
 
     before = {replica["pid"] for replica in replicas()}
@@ -168,21 +176,21 @@ def test_a_directory_in_use_names_the_process_that_uses_it(wire: Wire, root: Pat
         " object_store_memory=80 * 2**20)\n"
         "try:\n"
         "    raylog.start(sys.argv[1], timeout_s=60)\n"
-        "    said = 'it started'\n"
+        "    result = 'it started'\n"
         "except raylog.RaylogError as error:\n"
-        "    said = f'{type(error).__name__}: {error}'\n"
+        "    result = f'{type(error).__name__}: {error}'\n"
         "ray.shutdown()\n"
-        "print(json.dumps(said))\n"
+        "print(json.dumps(result))\n"
     )
     with ray_folder() as home:
         command = [sys.executable, "-c", program, str(root), str(home)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    said = json.loads(done.stdout.strip().splitlines()[-1])
-    assert said.startswith(DataDirectoryError.__name__), said
-    assert str(ask("broker-1", "pid")) in said
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert result.startswith(DataDirectoryError.__name__), result
+    assert str(call_actor("broker-1", "pid")) in result
 
 
-def test_a_killed_leader_is_replaced_within_milliseconds_and_comes_back_in_place(wire: Wire) -> None:
+def test_a_killed_leader_is_replaced_within_milliseconds_and_returns(wire: Wire) -> None:
     times = []
     for number in range(KILLS):
         partition = number % PARTITIONS
@@ -199,16 +207,16 @@ def test_a_killed_leader_is_replaced_within_milliseconds_and_comes_back_in_place
     print(f"new leader after SIGKILL, ms: {[round(time, 1) for time in times]}, median {statistics.median(times):.1f}")
 
 
-def test_a_killed_controller_stops_nobody_and_comes_back(wire: Wire) -> None:
+def test_a_killed_controller_interrupts_no_client_and_comes_back(wire: Wire) -> None:
     before = {
         (replica["partition"], replica["broker"]): (replica["incarnation"], replica["pid"]) for replica in replicas()
     }
     epochs = [wire.look(TOPIC, partition)[2] for partition in range(PARTITIONS)]
-    pid = ask("controller", "pid")
+    pid = call_actor("controller", "pid")
     kill(pid)
     offsets = [wire.produce(TOPIC, number % PARTITIONS, b"without a controller") for number in range(30)]
     assert len(offsets) == 30
-    wait_for(lambda: ask("controller", "pid") != pid, "Ray restarts the controller", RECOVERY_S)
+    wait_for(lambda: call_actor("controller", "pid") != pid, "Ray restarts the controller", RECOVERY_S)
     wait_for(
         lambda: all(replica["controller_connected"] for replica in replicas()), "replicas register again", RECOVERY_S
     )
@@ -242,15 +250,15 @@ def test_deleted_topics_leave_no_folder(wire: Wire, root: Path) -> None:
 
 
 def move(wire: Wire, root: Path, *target: int) -> None:
-    """Move partition 0 of ``moving`` and wait until the old replica's files are gone."""
+    """Move partition 0 of ``moving`` and wait until the old replica's files are deleted."""
     change = [[["moving", 0, list(target)]], 100_000_000]
     wire.run(wire.call(wire.broker_endpoint(), "alter_partition_reassignments", change))
     wait_for(lambda: wire.look("moving", 0)[5] == list(target), "the partition has moved", RECOVERY_S)
     wire.wait_whole("moving", 1)
-    [gone] = {1, 2, 3} - set(target)
-    left = f"replica:moving-0:broker-{gone}"
+    [unknown] = {1, 2, 3} - set(target)
+    left = f"replica:moving-0:broker-{unknown}"
     wait_for(lambda: not [name for name in actor_names() if name.startswith(left)], "the removed process ends")
-    wait_for(lambda: not list(root.glob(f"broker-{gone}/moving-*")), "its folder goes")
+    wait_for(lambda: not list(root.glob(f"broker-{unknown}/moving-*")), "its folder goes")
 
 
 def test_a_partition_moves_there_and_back_and_leaves_nothing_behind(wire: Wire, root: Path) -> None:
@@ -267,11 +275,11 @@ def test_a_partition_moves_there_and_back_and_leaves_nothing_behind(wire: Wire, 
 
 def test_a_killed_broker_disturbs_no_replica_and_comes_back(wire: Wire) -> None:
     before = {replica["pid"] for replica in replicas()}
-    pid = ask("broker-2", "pid")
+    pid = call_actor("broker-2", "pid")
     kill(pid)
     for number in range(10):
         wire.produce(TOPIC, number % PARTITIONS, b"without a broker")
-    wait_for(lambda: ask("broker-2", "pid") != pid, "Ray restarts the broker", RECOVERY_S)
+    wait_for(lambda: call_actor("broker-2", "pid") != pid, "Ray restarts the broker", RECOVERY_S)
     assert {replica["pid"] for replica in replicas()} == before
     two = Wire(wire.secret.hex(), broker=2)
     try:
@@ -308,9 +316,9 @@ def commit(wire: Wire, offset: int | None) -> int:
 def test_a_killed_group_coordinator_comes_back_with_all_offsets(wire: Wire) -> None:
     for number in range(3):
         assert commit(wire, 10 + number) == 10 + number
-        pid = ask("group-coordinator-0", "pid")
+        pid = call_actor("group-coordinator-0", "pid")
         began = kill(pid)
-        wait_for(lambda pid=pid: ask("group-coordinator-0", "pid") != pid, "it is restarted")  # type: ignore[misc]
+        wait_for(lambda pid=pid: call_actor("group-coordinator-0", "pid") != pid, "it is restarted")  # type: ignore[misc]
         assert commit(wire, None) == 10 + number
         print(f"coordinator back with its offsets after {time.monotonic() - began:.2f} s")
 
@@ -321,7 +329,7 @@ def wait_for_new_lives(pids: list[int]) -> None:
     def ready() -> bool:
         found = replicas()
         names = [name for name in actor_names() if not name.startswith("replica:")]
-        living = {entry["pid"] for entry in found} | {ask(name, "pid", RECOVERY_S) for name in names}
+        living = {entry["pid"] for entry in found} | {call_actor(name, "pid", RECOVERY_S) for name in names}
         return len(found) == 9 and not living & set(pids) and all(entry["controller_connected"] for entry in found)
 
     wait_for(ready, "all actors run again and are registered", 90)
@@ -330,8 +338,8 @@ def wait_for_new_lives(pids: list[int]) -> None:
 def test_everything_at_once_is_killed_and_comes_back_without_help(wire: Wire) -> None:
     ends = [wire.produce(TOPIC, partition, b"last before") + 1 for partition in range(PARTITIONS)]
     committed = commit(wire, 99)
-    pids = [ask(name, "pid") for name in actor_names() if not name.startswith("replica:")]
-    pids += [ask(name, "status")["pid"] for name in actor_names() if name.startswith("replica:")]
+    pids = [call_actor(name, "pid") for name in actor_names() if not name.startswith("replica:")]
+    pids += [call_actor(name, "status")["pid"] for name in actor_names() if name.startswith("replica:")]
     for pid in pids:
         kill(pid)
     wait_for(lambda: not any(alive(pid) for pid in pids), "they are dead")
@@ -347,8 +355,8 @@ def test_stop_leaves_nothing_and_start_brings_everything_back(wire: Wire, root: 
 
     ends = [wire.produce(TOPIC, partition, b"last before the stop") + 1 for partition in range(PARTITIONS)]
     committed = commit(wire, 123)
-    pids = [ask(name, "status")["pid"] for name in actor_names() if name.startswith("replica:")]
-    pids += [ask(name, "pid") for name in actor_names() if not name.startswith("replica:")]
+    pids = [call_actor(name, "status")["pid"] for name in actor_names() if name.startswith("replica:")]
+    pids += [call_actor(name, "pid") for name in actor_names() if not name.startswith("replica:")]
     raylog.connect().stop()
     assert actor_names() == []
     wait_for(lambda: not any(alive(pid) for pid in pids), "no process is left", 10)
@@ -385,9 +393,7 @@ def test_a_start_that_cannot_succeed_says_why_and_leaves_nothing(ray_here: None,
     wire.wait_whole(TOPIC, PARTITIONS)
 
 
-def test_a_lost_partition_keeps_neither_the_others_down_nor_the_operator_out(
-    ray_here: None, wire: Wire, root: Path
-) -> None:
+def test_a_lost_partition_blocks_neither_the_others_nor_the_operator(ray_here: None, wire: Wire, root: Path) -> None:
     import raylog
 
     wire.run(wire.call(wire.broker_endpoint(), "create_topic", ["alone", 1, 1, [[2]], {}, False, 10_000]))

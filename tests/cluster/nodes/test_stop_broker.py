@@ -111,9 +111,9 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
             assert time.monotonic() < deadline
             time.sleep(0.05)
         begun = time.monotonic()
-        told = shell.run("stop", "--broker", str(victim))
+        output = shell.run("stop", "--broker", str(victim))
         took_s = time.monotonic() - begun
-        assert f"Broker {victim} has stopped" in told
+        assert f"Broker {victim} has stopped" in output
         assert not [name for name in actors(shell) if f"broker-{victim}" in name]
         found = status(shell)
         assert found["stopped_brokers"] == [victim]

@@ -19,8 +19,8 @@ JOB = """
 import os, sys
 import ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-ask = ray.remote(num_cpus=0, resources={"elsewhere": 0.1})(lambda: os.getppid())
-print(ray.get(ask.remote(), timeout=60))
+parent = ray.remote(num_cpus=0, resources={"elsewhere": 0.1})(lambda: os.getppid())
+print(ray.get(parent.remote(), timeout=60))
 """
 
 

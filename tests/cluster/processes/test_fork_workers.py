@@ -31,7 +31,7 @@ from raylog import fork_workers
 with raylog.start(sys.argv[1], address="local") as cluster, raylog.Admin() as admin:
     admin.create_topic("t")
     rows = cluster.replicas()
-    print(json.dumps([fork_workers._servers[0][0].pid] + [one["pid"] for one in rows]), flush=True)
+    print(json.dumps([fork_workers._servers[0][0].pid] + [row["pid"] for row in rows]), flush=True)
     time.sleep(300)
 """
 
@@ -98,15 +98,15 @@ def test_tasks_of_users_are_forked_too_and_do_not_notice(cluster: Cluster) -> No
 
     actor: Any = ray.remote(num_cpus=0)(Anything)
     made = [actor.remote() for _ in range(3)]
-    told: list[dict[str, Any]] = ray.get([worker.about.remote() for worker in made], timeout=60)
+    reports: list[dict[str, Any]] = ray.get([worker.about.remote() for worker in made], timeout=60)
     for what in ("worker", "actor", "random", "pid"):
-        assert len({item[what] for item in told}) == 3
-    for item in told:
+        assert len({item[what] for item in reports}) == 3
+    for item in reports:
         assert (item["child"], item["group"]) == (0, item["pid"])
         assert all(item["worker"] in file for file in item["files"])
     for worker in made:
         ray.kill(worker)
-    wait_for(lambda: not any(alive(item["pid"]) for item in told), "the actors have ended")
+    wait_for(lambda: not any(alive(item["pid"]) for item in reports), "the actors have ended")
 
 
 def test_a_killed_replica_is_forked_again_and_leaves_no_zombie(cluster: Cluster, wire: Wire) -> None:
@@ -146,7 +146,7 @@ def test_stopping_leaves_no_process_and_no_folder(home: Path, tmp_path: Path, cl
     assert not list(home.glob("raylog-*"))
 
 
-def test_when_whoever_started_ray_is_killed_everything_ends(home: Path, tmp_path: Path) -> None:
+def test_all_processes_end_when_the_starter_of_ray_is_killed(home: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", DRIVER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as driver:
         assert driver.stdout is not None

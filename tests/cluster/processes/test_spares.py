@@ -12,7 +12,7 @@ import pytest
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.spare_roles import ROLES_FOLDER, role_file, write_role
-from tests.cluster.ray_support import Wire, actor_names, alive, ask, kill, own_ray
+from tests.cluster.ray_support import Wire, actor_names, alive, call_actor, kill, own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -49,7 +49,7 @@ def spares(broker: int | None = None) -> list[str]:
 
 
 def pids(names: list[str]) -> set[int]:
-    return {ask(name, "status")["pid"] for name in names}
+    return {call_actor(name, "status")["pid"] for name in names}
 
 
 def wait_for_spares() -> None:
@@ -90,12 +90,12 @@ def test_a_killed_leader_that_was_a_spare_comes_back_as_the_same_replica(wire: W
     _, leader, epoch, *_ = wire.look(TOPIC, 0)
     [name] = [name for name in replicas() if name.startswith(f"replica:{TOPIC}-0:broker-{leader}:")]
     others = set(replicas()) - {name}
-    before, pid = pids(sorted(others)), ask(name, "status")["pid"]
+    before, pid = pids(sorted(others)), call_actor(name, "status")["pid"]
     began = kill(pid)
     print(f"the next leader after {wire.leader_after(TOPIC, 0, epoch, began):.2f} s")
     wire.produce(TOPIC, 0, b"after")
     wire.wait_whole(TOPIC, PARTITIONS)
-    status = ask(name, "status")
+    status = call_actor(name, "status")
     assert (status["topic"], status["partition"], status["broker"]) == (TOPIC, 0, leader)
     assert status["pid"] != pid
     assert pids(sorted(others)) == before
@@ -105,13 +105,13 @@ def test_a_killed_leader_that_was_a_spare_comes_back_as_the_same_replica(wire: W
 def test_a_killed_spare_is_a_spare_again(wire: Wire) -> None:
     wait_for_spares()
     name = spares()[0]
-    pid = ask(name, "status")["pid"]
+    pid = call_actor(name, "status")["pid"]
     kill(pid)
-    wait_for(lambda: ask(name, "status")["pid"] != pid, "Ray starts it again")
-    assert ask(name, "role") == ""
+    wait_for(lambda: call_actor(name, "status")["pid"] != pid, "Ray starts it again")
+    assert call_actor(name, "role") == ""
 
 
-def test_a_broker_that_ends_before_it_tells_a_spare_its_role_leaves_nothing(wire: Wire, root: Path) -> None:
+def test_a_broker_that_ends_before_it_assigns_a_spare_leaves_nothing(wire: Wire, root: Path) -> None:
     """The note exists and the spare does not know of it; the topic was deleted meanwhile."""
     wait_for_spares()
     served = pids(replicas())
@@ -129,9 +129,9 @@ def test_a_broker_that_ends_before_it_tells_a_spare_its_role_leaves_nothing(wire
     )
     note = role_file(root / "broker-2", name)
     write_role(note, lost)
-    pid, unused = ask("broker-2", "pid"), ask(name, "status")["pid"]
+    pid, unused = call_actor("broker-2", "pid"), call_actor(name, "status")["pid"]
     kill(pid)
-    wait_for(lambda: ask("broker-2", "pid") != pid, "Ray starts the broker again")
+    wait_for(lambda: call_actor("broker-2", "pid") != pid, "Ray starts the broker again")
     wait_for(lambda: not note.exists() and not alive(unused), "the note goes, and the process with it")
     assert pids(replicas()) == served, "what is in use stays as it is"
     wait_for_spares()
@@ -143,8 +143,8 @@ def test_a_deleted_topic_ends_its_processes_and_their_notes(wire: Wire, root: Pa
     create(wire, "short-lived")
     used = pids(replicas("short-lived"))
     wire.run(wire.call(wire.broker_endpoint(), "delete_topic", ["short-lived"]))
-    wait_for(lambda: not replicas("short-lived") and set(roles(root)) == before, "its actors and notes are gone")
-    wait_for(lambda: not any(alive(pid) for pid in used), "its processes are gone")
+    wait_for(lambda: not replicas("short-lived") and set(roles(root)) == before, "its actors and notes are removed")
+    wait_for(lambda: not any(alive(pid) for pid in used), "its processes have ended")
 
 
 def test_stop_leaves_no_process_and_start_brings_the_replicas_back(wire: Wire, root: Path) -> None:
@@ -160,7 +160,7 @@ def test_stop_leaves_no_process_and_start_brings_the_replicas_back(wire: Wire, r
     wire.wait_whole(TOPIC, PARTITIONS)
     assert wire.end_offset(TOPIC, 0) == 2
     assert len(replicas()) == 6
-    wait_for(lambda: not roles(root), "notes about former processes are gone")
+    wait_for(lambda: not roles(root), "notes about former processes are removed")
     wait_for_spares()  # the metadata keeps the setting
 
 

@@ -82,7 +82,7 @@ async def test_a_range_in_a_file_that_is_not_seen_from_here_is_fetched(cluster: 
 
 
 @in_cluster()
-async def test_damage_behind_good_batches_is_asked_of_the_leader(cluster: LocalCluster, talk: Talk) -> None:
+async def test_damage_behind_good_batches_is_fetched_from_the_leader(cluster: LocalCluster, talk: Talk) -> None:
     """Records read before the damage are returned, and the rest comes from the leader."""
     await filled(cluster, talk, "t")
     real, calls = SegmentFile.read, 0

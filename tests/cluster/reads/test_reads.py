@@ -11,9 +11,7 @@ EARLIEST, LATEST, LARGEST = -2, -1, -3
 
 
 @in_cluster(brokers=1)
-async def test_offsets_are_found_by_time_at_the_start_at_the_end_and_of_the_newest_record(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_offsets_are_found_by_time_and_at_both_ends(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     assert await talk.list_offsets("t", LATEST) == (0, -1)
     assert await talk.list_offsets("t", 5) == (-1, -1)
@@ -105,11 +103,13 @@ async def test_a_consumer_that_hangs_up_in_its_long_poll_is_forgotten(cluster: L
     replica = cluster.replica("t", 0, 1)
     await eventually(lambda: replica.status()["parked_fetches"] == 20)
     connection.close("gone")
-    await eventually(lambda: replica.status()["parked_fetches"] == 0, what="nobody waits for a consumer that is gone")
+    await eventually(
+        lambda: replica.status()["parked_fetches"] == 0, what="no fetch waits for a consumer that has left"
+    )
 
 
 @in_cluster(brokers=1)
-async def test_fetches_are_bounded_whatever_they_ask_for(cluster: LocalCluster, talk: Talk) -> None:
+async def test_fetches_are_bounded_whatever_they_request(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", replicas=1)
     for _ in range(5):
         await talk.produce("t", b"x" * 1_000_000)

@@ -42,9 +42,7 @@ async def test_a_torn_end_is_cut_and_fetched_again(cluster: LocalCluster, talk: 
 
 
 @in_cluster()
-async def test_damage_below_the_recovery_point_is_set_aside_and_refilled_from_the_peers(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_damage_below_the_recovery_point_is_refilled_from_the_peers(cluster: LocalCluster, talk: Talk) -> None:
     follower = await filled(cluster, talk)
     spec = await cluster.stop_replica("t", 0, follower)
     log = next(folder_of(spec).glob("*.log"))
@@ -81,7 +79,7 @@ async def test_a_damaged_only_member_of_the_isr_does_not_lead_with_an_empty_log(
 
 
 @in_cluster()
-async def test_an_eligible_replica_leads_when_the_only_member_of_the_isr_has_lost_its_log(
+async def test_an_eligible_replica_leads_when_the_only_isr_member_lost_its_log(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     await filled(cluster, talk)
@@ -90,21 +88,19 @@ async def test_an_eligible_replica_leads_when_the_only_member_of_the_isr_has_los
     for broker in (1, 2, 3):
         if broker != leader:
             specs.append(await cluster.stop_replica("t", 0, broker))
-            await talk.until("t", lambda row, gone=broker: gone not in row.isr)  # type: ignore[misc]
+            await talk.until("t", lambda row, damaged=broker: damaged not in row.isr)  # type: ignore[misc]
     lost = await cluster.stop_replica("t", 0, leader)
     shutil.rmtree(folder_of(lost))
     await talk.until("t", lambda row: row.leader == -1)
     for spec in [lost, *specs]:
         await cluster.ensure(spec)
     row = await talk.whole("t")
-    assert (row.leader, row.unclean_leader_epoch) == (specs[-1].broker, 0), "who left last has everything"
+    assert (row.leader, row.unclean_leader_epoch) == (specs[-1].broker, 0), "the last replica to leave has every record"
     assert len(await talk.values("t", 20)) == 20
 
 
 @in_cluster()
-async def test_an_emptied_leader_steps_down_and_its_records_survive_at_the_others(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_an_emptied_leader_steps_down_and_its_records_survive(cluster: LocalCluster, talk: Talk) -> None:
     await filled(cluster, talk)
     leader = (await talk.partition("t")).leader
     spec = await cluster.stop_replica("t", 0, leader)
@@ -128,7 +124,7 @@ def tiny_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.skipif(shutil.which("mount") is None, reason="there is no mount command")
-def test_a_full_disk_at_the_leader_is_said_so_and_writing_goes_on_when_there_is_room(tiny_disk: Path) -> None:
+def test_a_full_disk_at_the_leader_is_reported_and_writes_resume_later(tiny_disk: Path) -> None:
     @in_cluster(brokers=1)
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await talk.create("t", replicas=1)
@@ -150,7 +146,7 @@ def test_a_full_disk_at_the_leader_is_said_so_and_writing_goes_on_when_there_is_
 
 
 @pytest.mark.skipif(shutil.which("mount") is None, reason="there is no mount command")
-def test_a_full_disk_at_a_follower_costs_it_the_isr_and_it_returns_when_there_is_room(tiny_disk: Path) -> None:
+def test_a_follower_with_a_full_disk_leaves_the_isr_and_returns_later(tiny_disk: Path) -> None:
     @in_cluster(config={"replica.lag.time.max.ms": "500"})
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await talk.broker("create_topic", ["t", 1, 3, [[2, 1, 3]], {}, False, 5000])

@@ -44,8 +44,10 @@ async def test_records_are_deleted_on_every_replica_before_the_call_answers(clus
             kept = cluster.replica("t", 0, broker).status()["size_bytes"]
             assert isinstance(size, int)
             assert isinstance(kept, int)
-            assert kept < size / 2, "whole segments are gone"
-        assert await admin.delete_records({("t", 0): 10}) == {WHERE: 30}, "what is gone already needs nothing"
+            assert kept < size / 2, "whole segments are deleted"
+        assert await admin.delete_records({("t", 0): 10}) == {WHERE: 30}, (
+            "a deletion of deleted records changes nothing"
+        )
         assert (await talk.list_offsets("t", EARLIEST))[0] == 30
         await refused(talk.fetch("t", 29), OffsetOutOfRange)
         assert (await talk.fetch("t", 30)).records[0][0] == 30
@@ -70,9 +72,7 @@ async def test_a_range_that_is_not_committed_is_refused_with_the_range(cluster: 
 
 
 @in_cluster()
-async def test_deleted_records_stay_deleted_after_a_change_of_leaders_and_a_crash_of_all(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_deleted_records_stay_deleted_after_elections_and_crashes(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     for number in range(10):
         await talk.produce("t", b"%d" % number)
@@ -93,9 +93,7 @@ async def test_deleted_records_stay_deleted_after_a_change_of_leaders_and_a_cras
 
 
 @in_cluster()
-async def test_a_replica_that_was_away_takes_the_log_start_over_before_it_may_lead(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_returning_replica_adopts_the_log_start_before_it_may_lead(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     await talk.produce("t", b"0", b"1", b"2", b"3")
     leader = (await talk.partition("t")).leader
@@ -103,7 +101,7 @@ async def test_a_replica_that_was_away_takes_the_log_start_over_before_it_may_le
     spec = await cluster.stop_replica("t", 0, away)
     await talk.until("t", lambda row: away not in row.isr)
     async with admin_of(cluster) as admin:
-        assert await admin.delete_records({("t", 0): 3}) == {WHERE: 3}, "one that is down holds nobody up"
+        assert await admin.delete_records({("t", 0): 3}) == {WHERE: 3}, "a replica that is down delays no deletion"
     await cluster.ensure(spec)
     await talk.whole("t")
     assert cluster.replica("t", 0, away).status()["log_start_offset"] == 3
@@ -134,7 +132,7 @@ async def test_an_empty_replica_is_filled_where_the_log_starts_within_a_batch(
 
 
 @in_cluster()
-async def test_a_replica_that_hangs_is_named_when_the_time_is_over_and_the_deletion_goes_on(
+async def test_a_hanging_replica_is_named_at_the_deadline_and_deletion_goes_on(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     await talk.create("t")
@@ -153,7 +151,7 @@ async def test_a_replica_that_hangs_is_named_when_the_time_is_over_and_the_delet
 
 
 @in_cluster(config={"log.retention.check.interval.ms": "50"})
-async def test_retention_looks_as_often_as_configured_and_timestamps_far_ahead_are_refused(
+async def test_retention_follows_its_interval_and_future_timestamps_are_refused(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     await talk.create("t", config={"retention.ms": "1", "message.timestamp.after.max.ms": "60000"})

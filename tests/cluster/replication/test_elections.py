@@ -68,9 +68,7 @@ async def test_an_eligible_replica_leads_with_everything_that_was_acknowledged(
 
 
 @in_cluster()
-async def test_an_unclean_election_by_command_is_marked_where_everybody_sees_it(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_an_unclean_election_by_command_is_marked_in_every_view(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", config={"min.insync.replicas": 1})
     row = await talk.whole("t")
     second, third = (broker for broker in row.replicas if broker != row.leader)
@@ -101,9 +99,7 @@ async def test_an_unclean_election_by_command_is_marked_where_everybody_sees_it(
 
 
 @in_cluster()
-async def test_a_broker_is_stopped_and_comes_back_under_load_and_no_request_fails(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_broker_stops_and_returns_under_load_and_no_request_fails(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t", partitions=3)
     leads = {number: (await talk.partition("t", number)).leader for number in range(3)}
     broker = leads[0]

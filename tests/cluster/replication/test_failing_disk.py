@@ -44,9 +44,7 @@ async def produce_until_stored(talk: Talk) -> int:
 
 
 @in_cluster()
-async def test_a_leader_without_room_gives_way_and_is_in_sync_again_when_there_is_room(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_leader_with_a_full_disk_resigns_and_rejoins_the_isr_later(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     await talk.produce("t", b"before")
     old = (await talk.partition("t")).leader
@@ -56,7 +54,7 @@ async def test_a_leader_without_room_gives_way_and_is_in_sync_again_when_there_i
     leader = row.leader
     assert row.leader_epoch == 2, "leadership moves once"
     for number in range(5):
-        assert await talk.produce("t", b"more") == 2 + number, "nobody waits for the full disk"
+        assert await talk.produce("t", b"more") == 2 + number, "no request waits for the full disk"
     repair()
     row = await talk.whole("t")
     assert (row.leader, row.leader_epoch) == (leader, 2)
@@ -64,9 +62,7 @@ async def test_a_leader_without_room_gives_way_and_is_in_sync_again_when_there_i
 
 
 @in_cluster()
-async def test_a_leader_with_a_broken_disk_gives_way_and_keeps_nobody_waiting(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_a_leader_with_a_broken_disk_resigns_and_blocks_no_request(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     old = (await talk.partition("t")).leader
     break_disk(cluster, "t", old, StorageIoError("append", OSError(errno.EIO, "Input/output error")))

@@ -85,7 +85,7 @@ def test_metadata_in_answers_of_a_release_is_read(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_data_directory_of_a_release_gives_the_same_records_groups_and_offsets(release: str, tmp_path: Path) -> None:
+def test_a_released_data_directory_keeps_its_records_groups_and_offsets(release: str, tmp_path: Path) -> None:
     with tarfile.open(ROOT / release / "data.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     snapshots = list(tmp_path.rglob(SNAPSHOT))

@@ -62,7 +62,7 @@ def test_the_last_replica_restarts_and_everything_can_be_read(how: str, tmp_path
 
 
 @in_cluster(brokers=5, config=FIVE_VOTERS)
-async def test_a_follower_is_left_that_may_not_have_heard_what_is_committed(cluster: LocalCluster, talk: Talk) -> None:
+async def test_a_follower_is_left_that_may_not_know_what_is_committed(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     row = await talk.partition("t")
     last = next(broker for broker in row.replicas if broker != row.leader)

@@ -103,7 +103,7 @@ async def test_records_that_are_not_committed_are_not_deleted(cluster: LocalClus
     assert documented(str(error)), error
 
 
-def test_settings_that_a_running_cluster_does_not_take_over_are_named_with_what_holds() -> None:
+def test_ignored_settings_are_named_with_the_values_in_force() -> None:
     running = {"default.replication.factor": "3"}
     assert ignored_settings({"default.replication.factor": 3, "num.partitions": 1}, running) == {}
     ignored = ignored_settings({"default.replication.factor": 2, "num.partitions": "6"}, running)

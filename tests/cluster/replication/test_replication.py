@@ -149,7 +149,7 @@ async def test_too_few_replicas_refuse_acks_all_and_write_nothing(cluster: Local
 
 
 @in_cluster(config=QUICK_LAG)
-async def test_a_follower_that_hangs_leaves_the_isr_and_holds_nobody_up_for_ever(
+async def test_a_hanging_follower_leaves_the_isr_and_blocks_no_write_for_long(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     await talk.create("t")
@@ -163,7 +163,7 @@ async def test_a_follower_that_hangs_leaves_the_isr_and_holds_nobody_up_for_ever
 
 
 @in_cluster()
-async def test_a_retry_of_an_idempotent_producer_is_answered_with_its_first_offset_after_a_leader_change_too(
+async def test_an_idempotent_retry_gets_its_first_offset_after_a_leader_change(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     await talk.create("t")

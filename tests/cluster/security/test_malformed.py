@@ -89,7 +89,7 @@ async def quietly(talk: Talk, endpoint: tuple[str, int], stated: AnyMethod | Non
         if refusal.code == -1:
             raise AssertionError(f"{method} {args!r:.200} was not refused at the door") from refusal
     except (TimeoutError, ConnectionFailed):
-        connection.close("parked, or taken for somebody who has moved")
+        connection.close("parked, or taken for a peer that has moved")
 
 
 @in_cluster()
@@ -168,7 +168,7 @@ def _frame(header: bytes) -> bytes:
 
 
 @in_cluster()
-async def test_a_thousand_silent_connections_neither_stop_a_leader_nor_keep_anyone_out(
+async def test_a_thousand_silent_connections_neither_stop_a_leader_nor_block_it(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     """They took all descriptors, a failed sync ended the leader's process, and its successor met the same."""

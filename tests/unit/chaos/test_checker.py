@@ -53,7 +53,7 @@ def test_an_acknowledged_record_that_a_reader_passed_over_is_a_lost_write() -> N
     assert found == {"lost write": 1}
 
 
-def test_a_record_that_one_of_two_readers_never_got_is_lost_for_that_reader() -> None:
+def test_a_record_that_one_of_two_readers_never_got_is_lost_for_it() -> None:
     operations = (sent("a", 0, number=0), sent("b", 1, number=1))
     found = kinds(*operations, read((0, "a"), (1, "b")), read((1, "b"), client="m", reader="g"), readers=[READER, "g"])
     assert found == {"lost write": 1}
@@ -67,7 +67,7 @@ def test_a_record_of_unknown_outcome_may_be_read_or_not() -> None:
     assert kinds(sent("a", outcome="unknown", number=0), sent("b", outcome="unknown", number=1), read((0, "a"))) == {}
 
 
-def test_a_value_that_nobody_sent_is_found() -> None:
+def test_a_value_that_was_never_sent_is_found() -> None:
     assert kinds(read((0, "ghost"))) == {"unknown value": 1}
 
 
@@ -83,7 +83,7 @@ def test_a_client_that_jumps_over_a_record_skips() -> None:
     assert kinds(*operations, everything, read((0, "a"), (2, "c"))) == {"poll skip": 1}
 
 
-def test_going_back_and_jumping_are_forgiven_where_a_rebalance_or_a_seek_lies_between() -> None:
+def test_going_back_is_no_anomaly_after_a_rebalance_or_a_seek() -> None:
     operations: list[Operation] = [sent(value, offset, number=offset) for offset, value in enumerate("abc")]
     first, again = read((0, "a"), (1, "b"), (2, "c")), read((0, "a"))
     assert kinds(*operations, first, Moved(READER, READER, "assigned", (0,)), again) == {}
@@ -91,12 +91,12 @@ def test_going_back_and_jumping_are_forgiven_where_a_rebalance_or_a_seek_lies_be
     assert kinds(*operations, first, Moved(READER, READER, "seek", (1,)), again) == {"nonmonotonic poll": 1}
 
 
-def test_records_of_one_process_stored_in_another_order_are_nonmonotonic_sends() -> None:
+def test_records_of_a_process_stored_out_of_order_are_nonmonotonic_sends() -> None:
     operations = (sent("first", 1, number=0), sent("second", 0, number=1))
     assert kinds(*operations, read((0, "second"), (1, "first"))) == {"nonmonotonic send": 1}
 
 
-def test_the_order_of_sends_counts_for_those_of_unknown_outcome_too_once_they_are_read() -> None:
+def test_the_order_of_sends_counts_for_unknown_outcomes_once_read() -> None:
     operations = (sent("first", outcome="unknown", number=0), sent("second", 0, number=1))
     assert kinds(*operations, read((0, "second"), (1, "first"))) == {"nonmonotonic send": 1}
 
@@ -106,7 +106,7 @@ def test_records_of_two_processes_may_lie_in_any_order() -> None:
     assert kinds(*operations, read((0, "b"), (1, "a"))) == {}
 
 
-def test_an_acknowledged_record_that_nobody_read_is_unseen_after_the_drain_only() -> None:
+def test_an_unread_acknowledged_record_is_unseen_only_after_the_drain() -> None:
     operations = (sent("a", 0, number=0), sent("b", 1, number=1), read((0, "a")))
     assert kinds(*operations) == {"unseen": 1}
     assert kinds(*operations, drained=False) == {}
@@ -120,7 +120,7 @@ def test_a_hole_in_the_offsets_is_a_gap() -> None:
     assert kinds(sent("a", 0, number=0), sent("c", 2, number=1), read((0, "a"), (2, "c"))) == {"offset gap": 1}
 
 
-def test_a_member_that_begins_below_what_was_committed_shows_a_commit_that_moved_back() -> None:
+def test_a_member_that_begins_below_the_commit_shows_a_rollback() -> None:
     sends = [sent(value, offset, number=offset) for offset, value in enumerate("abc")]
     first: list[Operation] = [
         Moved("m1", "g", "assigned", (0,), at_s=1.0),
@@ -134,7 +134,7 @@ def test_a_member_that_begins_below_what_was_committed_shows_a_commit_that_moved
     assert kinds(*sends, *first, wrong, readers=["g"]) == {"commit moved back": 1}
 
 
-def test_a_commit_of_unknown_outcome_binds_nobody() -> None:
+def test_a_commit_of_unknown_outcome_binds_no_reader() -> None:
     operations = (
         sent("a", 0),
         Moved("m1", "g", "assigned", (0,), at_s=1.0),
@@ -170,7 +170,7 @@ def test_the_worst_finding_is_the_verdict(
     assert judge(analysis, hangs=hangs, doubts=doubts, sent=sent_count, read=100, enough=10) is verdict
 
 
-def test_a_history_comes_back_from_its_file_without_a_line_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_history_is_read_back_without_its_truncated_last_line(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     operations: list[Operation] = [
         sent("a", 0),

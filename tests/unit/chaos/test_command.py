@@ -39,9 +39,9 @@ def test_the_parts_share_the_time_and_one_that_cannot_run_does_not_count(
     report = tmp_path / "report.json"
     assert command.main(["--minutes", "10", "--seed", "7", "--json", str(report)]) == 0
     assert minutes == {"processes": 6.0, "nodes": 2.0, "network": 2.0}
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in ("processes 6.0 min", "left out: no root", "2 records acknowledged", "2 faults of 2 kinds", "PASSED"):
-        assert words in said
+        assert words in output
     found = json.loads(report.read_text())
     assert (found["verdict"], found["seed"], len(found["parts"])) == ("PASSED", 7, 3)
 
@@ -52,13 +52,13 @@ def test_a_part_that_ends_without_a_report_is_not_a_success(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["--only", "network", "--faults", "kill-leader"], "known are isolate-leader"),
         (["--faults", "kill-leader"], "say which with --only"),
     ],
 )
-def test_faults_belong_to_a_part(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_belong_to_a_part(arguments: list[str], output: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(arguments)
-    assert said in capsys.readouterr().err
+    assert output in capsys.readouterr().err

@@ -38,23 +38,23 @@ def test_equal_logs_are_equal_however_they_are_cut_into_segments(tmp_path: Path)
     assert kinds(tmp_path, 3, {1, 2}) == []
 
 
-def test_other_bytes_below_the_high_watermark_are_a_difference_and_above_it_none(tmp_path: Path) -> None:
+def test_logs_may_differ_only_above_the_high_watermark(tmp_path: Path) -> None:
     write(tmp_path, 1, [[b"a"], [b"b"]])
     write(tmp_path, 2, [[b"a"], [b"x"]])
     assert kinds(tmp_path, 2, {1, 2}) == ["replicas differ"]
     assert kinds(tmp_path, 1, {1, 2}) == []
 
 
-def test_a_log_that_ends_below_the_high_watermark_is_behind_unless_it_is_out_of_sync(tmp_path: Path) -> None:
+def test_an_in_sync_log_that_ends_below_the_high_watermark_is_behind(tmp_path: Path) -> None:
     write(tmp_path, 1, [[b"a"], [b"b"]])
     write(tmp_path, 2, [[b"a"]])
     assert kinds(tmp_path, 2, {1, 2}) == ["replica behind"]
     assert kinds(tmp_path, 2, {1}) == []
 
 
-def test_a_replica_without_a_folder_is_gone(tmp_path: Path) -> None:
+def test_a_replica_without_a_folder_is_missing(tmp_path: Path) -> None:
     write(tmp_path, 1, [[b"a"]])
-    assert kinds(tmp_path, 1, {1, 2}) == ["replica gone"]
+    assert kinds(tmp_path, 1, {1, 2}) == ["replica missing"]
 
 
 def test_a_flipped_bit_is_damage(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_damage(tmp_path: Path) -> None:
     assert "damaged log" in kinds(tmp_path, 2, {1})
 
 
-def test_the_log_of_each_broker_in_sync_is_a_read_of_all_below_the_high_watermark(tmp_path: Path) -> None:
+def test_an_in_sync_log_counts_as_a_read_up_to_the_high_watermark(tmp_path: Path) -> None:
     for broker in (1, 2):
         write(tmp_path, broker, [[b"a", b"b  padding"], [b"c"]])
     reads, holders = as_reads(read_logs(directories(tmp_path), values_of="t"), {PLACE: End(2, frozenset({1}))}, "t")

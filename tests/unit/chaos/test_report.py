@@ -53,7 +53,7 @@ def drawn(seed: int, count: int = 60) -> list[list[str]]:
     return list(islice(iter(schedule.next, None), count))
 
 
-def test_a_schedule_is_the_same_for_the_same_seed_and_every_kind_comes_before_any_comes_again() -> None:
+def test_a_schedule_follows_its_seed_and_repeats_no_kind_before_all_came() -> None:
     assert drawn(7) == drawn(7) != drawn(8)
     kinds = [kind for together in drawn(7) for kind in together]
     assert set(kinds[: len(PROCESS_FAULTS) + 2]) == set(PROCESS_FAULTS)

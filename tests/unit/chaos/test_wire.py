@@ -50,7 +50,7 @@ def test_without_root_the_part_is_left_out_with_a_sentence(monkeypatch: pytest.M
         namespace.require_root()
 
 
-def test_a_view_is_whole_only_with_all_brokers_leaders_and_replicas_in_sync() -> None:
+def test_a_view_is_whole_only_with_all_brokers_leaders_and_the_full_isr() -> None:
     partition = {"partition": 0, "leader": 1, "isr": [1, 2], "replicas": [2, 1]}
     brokers = [{"broker": 1, "online": True}, {"broker": 2, "online": True}]
     view = {"brokers": brokers, "topics": {"t": [partition]}}

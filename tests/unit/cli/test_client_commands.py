@@ -32,8 +32,8 @@ def at(cluster: ToyCluster, *arguments: str, stdin: str | bytes = "") -> Outcome
 
 
 def test_lines_become_records_and_come_back(cluster: ToyCluster) -> None:
-    told = at(cluster, "produce", "--topic", "flights", "--partition", "1", stdin="one\ntwo\r\n\nfour")
-    assert (told.code, told.out, told.err) == (0, "", "4 records stored in flights.\n")
+    outcome = at(cluster, "produce", "--topic", "flights", "--partition", "1", stdin="one\ntwo\r\n\nfour")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "4 records stored in flights.\n")
     assert cluster.records("flights", 1) == [(0, None, b"one"), (1, None, b"two"), (2, None, b""), (3, None, b"four")]
     read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--max-messages", "4")
     assert (read.code, read.out, read.err) == (0, "one\ntwo\n\nfour\n", "4 records read.\n")
@@ -42,16 +42,18 @@ def test_lines_become_records_and_come_back(cluster: ToyCluster) -> None:
 def test_keys_stand_before_the_separator(cluster: ToyCluster) -> None:
     at(cluster, "produce", "--topic", "flights", "--partition", "0", "--key-separator", ":", stdin="UA:1:2\n:x\n")
     assert cluster.records("flights", 0) == [(0, b"UA", b"1:2"), (1, b"", b"x")]
-    told = at(cluster, "produce", "--topic", "flights", "--key-separator", ":", stdin="UA:1\nnothing\n")
-    assert "line 2 has no key separator ':'" in refusal(told, 2)
+    outcome = at(cluster, "produce", "--topic", "flights", "--key-separator", ":", stdin="UA:1\nnothing\n")
+    assert "line 2 has no key separator ':'" in refusal(outcome, 2)
 
 
 def test_a_file_is_sent_with_the_producers_keys(cluster: ToyCluster, tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"\xff\n" * 100)
     options = ["--file", str(path), "--acks", "all", "--compression-type", "lz4", "--partition", "0", "--quiet"]
-    told = at(cluster, "produce", "--topic", "flights", *options, "--producer-props", "linger.ms=1", "batch.size=500")
-    assert (told.code, told.out, told.err) == (0, "", "")
+    outcome = at(
+        cluster, "produce", "--topic", "flights", *options, "--producer-props", "linger.ms=1", "batch.size=500"
+    )
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
     assert [value for _, _, value in cluster.records("flights", 0)] == [b"\xff"] * 100
     wrong = at(cluster, "produce", "--topic", "flights", "--producer-props", "linger.msec=1")
     assert "did you mean 'linger.ms'?" in refusal(wrong, 1)
@@ -59,8 +61,8 @@ def test_a_file_is_sent_with_the_producers_keys(cluster: ToyCluster, tmp_path: P
 
 def test_a_topic_that_does_not_exist_is_an_error_that_names_the_nearest(cluster: ToyCluster) -> None:
     for words in (["produce", "--topic", "flihgts"], ["consume", "--topic", "flihgts"]):
-        told = refusal(at(cluster, *words, stdin="x\n"), 1)
-        assert "did you mean 'flights'?" in told
+        outcome = refusal(at(cluster, *words, stdin="x\n"), 1)
+        assert "did you mean 'flights'?" in outcome
     assert "flights has the partitions 0 to 1, not 7" in refusal(
         at(cluster, "consume", "--topic", "flights", "--partition", "7"), 1
     )
@@ -68,11 +70,11 @@ def test_a_topic_that_does_not_exist_is_an_error_that_names_the_nearest(cluster:
 
 def test_a_refused_record_fails_the_command(cluster: ToyCluster) -> None:
     cluster.set_faults("flights", 0, [87])
-    told = at(cluster, "produce", "--topic", "flights", "--partition", "0", stdin="x\n")
-    assert "The toy was told to refuse this." in refusal(told, 1)
+    outcome = at(cluster, "produce", "--topic", "flights", "--partition", "0", stdin="x\n")
+    assert "The toy is set to refuse this." in refusal(outcome, 1)
 
 
-def test_reading_begins_at_the_offset_that_was_asked_for(cluster: ToyCluster) -> None:
+def test_reading_begins_at_the_requested_offset(cluster: ToyCluster) -> None:
     at(cluster, "produce", "--topic", "flights", "--partition", "0", stdin="a\nb\nc\n")
     place = ["consume", "--topic", "flights", "--partition", "0"]
     assert at(cluster, *place, "--offset", "1", "--max-messages", "1").out == "b\n"
@@ -166,9 +168,9 @@ def test_what_is_wrong_is_named_in_the_status() -> None:
 
 def test_perf_produce_sends_every_record_and_reports_as_kafka_does(cluster: ToyCluster) -> None:
     line = "perf produce --topic flights --num-records 5000 --record-size 100 --throughput -1 --print-metrics"
-    told = at(cluster, *line.split(), "--producer-props", "acks=all", "linger.ms=1", "--warmup-records", "1000")
-    assert told.code == 0, told
-    lines = told.out.splitlines()
+    outcome = at(cluster, *line.split(), "--producer-props", "acks=all", "linger.ms=1", "--warmup-records", "1000")
+    assert outcome.code == 0, outcome
+    lines = outcome.out.splitlines()
     assert lines[0].startswith("Warmup first 1000 records.")
     final = FINAL.match(lines[1])
     assert final is not None, lines
@@ -180,12 +182,12 @@ def test_perf_produce_sends_every_record_and_reports_as_kafka_does(cluster: ToyC
     assert all(value is not None and len(value) == 100 and value.isalpha() and value.isupper() for value in values)
 
 
-def test_perf_produce_keeps_to_its_rate_and_counts_latency_from_the_schedule(cluster: ToyCluster) -> None:
+def test_perf_produce_keeps_its_rate_and_counts_latency_from_the_schedule(cluster: ToyCluster) -> None:
     line = "perf produce --topic flights --num-records 200 --payload-monotonic --throughput 400 --latency-digits 2"
-    told = at(cluster, *line.split())
-    fields = told.out.split()
+    outcome = at(cluster, *line.split())
+    fields = outcome.out.split()
     assert fields[0] == "200"
-    assert float(fields[3]) <= 405, "never faster than asked for"
+    assert float(fields[3]) <= 405, "never faster than requested"
 
 
 def test_perf_produce_takes_payloads_from_a_file_and_keys_from_another(cluster: ToyCluster, tmp_path: Path) -> None:
@@ -194,9 +196,9 @@ def test_perf_produce_takes_payloads_from_a_file_and_keys_from_another(cluster: 
     config.write_text("linger.ms=1\nkey.serializer=org.apache.kafka.common.serialization.ByteArraySerializer\n")
     line = "perf produce --topic flights --num-records 300 --throughput -1 --payload-delimiter |"
     files = ["--payload-file", str(payloads), "--producer.config", str(config)]
-    told = at(cluster, *line.split(), *files)
-    assert told.code == 0, told
-    assert "Number of messages read: 3" in told.out
+    outcome = at(cluster, *line.split(), *files)
+    assert outcome.code == 0, outcome
+    assert "Number of messages read: 3" in outcome.out
     values = {value for partition in (0, 1) for _, _, value in cluster.records("flights", partition)}
     assert values == {b"a", b"bb", b"ccc"}
     payloads.write_bytes(b"")
@@ -207,15 +209,15 @@ def test_perf_produce_fails_when_records_were_refused(cluster: ToyCluster) -> No
     cluster.set_faults("flights", 0, [87] * 50)
     cluster.set_faults("flights", 1, [87] * 50)
     line = "perf produce --topic flights --num-records 10 --record-size 10 --throughput -1"
-    told = at(cluster, *line.split())
-    assert told.code == 1
-    assert "10 records were not stored; the first error was: The toy was told to refuse this." in told.err
+    outcome = at(cluster, *line.split())
+    assert outcome.code == 1
+    assert "10 records were not stored; the first error was: The toy is set to refuse this." in outcome.err
 
 
 def test_preferred_replicas_are_elected_by_command(cluster: ToyCluster) -> None:
     assert at(cluster, "topic", "elect", "--all").out == "Every partition is led by its preferred replica.\n"
-    told = at(cluster, "topic", "elect", "flights", "--partition", "1")
-    assert (told.code, told.out) == (0, "flights-1 is led as it should be.\n")
+    outcome = at(cluster, "topic", "elect", "flights", "--partition", "1")
+    assert (outcome.code, outcome.out) == (0, "flights-1 is led as it should be.\n")
     cluster.create_topic("strayed", 1)
     [row] = json.loads(at(cluster, "topic", "elect", "strayed", "--json").out)
     assert (row["topic"], row["partition"], row["error"]) == ("strayed", 0, "")
@@ -244,7 +246,7 @@ def test_a_disk_that_hangs_is_named_in_the_status(capsys: pytest.CaptureFixture[
     assert "t-0 on broker 2: the disk has not finished a sync for 12 s." in capsys.readouterr().out
 
 
-def test_a_stopped_broker_is_no_offline_one_and_unclean_elections_are_named() -> None:
+def test_status_names_stopped_brokers_and_unclean_elections() -> None:
     healthy = {"partition": 0, "leader": 1, "leader_epoch": 4, "replicas": [1, 2], "isr": [1, 2]}
     brokers = [{"broker": 1, "online": True, "stopped": False}, {"broker": 2, "online": False, "stopped": True}]
     found = judged({"brokers": brokers, "topics": {"t": [{**healthy, "unclean_leader_epoch": 3}]}})

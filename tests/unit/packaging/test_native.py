@@ -1,4 +1,4 @@
-"""Compiled with mypyc, the hot modules do what they do interpreted; and nothing is compiled unless somebody asks."""
+"""Compiled with mypyc, the hot modules do what they do interpreted; and nothing is compiled unless requested."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ def test_the_compiled_modules_pass_the_tests_of_their_sources(tree: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_module_of_the_list_is_taken_compiled_and_can_be_switched_off(tree: Path) -> None:
+def test_every_listed_module_runs_compiled_and_can_be_switched_off(tree: Path) -> None:
     program = f"import importlib; print([importlib.import_module(name).__file__ for name in {modules()}])"
     assert run(tree, "-c", program).stdout.count(f"{FOLDER}/raylog") == len(modules())
     assert FOLDER not in run(tree, "-c", program, compiled="0").stdout
@@ -63,7 +63,7 @@ def test_every_module_of_the_list_is_taken_compiled_and_can_be_switched_off(tree
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_was_compiled_from_other_sources_is_not_used_and_that_is_said(tree: Path) -> None:
+def test_modules_compiled_from_other_sources_are_reported_and_not_used(tree: Path) -> None:
     stamp = tree / "raylog" / FOLDER / STAMP
     before = stamp.read_text(encoding="utf-8")
     stamp.write_text(before + "source raylog/rpc/calls.py 1 1\n", encoding="utf-8")

@@ -45,7 +45,7 @@ def test_importing_raylog_loads_no_large_library() -> None:
     assert len(loaded) <= MODULES_MAX, sorted(loaded)
 
 
-def test_asking_for_an_error_class_loads_no_large_library_either() -> None:
+def test_importing_an_error_class_loads_no_large_library() -> None:
     assert not modules_after("import raylog; raylog.RaylogError") & HEAVY_AT_IMPORT
 
 

@@ -121,5 +121,5 @@ def test_a_whole_number_has_64_bits() -> None:
             FETCH.read_request([*right[:3], value, *right[4:]])
 
 
-def test_none_asks_for_everything_where_that_is_stated() -> None:
+def test_none_requests_everything_where_that_is_stated() -> None:
     assert read(MetadataRequest, [None], "metadata").topics is None

@@ -14,7 +14,7 @@ from tests.unit.rpc.support import SECRET, is_cut, leave, limits, raw_member, se
 CLIENTS = derived_client_secret(SECRET)
 
 
-async def test_pipelined_requests_are_handled_only_as_fast_as_their_answers_are_taken() -> None:
+async def test_pipelined_requests_are_handled_as_fast_as_answers_are_taken() -> None:
     """A hundred small requests for a megabyte each fit into one read: 96 MiB of answers lay unsent."""
     mark, answer_bytes = 4_194_304, 1_000_000
     async with serving() as place, raw_member(place) as (reader, writer):
@@ -32,7 +32,7 @@ async def test_pipelined_requests_are_handled_only_as_fast_as_their_answers_are_
         assert most <= mark + answer_bytes + 100
 
 
-async def test_answers_to_our_own_calls_are_taken_while_requests_of_the_same_peer_wait() -> None:
+async def test_answers_to_own_calls_are_read_while_the_peers_requests_wait() -> None:
     async with serving(limits=limits(send_high_water_bytes=100_000)) as place, raw_member(place) as (_, writer):
         writer.write(encode_header(REQUEST, 1, "blob", [50_000_000], 0))
         await until(lambda: len(place.server.connections) == 1, "the server takes note of the connection")
@@ -46,7 +46,7 @@ async def test_answers_to_our_own_calls_are_taken_while_requests_of_the_same_pee
         assert [method for method, _ in place.echo.seen] == ["blob"]
 
 
-async def test_above_the_budget_of_the_process_no_request_of_a_peer_with_unsent_bytes_is_handled() -> None:
+async def test_above_the_process_budget_peers_with_unsent_bytes_must_wait() -> None:
     bounds = limits(max_process_unsent_bytes=20_000_000, send_high_water_bytes=100_000_000)
     async with serving(limits=bounds) as place, AsyncExitStack() as stack:
         writers = [(await stack.enter_async_context(raw_member(place)))[1] for _ in range(3)]
@@ -72,7 +72,7 @@ def test_a_header_over_the_limit_is_refused_before_it_is_decoded() -> None:
     decoder.get_buffer()[: len(large)] = large
     assert not decoder.buffer_updated(len(large))
     assert isinstance(decoder.failure, FrameTooLarge)
-    assert "ask for less" in str(decoder.failure)
+    assert "request less" in str(decoder.failure)
 
 
 async def test_a_frame_that_never_becomes_whole_ends_its_connection() -> None:
@@ -91,7 +91,7 @@ async def test_a_peer_that_takes_no_answer_is_cut_and_its_memory_given_back() ->
         await place.still_serves()
 
 
-async def test_silent_strangers_never_keep_a_member_out_and_cost_one_line_in_the_log(
+async def test_silent_strangers_block_no_member_and_cost_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bounds = limits(max_unauthenticated=20, max_connections=80)

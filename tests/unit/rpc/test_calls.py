@@ -68,22 +68,22 @@ async def test_an_unwatched_failure_is_not_reported_by_the_loop() -> None:
     pending.fail_all("gone")
 
 
-async def test_who_is_told_gets_an_answer_while_it_is_received_and_an_error_in_a_later_turn() -> None:
+async def test_a_callback_gets_answers_at_once_and_errors_in_a_later_turn() -> None:
     loop = asyncio.get_running_loop()
     pending = PendingCalls(loop)
-    told: list[Reply | RaylogError] = []
+    outcomes: list[Reply | RaylogError] = []
     for number in (1, 2):
-        pending.add(number, "m", 10, CallbackWaiter(loop, told.append))
+        pending.add(number, "m", 10, CallbackWaiter(loop, outcomes.append))
     assert pending.resolve(1, "yes", memoryview(b""))
-    assert [item.args for item in told if isinstance(item, Reply)] == ["yes"]
+    assert [item.args for item in outcomes if isinstance(item, Reply)] == ["yes"]
     pending.fail_all("cut")
-    assert len(told) == 1
+    assert len(outcomes) == 1
     await asyncio.sleep(0)
-    assert isinstance(told[1], ConnectionFailed)
+    assert isinstance(outcomes[1], ConnectionFailed)
     assert not pending.resolve(2, "late", memoryview(b""))
 
 
-async def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() -> None:
+async def test_a_bug_in_a_callback_reaches_the_loop_and_not_the_connection() -> None:
     loop = asyncio.get_running_loop()
     reported: list[BaseException] = []
     loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
@@ -94,6 +94,6 @@ async def test_a_bug_of_who_is_told_reaches_the_loop_and_not_the_connection() ->
     waiting = CallbackWaiter(loop, bug)
     waiting.set_result(Reply(None, memoryview(b"")))
     assert [type(item) for item in reported] == [ZeroDivisionError]
-    fail(waiting, ConnectionFailed("too late to be told"))
+    fail(waiting, ConnectionFailed("too late to be delivered"))
     await asyncio.sleep(0)
     assert len(reported) == 1

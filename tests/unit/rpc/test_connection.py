@@ -197,12 +197,12 @@ async def test_a_cancelled_call_does_not_disturb_the_others() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        place.echo.kept.pop().reply("nobody waits")
+        place.echo.kept.pop().reply("no caller waits")
         assert (await connection.call("echo", [1], timeout_s=5)).args == [1]
         await leave(connection)
 
 
-async def test_a_frame_over_the_limit_is_refused_at_the_sender_and_the_connection_lives_on() -> None:
+async def test_an_oversized_frame_is_refused_at_the_sender_only() -> None:
     async with serving(limits=limits(max_frame_bytes=10_000)) as place:
         connection = await place.connect(limits=limits(max_frame_bytes=10_000))
         with pytest.raises(FrameTooLarge):
@@ -250,7 +250,7 @@ async def test_closing_sends_what_is_queued_and_fails_what_waits() -> None:
         assert closed == [connection]
         connection.on_close(closed.append)
         await until(lambda: closed == [connection] * 2, "a late callback is called as well")
-        place.echo.kept.pop().reply("to nobody")
+        place.echo.kept.pop().reply("without a caller")
 
 
 async def test_when_the_server_goes_waiting_calls_fail_and_callbacks_run() -> None:

@@ -42,7 +42,7 @@ def test_a_peer_that_takes_nothing_is_stalled_and_a_slow_one_is_not() -> None:
 
 
 def test_a_client_without_work_is_idle_and_a_member_never_is() -> None:
-    assert "nothing was asked" in verdicts((0, REST), (601, REST), may_be_idle=False)[1]
+    assert "no request for" in verdicts((0, REST), (601, REST), may_be_idle=False)[1]
     assert not any(verdicts((0, REST), (601, REST), may_be_idle=True))
 
 

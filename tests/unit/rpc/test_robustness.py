@@ -78,7 +78,7 @@ async def test_requests_without_authentication_are_not_handled() -> None:
         assert not place.server.connections
 
 
-async def test_a_client_with_the_wrong_secret_is_told_so() -> None:
+async def test_a_client_with_the_wrong_secret_gets_the_reason() -> None:
     async with serving() as place:
         with pytest.raises(AuthenticationFailed, match="refused our secret"):
             await place.connect(secret=b"another cluster's")
@@ -86,35 +86,35 @@ async def test_a_client_with_the_wrong_secret_is_told_so() -> None:
 
 
 async def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
-    gone = asyncio.Event()
+    closed = asyncio.Event()
 
-    async def accept_anybody(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept_any(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"RAYLOG\x02" + bytes(32) + b"\x00\x01\x02")
         await reader.readexactly(65)
         writer.write(b"\x01\x00\x04\x03\x00\x01\x00" + bytes(32))
         await reader.read()
         writer.close()
         await writer.wait_closed()
-        gone.set()
+        closed.set()
 
-    server = await asyncio.start_server(accept_anybody, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept_any, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(AuthenticationFailed, match="do not trust"):
             await connect("127.0.0.1", port, secret=SECRET)
-        await gone.wait()
+        await closed.wait()
 
 
-@pytest.mark.parametrize("said_bytes", [0, 1, 64])
-async def test_a_peer_that_is_slow_to_authenticate_is_dropped(said_bytes: int) -> None:
+@pytest.mark.parametrize("sent_bytes", [0, 1, 64])
+async def test_a_peer_that_is_slow_to_authenticate_is_dropped(sent_bytes: int) -> None:
     async with serving(limits=limits(auth_timeout_s=0.2)) as place, stranger(place) as (reader, writer):
         await reader.readexactly(39)
-        writer.write(b"\x01" * said_bytes)
+        writer.write(b"\x01" * sent_bytes)
         await place.still_serves()
         assert await is_cut(reader)
 
 
-async def test_connecting_to_a_silent_listener_or_to_nobody_fails_in_time() -> None:
+async def test_connecting_to_a_silent_or_absent_listener_fails_in_time() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -140,7 +140,7 @@ async def test_a_reset_in_the_middle_of_calls_is_noticed_by_both_ends() -> None:
         await place.still_serves()
 
 
-async def test_a_peer_that_vanishes_while_much_is_being_sent_leaves_nothing_behind() -> None:
+async def test_a_peer_that_vanishes_during_a_large_send_leaves_nothing_behind() -> None:
     async with serving() as place:
         for _ in range(5):
             async with raw_member(place) as (reader, writer):
@@ -216,7 +216,7 @@ async def test_a_server_stops_reading_while_too_many_requests_are_unanswered() -
         await leave(connection)
 
 
-async def test_a_server_stops_reading_while_too_many_payload_bytes_are_unanswered() -> None:
+async def test_a_server_stops_reading_above_its_unanswered_payload_bytes() -> None:
     async with serving(limits=limits(max_unanswered_bytes=2_000_000)) as place:
         connection = await place.connect()
         calls = [connection.call_nowait("keep", [n], bytes(1_000_000), timeout_s=15) for n in range(12)]
@@ -260,7 +260,7 @@ async def test_closing_cuts_a_peer_that_takes_nothing_after_the_linger_time() ->
         assert accepted.statistics()["unsent_bytes"] == 0
 
 
-async def test_one_connection_over_the_limit_is_closed_at_once_and_room_is_made_again() -> None:
+async def test_a_connection_over_the_limit_is_closed_at_once() -> None:
     async with serving(limits=limits(max_connections=2)) as place:
         first, second = await place.connect(), await place.connect()
         with pytest.raises(ConnectionFailed):
@@ -284,7 +284,7 @@ async def test_a_failing_on_connect_closes_that_connection_only() -> None:
         await place.still_serves()
 
 
-async def test_a_closed_server_lets_nobody_in_and_can_be_closed_again() -> None:
+async def test_a_closed_server_accepts_no_connection_and_can_be_closed_again() -> None:
     async with serving() as place:
         await place.server.close()
         await place.server.close()
@@ -305,7 +305,7 @@ def test_a_server_without_secret_or_with_an_impossible_limit_is_refused() -> Non
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_server_whose_start_is_given_up_listens_no_more_when_it_is_closed(turns: int) -> None:
+def test_a_closed_server_does_not_listen_after_a_cancelled_start(turns: int) -> None:
     """What it does not close is warned of when it is collected, and every warning fails the test."""
 
     async def scenario() -> None:

@@ -19,7 +19,7 @@ def refusal(given: dict[str, str]) -> str:
     return caught.value.message
 
 
-def test_without_further_options_a_batch_reads_from_the_earliest_to_the_latest_offset() -> None:
+def test_a_batch_reads_from_the_earliest_to_the_latest_offset_by_default() -> None:
     found = parsed()
     assert found.topics == ("orders",)
     assert (found.start.everywhere, found.end.everywhere) == (EARLIEST, LATEST)
@@ -86,7 +86,7 @@ def test_a_time_wins_over_times_and_times_win_over_offsets() -> None:
     assert (found.start.each, found.start.is_time) == ({TopicPartition("orders", 0): 5}, True)
 
 
-def test_an_unknown_option_is_answered_with_the_nearest_one_in_its_right_spelling() -> None:
+def test_an_unknown_option_names_the_nearest_one_in_its_right_spelling() -> None:
     assert refusal({"subscribe": "a", "startingofsets": "earliest"}) == (
         "Unknown option 'startingofsets'; did you mean 'startingOffsets'?"
     )

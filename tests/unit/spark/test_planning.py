@@ -1,4 +1,4 @@
-"""What the driver plans: which offsets of which partitions, cut as asked, and how the leaders are reached."""
+"""What the driver plans: which offsets of which partitions, cut as configured, and how the leaders are reached."""
 
 import pickle
 import time
@@ -98,7 +98,7 @@ def test_times_choose_the_first_record_that_is_not_older(cluster: ToyCluster) ->
     assert spans(plan(chosen)) == [("orders", 0, 20, 70), ("orders", 1, 20, 50)]
 
 
-def test_a_start_time_without_a_record_is_an_error_or_the_end_as_asked(cluster: ToyCluster) -> None:
+def test_a_start_time_without_a_record_is_an_error_or_the_end(cluster: ToyCluster) -> None:
     given = {"subscribe": "orders", "startingTimestamp": START_MS + 60}
     with pytest.raises(InvalidConfig, match="orders-1 has no record at or after"):
         plan(options(cluster, **given))
@@ -130,7 +130,7 @@ def test_partitions_without_records_get_no_task(cluster: ToyCluster) -> None:
     assert spans(plan(options(cluster, subscribe="quiet"))) == [("quiet", 1, 0, 2)]
 
 
-def test_large_partitions_are_cut_as_asked(cluster: ToyCluster) -> None:
+def test_large_partitions_are_cut_as_configured(cluster: ToyCluster) -> None:
     found = plan(options(cluster, subscribe="orders", minPartitions=3))
     assert spans(found) == [("orders", 0, 0, 50), ("orders", 0, 50, 100), ("orders", 1, 0, 50)]
     found = plan(options(cluster, subscribe="orders", maxRecordsPerPartition=40))
@@ -145,6 +145,6 @@ def test_what_the_query_cannot_match_is_not_planned(cluster: ToyCluster) -> None
     assert plan(chosen, Narrowing(topics=frozenset({"other"}))) == []
 
 
-def test_a_wrong_secret_is_said_at_once(cluster: ToyCluster) -> None:
+def test_a_wrong_secret_fails_at_once(cluster: ToyCluster) -> None:
     with pytest.raises(AuthenticationFailed):
         plan(options(cluster, subscribe="orders", **{"raylog.secret": "00" * 16}))

@@ -113,7 +113,7 @@ def test_offsets_that_retention_took_are_passed_over_if_loss_is_accepted(
     assert "Offsets 0 to 59 of orders-0 are lost" in caplog.text
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(cluster: ToyCluster) -> None:
+def test_a_recreated_topic_is_not_taken_for_the_old_one(cluster: ToyCluster) -> None:
     wanted, chosen = planned(cluster)
     cluster.delete_topic("orders")
     cluster.create_topic("orders", 2)

@@ -77,9 +77,9 @@ def why(accepting: ServerHandshake, connecting: ClientHandshake) -> tuple[str, s
     with pytest.raises(AuthenticationFailed) as refused:
         feed(accepting, answer)
     assert not accepting.is_done
-    with pytest.raises(AuthenticationFailed) as learnt:
+    with pytest.raises(AuthenticationFailed) as failed:
         feed(connecting, accepting.farewell)
-    return str(refused.value), str(learnt.value)
+    return str(refused.value), str(failed.value)
 
 
 def flip(message: bytes, position: int) -> bytes:
@@ -133,24 +133,22 @@ OLD, NEW = b"an old value of it", b"the new value of it"
 
 @pytest.mark.parametrize("held", [[OLD], [NEW, OLD], [OLD, NEW]])
 @pytest.mark.parametrize("offered", [[OLD], [NEW, OLD], [OLD, NEW]])
-def test_while_a_secret_is_changed_ends_with_and_without_the_new_value_meet(
-    held: list[bytes], offered: list[bytes]
-) -> None:
+def test_peers_with_the_old_and_the_new_secret_connect_during_a_change(held: list[bytes], offered: list[bytes]) -> None:
     shake(server(Credentials.of_cluster(held)), client(Credentials.of_cluster(offered)))
 
 
 def test_an_old_value_that_was_removed_is_refused() -> None:
-    told = why(server(Credentials.of_cluster([NEW])), client(Credentials.of_cluster([OLD])))
-    assert "does not know this cluster's secret" in told[0]
+    reasons = why(server(Credentials.of_cluster([NEW])), client(Credentials.of_cluster([OLD])))
+    assert "does not know this cluster's secret" in reasons[0]
 
 
 def test_a_client_with_another_secret_is_refused_and_learns_it() -> None:
-    refused, learnt = why(server(), client(b"another cluster's"))
+    refused, failed = why(server(), client(b"another cluster's"))
     assert "does not know" in refused
-    assert "refused our secret" in learnt
+    assert "refused our secret" in failed
 
 
-def test_a_server_that_accepts_everybody_is_not_believed() -> None:
+def test_a_server_that_accepts_any_client_is_refused() -> None:
     accepting, connecting = server(), client()
     feed(connecting, accepting.opening)
     with pytest.raises(AuthenticationFailed, match="do not trust"):
@@ -158,7 +156,7 @@ def test_a_server_that_accepts_everybody_is_not_believed() -> None:
     assert not connecting.is_done
 
 
-def test_a_server_that_knows_the_clients_secret_cannot_pass_for_one_that_knows_the_clusters() -> None:
+def test_a_server_with_the_clients_secret_cannot_pass_for_a_broker() -> None:
     # An actor offers the cluster's values alone, so a client's host cannot stand in for the controller.
     pretender, actor = server(Credentials.of_cluster([CLIENT], [CLIENT])), client(Credentials.of_cluster([CLUSTER]))
     assert "does not know" in why(pretender, actor)[0]
@@ -179,12 +177,12 @@ def test_an_answer_to_another_servers_nonce_is_refused() -> None:
         feed(replayed, answer)
 
 
-def test_an_address_that_is_not_the_servers_is_refused_and_both_ends_say_so() -> None:
-    refused, learnt = why(server(), client(ends=Endpoints(address="192.0.2.66:9092")))
+def test_a_foreign_address_is_refused_and_both_ends_report_it() -> None:
+    refused, failed = why(server(), client(ends=Endpoints(address="192.0.2.66:9092")))
     assert "meant to reach 192.0.2.66:9092 and has reached 192.0.2.1:9092" in refused
-    assert "192.0.2.66:9092 does not know this address for its own" in learnt
+    assert "192.0.2.66:9092 does not know this address for its own" in failed
     assert "RAYLOG_ADVERTISED_ADDRESSES" in refused
-    assert "RAYLOG_ADVERTISED_ADDRESSES" in learnt
+    assert "RAYLOG_ADVERTISED_ADDRESSES" in failed
 
 
 def test_a_stranger_learns_nothing_of_the_address() -> None:
@@ -206,9 +204,9 @@ def test_another_certificate_than_the_servers_is_refused() -> None:
 
 def test_an_expired_token_is_refused_and_the_holder_learns_it() -> None:
     accepting = server(now_s=lambda: NOW_S + 60)
-    refused, learnt = why(accepting, client(mint(CLUSTER, GRANT)))
+    refused, failed = why(accepting, client(mint(CLUSTER, GRANT)))
     assert "expired" in refused
-    assert "expired" in learnt
+    assert "expired" in failed
 
 
 def test_claims_of_a_token_cannot_be_changed() -> None:
@@ -269,8 +267,8 @@ def test_of_two_ranges_of_versions_the_newest_common_one_is_used() -> None:
 
 
 def test_versions_that_do_not_meet_are_named() -> None:
-    for mine, theirs, said in (((2, 2), (3, 4), "upgrade this client"), ((3, 4), (2, 2), "upgrade the server")):
-        with pytest.raises(AuthenticationFailed, match=said):
+    for mine, theirs, advice in (((2, 2), (3, 4), "upgrade this client"), ((3, 4), (2, 2), "upgrade the server")):
+        with pytest.raises(AuthenticationFailed, match=advice):
             feed(client(software=Software(versions=mine)), server(software=Software(versions=theirs)).opening)
     accepting = server()
     with pytest.raises(AuthenticationFailed, match="version 9 of the handshake, we speak 2 to 2"):
@@ -304,7 +302,7 @@ def test_an_announced_length_that_fits_into_no_message_is_refused(length: int) -
         feed(client(), server().opening[:39] + length.to_bytes(2, "big") + bytes(length))
 
 
-def test_a_secret_that_keeps_nobody_out_is_refused_and_not_shown() -> None:
+def test_an_empty_or_short_secret_is_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match="secret is empty"):
         to_listen(b"")
     with pytest.raises(ValueError, match="empty"):
@@ -319,7 +317,7 @@ def test_a_secret_that_keeps_nobody_out_is_refused_and_not_shown() -> None:
         ClientHandshake(to_dial(CLUSTER), b"short")
 
 
-def test_credentials_and_tokens_are_never_shown_and_credentials_never_pickled() -> None:
+def test_credentials_and_tokens_are_never_shown_or_pickled() -> None:
     held = Credentials.of_cluster([CLUSTER], [CLIENT])
     token = mint(CLIENT, GRANT)
     for shown in (repr(held), str(held), f"{held}", repr(token), repr(Credentials(token=token)), repr(server(held))):

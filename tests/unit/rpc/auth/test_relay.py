@@ -47,8 +47,8 @@ async def refused(host: str, port: int, **options: Any) -> str:
 
 async def test_a_relayed_handshake_is_refused() -> None:
     async with serving() as place, relay((place.host, place.port)) as middle:
-        told = await refused(*middle)
-        assert f"{middle[0]}:{middle[1]} does not know this address for its own" in told
+        error = await refused(*middle)
+        assert f"{middle[0]}:{middle[1]} does not know this address for its own" in error
         assert not place.server.connections
         assert not place.echo.seen
         await place.still_serves()
@@ -95,7 +95,7 @@ async def test_both_ends_of_a_connection_know_role_feature_level_and_software() 
         await leave(connection)
 
 
-async def test_a_secret_that_changes_is_asked_for_at_each_connection() -> None:
+async def test_the_secret_is_read_again_for_each_connection() -> None:
     held = [Credentials.of_cluster([b"the first of them"])]
     async with serving(secret=lambda: held[0]) as place:
         first = await place.connect(secret=b"the first of them")

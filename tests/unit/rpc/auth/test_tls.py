@@ -62,7 +62,7 @@ def test_missing_files_are_named() -> None:
 
 
 @needs_openssl
-def test_without_an_authority_nobody_would_be_checked_and_it_is_refused(environ: dict[str, str]) -> None:
+def test_tls_without_an_authority_is_refused(environ: dict[str, str]) -> None:
     without = {name: value for name, value in environ.items() if name != "RAY_TLS_CA_CERT"}
     for make in (server_context, client_context):
         with pytest.raises(ValueError, match="RAY_TLS_CA_CERT must name the file"):

@@ -180,7 +180,7 @@ class Caller:
         Large payload parts are sent without a copy: do not change them before the answer has come.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
-        self._ask(method, args, payload, timeout_s, future)
+        self._send_request(method, args, payload, timeout_s, future)
         return future
 
     def call_then(
@@ -197,14 +197,14 @@ class Caller:
         Frames it sends leave at once with the rest. `then` must not block; errors are delivered in a later iteration of
         the loop.
         """
-        self._ask(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
+        self._send_request(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
 
     def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Send a request without an answer; lost silently when the connection closes. Raises FrameTooLarge."""
         if not self.is_closed:
             self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
 
-    def _ask(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
+    def _send_request(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
         """Queue a request and register `waiting` for its answer; or deliver an error, when it cannot be sent."""
         pending = self._pending
         if self.is_closed:

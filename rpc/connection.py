@@ -66,7 +66,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._permissions = permissions
         self._allowed: frozenset[str] | None = None  # methods that the peer may call; None = all of the handler's
         self.ready: asyncio.Future[None] = loop.create_future()
-        self._gone: asyncio.Future[None] = loop.create_future()
+        self._closed_future: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
         # Starts here, not in `connection_made`, which is never called when the TLS handshake fails.
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
@@ -114,7 +114,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     async def wait_closed(self) -> None:
         """Wait until the socket is closed; call `close` first. Ends at the latest after the linger time."""
-        await asyncio.shield(self._gone)
+        await asyncio.shield(self._closed_future)
 
     def statistics(self) -> dict[str, int]:
         """Metrics: pending calls in either direction, and answers that came after their deadline."""
@@ -207,8 +207,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._end(f"the connection with {self.peer} broke: {exc}" if exc else f"{self.peer} closed the connection")
         self._queue.detach()
         self._transport = None
-        if not self._gone.done():
-            self._gone.set_result(None)
+        if not self._closed_future.done():
+            self._closed_future.set_result(None)
 
     def pause_writing(self) -> None:
         """The socket's send buffer is full."""
@@ -382,8 +382,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._backlog.clear()
         if self._transport is not None:
             self._transport.pause_reading()  # further bytes of this peer are ignored
-        elif not self._gone.done():
-            self._gone.set_result(None)  # there is no socket yet; if one is opened, it is closed at once
+        elif not self._closed_future.done():
+            self._closed_future.set_result(None)  # there is no socket yet; if one is opened, it is closed at once
         if not self.ready.done():
             self.ready.set_exception(ConnectionFailed(f"The handshake was cut short: {reason}"))
             self.ready.exception()

@@ -15,7 +15,6 @@ NOT_YET = (
     "core/",
     "docs/configuration.md",
     "docs/operations.md",
-    "rpc/connection.py",
     "storage/",
     "tests/cluster/nodes/test_stop_broker.py",
     "tests/cluster/replication/test_elections.py",

@@ -176,7 +176,7 @@ class SynchronousClient:
         return self._run(work())
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for work on the loop; it has a deadline of its own. Raises ClientClosed."""
+        """Wait for work on the loop; all has a deadline of its own, except a poll without one. Raises ClientClosed."""
         reason = self._why_closed()
         if reason is not None:
             work.close()

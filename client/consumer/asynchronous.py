@@ -81,8 +81,8 @@ class AsyncConsumer(Operations):
     ) -> dict[TopicPartition, list[Record]]:
         """The next records by partition, at most `max_records` (max_poll_records); {} when none come in `timeout_ms`.
 
-        Raises UnknownTopicOrPartition, NoOffsetForPartition, OffsetOutOfRange (without auto_offset_reset),
-        CorruptMessage, RecordDeserializationFailed, and fatal group errors.
+        Raises UnknownTopicOrPartition, NoOffsetForPartition, OffsetOutOfRange and LogTruncation (without
+        auto_offset_reset), CorruptMessage, RecordDeserializationFailed, and fatal group errors.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         take = partial(self._engine.assignment.take, limit, partitions)

@@ -409,7 +409,8 @@ class Engine:
         """Mark the records of earlier polls as processed: the user has called poll() again."""
         self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
         positions = self.positions()
-        may_commit = self._committing is None or self._committing.done()  # at most one automatic commit in flight
+        # At most one is in flight, so that a slow coordinator gets no queue of them.
+        may_commit = self._committing is None or self._committing.done()
         if positions and may_commit and (self.group is None or self.group.membership.is_stable):
             self._committing = self.commit_later(positions, self._committed_in_background)
 

@@ -25,7 +25,7 @@ Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
 
 class ConsumerState:
-    """A consumer's configuration, engine, and what may be read of it from any thread."""
+    """A consumer's configuration, engine, and what may be read of it from any thread: each number has one writer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -165,7 +165,10 @@ class Operations(ConsumerState):
         offsets: Offsets | None = None,
         callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None = None,
     ) -> None:
-        """As `commit`, without waiting; `callback(offsets, error)` is called at the end."""
+        """As `commit`, without waiting; `callback(offsets, error)` is called at the end.
+
+        It is called on the loop; of a Consumer, in the client's own thread.
+        """
         self._engine.commit_later(self._offsets(offsets), callback)  # type: ignore[unused-awaitable]  # the engine's own
 
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -192,7 +195,7 @@ class Operations(ConsumerState):
         self._pause(partitions, False)
 
     def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        """Records that are buffered stay."""
+        """While paused, records are neither returned nor fetched; buffered ones stay."""
         engine = self._engine
         for state in [engine.assignment.state(each) for each in partitions]:
             state.paused = paused

@@ -85,14 +85,8 @@ class Accumulator:
         named = None
         if key is not None or partition is not None or self._choose is not None:
             named = self.queue_of(topic_queues, key, partition)
-        turn, is_wake_due = self.turn, False
-        while True:
-            try:
-                del turn.free
-                break
-            except AttributeError:
-                turn.pause()
-        try:
+        is_wake_due = False
+        with self.turn:
             if named is not None and named.is_gone:  # the topic has shrunk since the look-up
                 named = self.queue_of(topic_queues, key, partition)
             batch = (named or topic_queues.sticky).open
@@ -106,8 +100,6 @@ class Accumulator:
                 if is_wake_due:
                     self._is_wake_sent = True
             index = batch.add(key, value, headers, timestamp_ms)
-        finally:
-            turn.free = True
         if is_wake_due:
             self._wake()
         return SendFuture(batch, index)

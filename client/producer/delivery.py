@@ -22,15 +22,14 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Coroutine
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Any
 
-from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.config import ProducerConfig
-from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import IN_LINE, SENT, STORED, Batch
+from raylog.client.producer.context import DeliveryContext
 from raylog.client.producer.queues import PartitionQueue
 from raylog.core.errors import (
     DeliveryTimedOut,
@@ -55,54 +54,11 @@ LEADER_REMEMBERS_S = 600.0
 """A leader forgets producers that are idle for producer.id.expiration.ms, which is at least this."""
 
 
-class DeliveryOwner(Protocol):
-    """What the deliveries of one producer share; implemented by the sender."""
-
-    @property
-    def config(self) -> ProducerConfig: ...
-    @property
-    def cluster(self) -> ClusterClient: ...
-    @property
-    def accumulator(self) -> Accumulator: ...
-    @property
-    def compression(self) -> int: ...
-    @property
-    def wire_acks(self) -> int: ...
-    @property
-    def window(self) -> int: ...
-    @property
-    def request_timeout_s(self) -> float: ...
-
-    async def producer_id(self, *, another_than: int) -> tuple[int, int]:
-        """Return a producer id and its epoch, allocated anew when the known one is ``another_than``."""
-
-    def fail_for_good(self, error: RaylogError) -> None:
-        """Fail every record of the producer: it can never send again."""
-
-    def own(self, task: asyncio.Future[None]) -> None:
-        """Cancel the task when the producer closes."""
-
-    def look_again(self) -> None:
-        """Check all partitions again: one can send."""
-
-    def count_batch(self, batch: Batch) -> None:
-        """Count a batch that was encoded."""
-
-    def count_stored(self, batch: Batch) -> None:
-        """Count a batch that was acknowledged."""
-
-    def count_failed(self, batch: Batch) -> None:
-        """Count a batch that was given up."""
-
-    def count_refused(self, error: RaylogError) -> None:
-        """Count an answer that was an error."""
-
-
 class Delivery:
     """One queue's line of batches and the connection with its leader."""
 
-    def __init__(self, sender: DeliveryOwner, queue: PartitionQueue) -> None:
-        self._sender = sender
+    def __init__(self, context: DeliveryContext, queue: PartitionQueue) -> None:
+        self._context = context
         self._queue = queue
         self._line: deque[Batch] = deque()
         self._connection: Connection | None = None
@@ -112,13 +68,14 @@ class Delivery:
         self._producer_epoch = -1
         self._next_sequence = 0
         self._recovery: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_recovering = False
-        self._is_known_to_leader = not sender.config.enable_idempotence
+        self._is_known_to_leader = not context.config.enable_idempotence
         self._last_stored_s = 0.0
         self._has_tried_at_once = False
         self._needs_metadata = False
         self._last_error: RaylogError | None = None
-        config = sender.config
+        config = context.config
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
 
     # Called by the sender
@@ -145,20 +102,20 @@ class Delivery:
         """Send what may be sent: first retries of the line, then new batches while the line is short enough."""
         if self._is_recovering:
             return
-        queue, line, sender = self._queue, self._line, self._sender
+        queue, line, context = self._queue, self._line, self._context
         if self._connection is None or self._connection.is_closed:
             if line or queue.sealed or queue.open is not None:
                 self._recover()
             return
         if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
-            self._is_known_to_leader = not sender.config.enable_idempotence
-        window = sender.window if self._is_known_to_leader else 1
+            self._is_known_to_leader = not context.config.enable_idempotence
+        window = context.window if self._is_known_to_leader else 1
         if line:
             for batch in islice(line, window):
                 if batch.state is IN_LINE:
                     self._send(batch, now_s)
         while len(line) < window and (queue.sealed or queue.open is not None) and not self._is_recovering:
-            taken = sender.accumulator.take(queue, now_s)
+            taken = context.accumulator.take(queue, now_s)
             if taken is None:
                 return
             if self._put_in_line(taken):
@@ -170,19 +127,19 @@ class Delivery:
         for batch in late:
             self._line.remove(batch)
             batch.attempts += 1  # a later answer is ignored
-        for batch in [*late, *self._sender.accumulator.take_expired(self._queue, now_s)]:
+        for batch in [*late, *self._context.accumulator.take_expired(self._queue, now_s)]:
             self._fail(batch, self._too_late())
         if late:
             self._settle_front()
 
     def expires_s(self) -> float:
         """Deadline of the oldest batch, the first to expire: all have the same timeout."""
-        return self._line[0].deadline_s if self._line else self._sender.accumulator.oldest_deadline_s(self._queue)
+        return self._line[0].deadline_s if self._line else self._context.accumulator.oldest_deadline_s(self._queue)
 
     def leader_changed(self) -> None:
         """Metadata has changed: do not wait for answers of a former leader (its machine may be down)."""
-        found = self._sender.cluster.metadata.partition(self._queue.topic, self._queue.partition)
-        topic = self._sender.cluster.metadata.topic(self._queue.topic)
+        found = self._context.cluster.metadata.partition(self._queue.topic, self._queue.partition)
+        topic = self._context.cluster.metadata.topic(self._queue.topic)
         connection = self._connection
         if found is None or topic is None or connection is None or found.endpoint is None:
             return
@@ -206,31 +163,38 @@ class Delivery:
         logger.error("The records for %s-%s failed: %s", queue.topic, queue.partition, reason.message, exc_info=error)
         self.fail_queue(reason)
 
-    def close(self) -> None:
-        """End the task that looks for the leader."""
-        if self._recovery is not None:
-            self._recovery.cancel()
+    def close(self) -> list[asyncio.Task[None]]:
+        """End the search for a leader and the waits for a socket; returns these tasks, which are being cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        return list(self._tasks)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # Sending
 
     def _put_in_line(self, batch: Batch) -> bool:
         """Encode a batch; False when that is not possible. It has then failed, without using a sequence."""
-        sender = self._sender
-        is_idempotent = sender.config.enable_idempotence
+        context = self._context
+        is_idempotent = context.config.enable_idempotence
         sequence = self._next_sequence if is_idempotent else -1
         try:
-            batch.encode(sender.compression, self._producer_id, self._producer_epoch, sequence)
+            batch.encode(context.compression, self._producer_id, self._producer_epoch, sequence)
         except Exception as error:  # any error of the records or the codec: the batch has left its queue already
             self._fail(batch, _not_encoded(batch, error))
             return False
         if is_idempotent:
             self._next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
-        sender.count_batch(batch)
+        context.counts.encoded(batch)
         self._line.append(batch)
         return True
 
     def _send(self, batch: Batch, now_s: float) -> None:
-        connection, sender = self._connection, self._sender
+        connection, context = self._connection, self._context
         if connection is None:
             return
         batch.attempts += 1
@@ -239,25 +203,24 @@ class Delivery:
         batch.is_refused_as_out_of_order = False
         queue = self._queue
         request = ProduceRequest(
-            self._topic_id, queue.partition, self._leader_epoch, sender.wire_acks, sender.config.request_timeout_ms
+            self._topic_id, queue.partition, self._leader_epoch, context.wire_acks, context.config.request_timeout_ms
         )
         attempt = batch.attempts
-        if sender.wire_acks == 0:
+        if context.wire_acks == 0:
             try:
                 connection.notify("produce", request, batch.encoded)
             except RaylogError as error:  # too large for a frame
                 asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
                 return
             # The only back-pressure without answers is that of the socket.
-            written = asyncio.ensure_future(connection.drain())
-            sender.own(written)
+            written = self._own(connection.drain())
             written.add_done_callback(partial(self._written, batch, attempt))
             return
         connection.call_then(
             "produce",
             request,
             batch.encoded,
-            timeout_s=sender.request_timeout_s,
+            timeout_s=context.request_timeout_s,
             then=partial(self._answered, batch, attempt),
         )
 
@@ -292,28 +255,28 @@ class Delivery:
 
     def _settle_front(self) -> None:
         """Let answered batches leave the line in order, then continue."""
-        line, sender = self._line, self._sender
+        line, context = self._line, self._context
         while line and line[0].state is STORED:
             batch = line.popleft()
-            sender.count_stored(batch)
-            sender.accumulator.release(self._queue, batch.size)
+            context.counts.stored(batch)
+            context.accumulator.release(self._queue, batch.size)
             batch.complete(batch.base_offset)
         if self._is_recovering:
             self._begin_recovery_when_answered()
         else:
-            sender.look_again()
+            context.look_again()
 
     def _refused(self, batch: Batch, error: RaylogError) -> None:
         if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten the offset
             self._stored(batch, -1)
             return
         if isinstance(error, InvalidProducerEpoch):
-            self._sender.fail_for_good(error)
+            self._context.on_fenced(error)
             return
         self._last_error = error
-        self._sender.count_refused(error)
+        self._context.counts.retries += 1
         out_of_order = isinstance(error, OutOfOrderSequence) and self._producer_id >= 0
-        if out_of_order or (error.retriable and batch.attempts <= self._sender.config.retries):
+        if out_of_order or (error.retriable and batch.attempts <= self._context.config.retries):
             batch.state = IN_LINE
             batch.is_refused_as_out_of_order = out_of_order
             self._needs_metadata |= error.refresh_metadata or isinstance(error, RequestTimedOut)
@@ -327,12 +290,10 @@ class Delivery:
         self._settle_front()
 
     def _fail(self, batch: Batch, error: RaylogError) -> None:
-        self._sender.count_failed(batch)
-        self._sender.accumulator.release(self._queue, batch.size)
-        batch.fail(error)
+        self._context.fail(self._queue, batch, error)
 
     def _too_late(self) -> DeliveryTimedOut:
-        limit_ms = self._sender.config.delivery_timeout_ms
+        limit_ms = self._context.config.delivery_timeout_ms
         reason = f" The last error was: {self._last_error.message}" if self._last_error is not None else ""
         return DeliveryTimedOut(
             f"Records for {self._queue.topic}-{self._queue.partition} were not acknowledged within delivery_timeout_ms="
@@ -344,13 +305,12 @@ class Delivery:
     def _recover(self) -> None:
         """Stop sending; when every request is answered, find the leader and continue from the front of the line."""
         self._is_recovering = True
-        self._is_known_to_leader = not self._sender.config.enable_idempotence
+        self._is_known_to_leader = not self._context.config.enable_idempotence
         self._begin_recovery_when_answered()
 
     def _begin_recovery_when_answered(self) -> None:
         if self._recovery is None and not any(batch.state is SENT for batch in self._line):
-            self._recovery = asyncio.ensure_future(self._find_leader())
-            self._sender.own(self._recovery)
+            self._recovery = self._own(self._find_leader())
 
     async def _find_leader(self) -> None:
         """Retry until a leader can be reached, or nothing is left to send."""
@@ -375,21 +335,21 @@ class Delivery:
         finally:
             self._recovery = None
         self._is_recovering = False
-        self._sender.look_again()
+        self._context.look_again()
 
     async def _connect(self) -> None:
-        sender, queue = self._sender, self._queue
-        timeout_s = sender.request_timeout_s
+        context, queue = self._context, self._queue
+        timeout_s = context.request_timeout_s
         if self._needs_metadata:
-            await sender.cluster.refresh((queue.topic,), timeout_s=timeout_s)
+            await context.cluster.refresh((queue.topic,), timeout_s=timeout_s)
         self._needs_metadata = False
-        topic = sender.cluster.metadata.topic(queue.topic)
-        found = sender.cluster.metadata.partition(queue.topic, queue.partition)
+        topic = context.cluster.metadata.topic(queue.topic)
+        found = context.cluster.metadata.partition(queue.topic, queue.partition)
         if topic is None or found is None or found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {queue.topic}-{queue.partition} has no leader at the moment.")
         # A leader that is slow to connect to may be down: the attempt continues while metadata is fetched again.
-        connection = await sender.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
-        if sender.config.enable_idempotence:
+        connection = await context.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
+        if context.config.enable_idempotence:
             await self._renew_producer()
         self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch
         self._connection = connection
@@ -399,7 +359,7 @@ class Delivery:
         line = self._line
         is_behind_hole = bool(line) and line[0].is_refused_as_out_of_order
         if self._producer_id < 0 or (is_behind_hole and self._producer_epoch >= PRODUCER_EPOCH_MAX):
-            producer_id, producer_epoch = await self._sender.producer_id(another_than=self._producer_id)
+            producer_id, producer_epoch = await self._context.producer_id(another_than=self._producer_id)
         elif is_behind_hole:
             producer_id, producer_epoch = self._producer_id, self._producer_epoch + 1
         else:
@@ -419,7 +379,7 @@ class Delivery:
     def fail_queue(self, error: RaylogError) -> None:
         """An error that no retry can fix, such as a wrong secret, fails everything that waits for this partition."""
         self.fail_all(error)
-        while (batch := self._sender.accumulator.take(self._queue, float("inf"))) is not None:
+        while (batch := self._context.accumulator.take(self._queue, float("inf"))) is not None:
             self._fail(batch, error)
 
 

@@ -1,7 +1,9 @@
-"""The producer's loop side: handles all queues on wake-ups, linger times and deadlines, and keeps the metrics.
+"""The producer's loop side: handles all queues on wake-ups, linger times and deadlines.
 
-One per producer; owns a `Delivery` per queue. Everything here runs on one event loop. May touch: the clock, timers, and
-the network through `ClusterClient`.
+One per producer; owns a `Delivery` per queue. Calls go down: from here to the deliveries, from both to the accumulator
+and the `DeliveryContext`. Only callbacks come up: `wake` from the threads of `send()`; `look_again` and the end of a
+fenced producer from the deliveries. Everything here runs on one event loop. May touch: the clock, timers, and the
+network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -9,53 +11,32 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.batch import Batch
+from raylog.client.producer.context import DeliveryContext
 from raylog.client.producer.delivery import Delivery
 from raylog.client.producer.queues import PartitionQueue, queue_gone
-from raylog.core.errors import ClientClosed, RaylogError
-from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
+from raylog.core.errors import RaylogError
 from raylog.rpc import WriteCoalescer
 from raylog.rpc.host.malloc import keep_freed_memory
-from raylog.storage.batch.compression import COMPRESSIONS
 
 _NEVER_S = float("inf")
 KEPT_BYTES = 8 << 20
 """Batches in flight of a few partitions."""
 
 
-@dataclass(slots=True)
-class SendCounts:
-    """Counters of the producer; the source of `Producer.metrics()`."""
-
-    batches: int = 0
-    batch_bytes: int = 0
-    encoded_bytes: int = 0
-    records: int = 0
-    records_failed: int = 0
-    batches_stored: int = 0
-    retries: int = 0
-    latency_s: float = 0.0
-    latency_max_s: float = 0.0
-
-
 class Sender:
     """Moves batches from the accumulator to the leaders. `start` on the loop; `wake` from any thread."""
 
     def __init__(self, config: ProducerConfig, cluster: ClusterClient) -> None:
-        self.config = config
         self.cluster = cluster
         self.accumulator = Accumulator(config, self.wake)
-        self.compression = COMPRESSIONS[config.compression_type]
-        self.wire_acks = -1 if config.acks == "all" else int(config.acks)
-        self.window = config.max_in_flight_requests_per_connection
-        self.request_timeout_s = config.request_timeout_ms / 1000
-        self.counts = SendCounts()
+        self._context = DeliveryContext(
+            config, cluster, self.accumulator, look_again=self.look_again, on_fenced=self._abandon
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._coalescer = WriteCoalescer()  # of the loop, once it is known
         self._deliveries: dict[PartitionQueue, Delivery] = {}
@@ -64,9 +45,6 @@ class Sender:
         self._expires_s = _NEVER_S
         """No batch is late before this."""
         self._is_pass_due = False
-        self._producer: tuple[int, int] | None = None
-        self._asking_producer: asyncio.Task[tuple[int, int]] | None = None
-        self._tasks: set[asyncio.Future[Any]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -98,23 +76,15 @@ class Sender:
     async def close(self, error: RaylogError) -> None:
         """Stop; records that are not stored fail with `error`."""
         self._is_closed = True
-        self._abandon(error)
+        tasks: list[asyncio.Task[Any]] = [*self._abandon(error), *self._context.tasks()]
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._tasks)
+        if self._looking is not None:
+            tasks.append(self._looking)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1)
-
-    def fail_for_good(self, error: RaylogError) -> None:
-        """The producer was fenced: everything fails, and so does every later `send()`."""
-        self._abandon(error)
-
-    def own(self, task: asyncio.Future[Any]) -> None:
-        """Keep a task until it is done, and end it with the sender."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Passes
 
@@ -167,7 +137,7 @@ class Sender:
         for queue in queues:
             delivery = self._deliveries.get(queue)
             if delivery is None:
-                delivery = self._deliveries[queue] = Delivery(self, queue)
+                delivery = self._deliveries[queue] = Delivery(self._context, queue)
             try:
                 if queue.is_gone:
                     delivery.fail_queue(queue_gone(queue))
@@ -206,7 +176,6 @@ class Sender:
         """Refresh the topic's leaders; if they changed, `_topics_changed` ends the wait for the old ones."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self.cluster.look_for_leader(topic))
-            self.own(self._looking)
 
     def _topics_changed(self, topics: set[str]) -> None:
         for name in topics:
@@ -221,78 +190,20 @@ class Sender:
                     del self._deliveries[queue]
         self.look_again()
 
-    def _abandon(self, error: RaylogError) -> None:
+    def _abandon(self, error: RaylogError) -> list[asyncio.Task[None]]:
+        """Fail everything that is not stored, and every later `send()`; returns tasks that are being cancelled."""
         for queue, batch in self.accumulator.close(error):
-            self.count_failed(batch)
-            self.accumulator.release(queue, batch.size)
-            batch.fail(error)
+            self._context.fail(queue, batch, error)
+        ending = []
         for delivery in self._deliveries.values():
             delivery.fail_all(error)
-            delivery.close()
-
-    # The producer id
-
-    async def producer_id(self, *, another_than: int) -> tuple[int, int]:
-        """This producer's id and epoch; requested once, and again when the known id is used up."""
-        if self._producer is not None and self._producer[0] != another_than:
-            return self._producer
-        if self._asking_producer is None or self._asking_producer.done():
-            self._asking_producer = asyncio.ensure_future(self._ask_producer_id())
-            self.own(self._asking_producer)
-        return await asyncio.shield(self._asking_producer)
-
-    async def _ask_producer_id(self) -> tuple[int, int]:
-        request = InitProducerIdRequest()
-        reply = await self.cluster.call_broker(INIT_PRODUCER_ID, request, timeout_s=self.request_timeout_s)
-        self._producer = (reply.producer_id, reply.producer_epoch)
-        return self._producer
-
-    # Metrics
-
-    def count_batch(self, batch: Batch) -> None:
-        """A batch was closed and encoded."""
-        counts = self.counts
-        counts.batches += 1
-        counts.batch_bytes += batch.size
-        counts.encoded_bytes += batch.encoded_bytes
-
-    def count_stored(self, batch: Batch) -> None:
-        """A batch was acknowledged."""
-        counts = self.counts
-        latency_s = time.monotonic() - batch.sent_s
-        counts.batches_stored += 1
-        counts.records += batch.record_count
-        counts.latency_s += latency_s
-        counts.latency_max_s = max(counts.latency_max_s, latency_s)
-
-    def count_refused(self, error: RaylogError) -> None:
-        """An attempt failed."""
-        self.counts.retries += 1
-
-    def count_failed(self, batch: Batch) -> None:
-        """A batch was given up."""
-        self.counts.records_failed += batch.record_count or len(batch.values)
+            ending += delivery.close()
+        return ending
 
     def metrics(self) -> dict[str, float]:
         """Kafka's names; times in milliseconds, sizes in bytes."""
-        counts = self.counts
-        batches, stored = max(1, counts.batches), max(1, counts.batches_stored)
-        return {
-            "record-send-total": counts.records,
-            "record-error-total": counts.records_failed,
-            "record-retry-total": counts.retries,
-            "records-per-request-avg": counts.records / stored,
-            "request-total": counts.batches_stored,
-            "batch-size-avg": counts.batch_bytes / batches,
-            "compression-rate-avg": counts.encoded_bytes / max(1, counts.batch_bytes),
-            "outgoing-byte-total": counts.encoded_bytes,
-            "request-latency-avg": 1000 * counts.latency_s / stored,
-            "request-latency-max": 1000 * counts.latency_max_s,
-            "buffer-total-bytes": self.config.buffer_memory,
-            "buffer-available-bytes": self.config.buffer_memory - self.accumulator.buffered_bytes,
+        memory = self._context.config.buffer_memory
+        return self._context.counts.metrics() | {
+            "buffer-total-bytes": memory,
+            "buffer-available-bytes": memory - self.accumulator.buffered_bytes,
         }
-
-
-def closed_error() -> ClientClosed:
-    """The error of later calls and of pending records after `close()`."""
-    return ClientClosed("The producer was closed; make a new one.")

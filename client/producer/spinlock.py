@@ -19,18 +19,8 @@ class Spinlock:
     few steps only, and never wait in it: a thread that finds it held retries after a pause. That is rare, because the
     interpreter switches threads at calls and loops, and the shortest of these sections have none.
 
-    Where even the call of a context manager is too expensive, as in `Producer.send`, write:
-
-        while True:
-            try:
-                del turn.free
-                break
-            except AttributeError:
-                turn.pause()
-        try:
-            ...
-        finally:
-            turn.free = True
+    Where even the calls of a context manager are too expensive, `Producer.send` deletes `free` itself, with its `try`
+    right behind. If another thread holds the lock it goes the general way, which waits here.
     """
 
     __slots__ = ("free",)
@@ -46,12 +36,8 @@ class Spinlock:
                 del self.free
                 return
             except AttributeError:
-                self.pause()
+                sleep(_PAUSE_S)  # yields to the thread that holds the lock
 
     def __exit__(self, *_: object) -> None:
         """Release the lock."""
         self.free = True
-
-    def pause(self) -> None:
-        """Yield to the thread that holds the lock."""
-        sleep(_PAUSE_S)

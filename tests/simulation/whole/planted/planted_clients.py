@@ -50,7 +50,7 @@ def _fresh_sequence(original: Callable[..., None]) -> Callable[..., None]:
 
     def refused(self: Delivery, batch: Batch, error: RaylogError) -> None:
         original(self, batch, error)
-        if self._sender.config.enable_idempotence and not batch.is_done and batch in self._line:
+        if self._context.config.enable_idempotence and not batch.is_done and batch in self._line:
             batch.encode_again(self._producer_id, self._producer_epoch, self._next_sequence)
             self._next_sequence += batch.record_count
 

@@ -146,7 +146,7 @@ def test_metadata_that_names_another_leader_ends_the_wait_for_the_old_one(cluste
         cluster.wait_held("t", 0)
         held = cluster.do(lambda: list(cluster.partitions["t", 0].held))  # the old leader no longer answers
         cluster.move_leader("t", 0, silently=True)
-        producer._runtime.run(producer._twin.cluster.refresh(("t",), timeout_s=5), 10)
+        producer._runtime.run(producer._engine.cluster.refresh(("t",), timeout_s=5), 10)
         assert found.result(10).offset == 1
         assert held
 

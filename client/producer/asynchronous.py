@@ -1,0 +1,141 @@
+"""`AsyncProducer`: sending records from the user's own event loop.
+
+An `Engine` with futures and waits for the loop. May touch: the network, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
+from raylog.client.config import ProducerConfig, load
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.columns import AsyncSentBatch
+from raylog.client.producer.engine import Engine
+from raylog.client.producer.futures import AsyncSendFuture, SendFuture
+from raylog.client.types import RecordMetadata
+
+Appended = TypeVar("Appended", SendFuture, Batch)
+
+
+class AsyncProducer:
+    """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
+
+    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self._engine = Engine(load(ProducerConfig, config, keywords))
+        self.config = self._engine.config
+
+    async def start(self) -> None:
+        """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        await self._engine.start()
+
+    async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
+        """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+
+        Records that are not stored by then fail with ClientClosed.
+        """
+        await self._engine.stop(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> AsyncSendFuture:
+        """Queue a record; await the returned future for where it was stored.
+
+        Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
+        BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
+        or ValueError for headers or a timestamp that cannot be stored.
+        """
+        # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
+        engine, accumulator = self._engine, self._engine.accumulator
+        if not engine.is_usable:
+            engine.check_usable()
+        if engine.serializes or type(value) is not bytes:
+            value = engine.checked_value(value)
+        if key is not None and (engine.serializes or type(key) is not bytes):
+            key = engine.checked_key(key)
+        pairs = None if headers is None else checked_headers(headers)
+        if timestamp_ms is not None:
+            timestamp_ms = checked_timestamp(timestamp_ms)
+        topic_queues = accumulator.topic_queues_by_name.get(topic)
+        if topic_queues is None or (partition is not None and partition >= topic_queues.count):
+            topic_queues = await engine.route(topic, partition)
+        future = accumulator.append(topic_queues, key, value, pairs, partition, timestamp_ms)
+        if future is None:
+            moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
+            future = await self._when_room(
+                partial(accumulator.append, topic_queues, key, value, pairs, partition, moment_ms)
+            )
+        return AsyncSendFuture(future._batch, future._index)
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> AsyncSentBatch:
+        """Queue whole columns of records; await the result for where they were stored.
+
+        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
+        keys' partitions; without keys and `partition` all of a batch goes to one. Otherwise as `send`.
+        """
+        engine = self._engine
+        engine.check_usable()
+        topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
+        if topic_queues is None or (partition is not None and partition >= topic_queues.count):
+            topic_queues = await engine.route(topic, partition)
+        calls = engine.appends(topic_queues, values, keys, partition, timestamp_ms)
+        batches = [append() or await self._when_room(append) for append, _ in calls]
+        return AsyncSentBatch(batches, [count for _, count in calls])
+
+    async def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
+        """Append as soon as there is buffer memory. Raises BufferExhausted, and what `append` raises."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._engine.max_block_s
+        while True:
+            room: asyncio.Future[None] = loop.create_future()
+            if self._engine.accumulator.when_room(lambda room=room: room.done() or room.set_result(None)):  # type: ignore[misc]
+                await asyncio.wait([room], timeout=max(0.0, deadline_s - loop.time()))
+            appended = append()
+            if appended is not None:
+                return appended
+            if loop.time() >= deadline_s:
+                raise self._engine.exhausted()
+
+    async def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **options: Any) -> RecordMetadata:
+        """Send a record and wait until it is stored. Arguments and errors as of `send`, and the record's own error."""
+        return await (await self.send(topic, value, key, **options))
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
+        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
+        await self._engine.flush(timeout)
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The topic's partition numbers. Raises UnknownTopicOrPartition."""
+        return await self._engine.partitions_for(topic)
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        return self._engine.metrics()

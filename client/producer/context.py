@@ -1,0 +1,117 @@
+"""What all deliveries of one producer share: settings, connections, the buffer, the producer id and the counters.
+
+Made by the sender and passed to each `Delivery`. Belongs to the sender's loop. May touch: the network through
+`ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.accumulator import Accumulator
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.queues import PartitionQueue
+from raylog.core.errors import RaylogError
+from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
+from raylog.storage.batch.compression import COMPRESSIONS
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """Counters of the producer; the source of `Producer.metrics()`."""
+
+    batches: int = 0
+    batch_bytes: int = 0
+    encoded_bytes: int = 0
+    records: int = 0
+    records_failed: int = 0
+    batches_stored: int = 0
+    retries: int = 0
+    latency_s: float = 0.0
+    latency_max_s: float = 0.0
+
+    def encoded(self, batch: Batch) -> None:
+        """A batch was closed and encoded."""
+        self.batches += 1
+        self.batch_bytes += batch.size
+        self.encoded_bytes += batch.encoded_bytes
+
+    def stored(self, batch: Batch) -> None:
+        """A batch was acknowledged."""
+        latency_s = time.monotonic() - batch.sent_s
+        self.batches_stored += 1
+        self.records += batch.record_count
+        self.latency_s += latency_s
+        self.latency_max_s = max(self.latency_max_s, latency_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's names; times in milliseconds, sizes in bytes."""
+        batches, stored = max(1, self.batches), max(1, self.batches_stored)
+        return {
+            "record-send-total": self.records,
+            "record-error-total": self.records_failed,
+            "record-retry-total": self.retries,
+            "records-per-request-avg": self.records / stored,
+            "request-total": self.batches_stored,
+            "batch-size-avg": self.batch_bytes / batches,
+            "compression-rate-avg": self.encoded_bytes / max(1, self.batch_bytes),
+            "outgoing-byte-total": self.encoded_bytes,
+            "request-latency-avg": 1000 * self.latency_s / stored,
+            "request-latency-max": 1000 * self.latency_max_s,
+        }
+
+
+class DeliveryContext:
+    """The parts of a producer that its deliveries use."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterClient,
+        accumulator: Accumulator,
+        *,
+        look_again: Callable[[], None],
+        on_fenced: Callable[[RaylogError], object],
+    ) -> None:
+        """`look_again` schedules a pass over all queues; `on_fenced`: the producer can never send again."""
+        self.config = config
+        self.cluster = cluster
+        self.accumulator = accumulator
+        self.look_again = look_again
+        self.on_fenced = on_fenced
+        self.compression = COMPRESSIONS[config.compression_type]
+        self.wire_acks = -1 if config.acks == "all" else int(config.acks)
+        self.window = config.max_in_flight_requests_per_connection
+        self.request_timeout_s = config.request_timeout_ms / 1000
+        self.counts = SendCounts()
+        self._producer: tuple[int, int] | None = None
+        self._requesting: asyncio.Task[tuple[int, int]] | None = None
+
+    def fail(self, queue: PartitionQueue, batch: Batch, error: RaylogError) -> None:
+        """Give a batch up: none of its records counts as stored."""
+        self.counts.records_failed += batch.record_count or len(batch.values)
+        self.accumulator.release(queue, batch.size)
+        batch.fail(error)
+
+    async def producer_id(self, *, another_than: int) -> tuple[int, int]:
+        """This producer's id and epoch; requested once, and again when the known id is `another_than`: used up."""
+        if self._producer is not None and self._producer[0] != another_than:
+            return self._producer
+        if self._requesting is None or self._requesting.done():
+            self._requesting = asyncio.ensure_future(self._request_producer_id())
+        return await asyncio.shield(self._requesting)
+
+    async def _request_producer_id(self) -> tuple[int, int]:
+        request = InitProducerIdRequest()
+        reply = await self.cluster.call_broker(INIT_PRODUCER_ID, request, timeout_s=self.request_timeout_s)
+        self._producer = (reply.producer_id, reply.producer_epoch)
+        return self._producer
+
+    def tasks(self) -> list[asyncio.Task[tuple[int, int]]]:
+        """The request for a producer id that is under way."""
+        return [] if self._requesting is None or self._requesting.done() else [self._requesting]

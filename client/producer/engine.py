@@ -1,0 +1,164 @@
+"""The producer shared by `Producer` and `AsyncProducer`: everything except waiting for room and making futures.
+
+Each face owns one. `start`, `stop`, `flush`, `route` and `partitions_for` belong on the client's loop, the rest may be
+called from any thread. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from raylog.client.arguments import as_bytes, checked_timestamp, checked_topic, now_ms
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.columns import checked_columns, planned
+from raylog.client.producer.queues import TopicQueues
+from raylog.client.producer.sender import Sender
+from raylog.client.serializers import serializer
+from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
+
+
+class Engine:
+    """One producer. `start()` before use, `stop()` at the end."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        """Raises InvalidConfig for a serializer that is not known."""
+        self.config = config
+        self._serialize_key = serializer(config.key_serializer)
+        self._serialize_value = serializer(config.value_serializer)
+        self.serializes = self._serialize_key is not None or self._serialize_value is not None
+        """Whether keys or values have a serializer: else bytes are sent as they are."""
+        self.cluster = ClusterClient(config)
+        self._sender = Sender(config, self.cluster)
+        self.accumulator = self._sender.accumulator
+        self.max_block_s = config.max_block_ms / 1000
+        self.is_usable = False
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        if self._is_closed:
+            raise closed_error()
+        if not self.is_usable:
+            try:
+                await self.cluster.start(max(1.0, self.max_block_s))
+            except BaseException:  # cancelled or refused: close the connections already opened
+                await self.cluster.close()
+                raise
+            self._sender.start(threading.get_ident())
+            self.is_usable = True
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Send pending records, for at most `timeout_s` seconds (else `delivery_timeout_ms`), then close.
+
+        Records that are not stored by then fail with ClientClosed. Idempotent.
+        """
+        if self._is_closed:
+            return
+        was_started, self._is_closed, self.is_usable = self.is_usable, True, False
+        try:
+            if was_started:
+                limit_s = self.config.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
+                await asyncio.wait_for(self._sender.flush(), limit_s)
+        except TimeoutError:
+            pass  # pending records fail now, each with its own future
+        finally:
+            await self._sender.close(closed_error())
+            await self.cluster.close()
+
+    def check_usable(self) -> None:
+        """Raise ClientClosed before the start and after the end."""
+        if self._is_closed:
+            raise closed_error()
+        if not self.is_usable:
+            raise ClientClosed("The producer is not started; `await start()` or use `async with`.")
+
+    async def flush(self, timeout_s: float | None) -> None:
+        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout_s`."""
+        self.check_usable()
+        try:
+            await asyncio.wait_for(self._sender.flush(), timeout_s)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"flush() did not end within {timeout_s} seconds; the records are still being sent."
+            ) from None
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The topic's partition numbers. Raises UnknownTopicOrPartition."""
+        self.check_usable()
+        info = await self.cluster.topic(topic, timeout_s=self.max_block_s)
+        return {partition.partition for partition in info.partitions}
+
+    async def route(self, topic: str, partition: int | None) -> TopicQueues:
+        """Fetch a topic's partitions, again if it has to have grown for `partition` to exist.
+
+        Waits up to `max_block_ms`. Raises UnknownTopicOrPartition.
+        """
+        self.check_usable()
+        self.cluster.watch((checked_topic(topic),))
+        try:
+            info = await self.cluster.topic(topic, timeout_s=self.max_block_s)
+            if partition is not None and partition >= len(info.partitions):  # it may have grown since the look-up
+                await self.cluster.refresh((topic,), timeout_s=self.max_block_s)
+                info = await self.cluster.topic(topic, timeout_s=self.max_block_s)
+        except RaylogError:
+            self.cluster.unwatch((topic,))
+            raise
+        return self.accumulator.topic_queues(info)
+
+    def checked_key(self, key: Any) -> bytes | None:
+        """The key's bytes, by its serializer."""
+        if self._serialize_key is not None and key is not None:
+            key = self._serialize_key(key)
+        return key if key is None or type(key) is bytes else as_bytes("key", key)
+
+    def checked_value(self, value: Any) -> bytes | None:
+        """The value's bytes, by its serializer."""
+        if self._serialize_value is not None and value is not None:
+            value = self._serialize_value(value)
+        return value if value is None or type(value) is bytes else as_bytes("value", value)
+
+    def appends(
+        self, topic_queues: TopicQueues, values: Any, keys: Any, partition: int | None, timestamp_ms: int | None
+    ) -> list[tuple[Callable[[], Batch | None], int]]:
+        """The calls that queue columns, batch by batch, and their counts of records; a call returns None without room.
+
+        Raises TypeError, ValueError, RecordTooLarge, UnknownTopicOrPartition, before anything is queued.
+        """
+        timestamp_ms = checked_timestamp(timestamp_ms)
+        moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
+        columns = checked_columns(
+            values,
+            keys,
+            None if self._serialize_value is None else self.checked_value,
+            None if self._serialize_key is None else self.checked_key,
+        )
+        append = partial(self.accumulator.append_batch, topic_queues)
+        return [
+            (
+                partial(append, queue, piece.columns.keys, piece.columns.values, moment_ms, piece.size),
+                len(piece.columns.values),
+            )
+            for queue, piece in planned(self.accumulator, topic_queues, columns, partition)
+        ]
+
+    def exhausted(self) -> BufferExhausted:
+        """The error for a buffer that stayed full."""
+        return BufferExhausted(
+            f"The producer's buffer of {self.config.buffer_memory} bytes stayed full for {self.config.max_block_ms} ms:"
+            " send more slowly, or raise buffer_memory or max_block_ms."
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's names; times in milliseconds, sizes in bytes."""
+        return self._sender.metrics()
+
+
+def closed_error() -> ClientClosed:
+    """The error of later calls and of pending records after `close()`."""
+    return ClientClosed("The producer was closed; make a new one.")

@@ -18,7 +18,9 @@ from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
 
 CONFIG: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
-calm = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+calm = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture(params=[5.0, 0.0], ids=["recovery point at the start", "recovery point at the last sync"])

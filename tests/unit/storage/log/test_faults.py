@@ -274,7 +274,9 @@ def test_an_open_that_cannot_write_what_is_dirty_fails_and_the_next_finds_the_tr
     assert open_files_below(tmp_path) == []
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.sampled_from(["append", "append", "sync", "failing sync", "kill", "power"]), max_size=25))
 def test_what_was_reported_as_synced_survives_failed_syncs_kills_and_power_cuts(steps: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:

@@ -17,7 +17,7 @@ from raylog.actors.actor_specs import ControllerSpec
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller.answers import cluster_answer, metadata_answer
 from raylog.actors.controller.liveness_probe import LivenessProbe, NodesAlive
-from raylog.actors.controller.requests import event_for, heartbeat_event
+from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.metrics.process import usage_of
@@ -201,7 +201,7 @@ class ControllerServer:
         runner = self._running()
         match args := CONTROLLER.read_request(request.method, request.args):
             case SessionHeartbeatRequest():
-                runner.feed(heartbeat_event(args, session, monotonic_ms()))
+                runner.feed(event_for(args, session, 0, monotonic_ms()))
                 request.reply(Empty())
             case ControllerMetricsRequest():
                 request.reply(self._metrics(runner.machine))

@@ -35,7 +35,7 @@ class Nemesis:
         self._again()
 
     def _lose_one(self) -> None:
-        """Lose one node until the heal, but not the controller's: power, network, or all its processes hang."""
+        """Lose one node until the heal, but not the controller's: power, network, its disk, or all processes hang."""
         cluster = self._world.cluster
         controller = cluster.actors["controller"].process
         hosts = [host for host in cluster.hosts if controller is None or host != controller.host]
@@ -46,8 +46,9 @@ class Nemesis:
             self.lose(host)
 
     def lose(self, host: str) -> None:
-        """Lose a node until the heal; no other fault is in effect from now on."""
-        deeds = [self._cut_off, self._power_off, self._hang]
+        """Lose a node, or its disk, until the heal; no other fault is in effect from now on."""
+        disks = self._world.disks
+        deeds = [self._cut_off, self._power_off, self._hang] if disks is None else disks.deeds
         deeds[int(self._scheduler.random.random() * len(deeds))](host)
         self.faults += 1
         self.lost_s = self._world.now_s
@@ -67,6 +68,8 @@ class Nemesis:
         self._network.clock_jump_s.clear()
         for host in list(self._network.down):
             self._power_on(host)
+        if self._world.disks is not None:
+            self._world.disks.repair_all()
         for host in list(self._world.cluster.lost):
             self._world.cluster.find_node(host)
         for actor in self._world.cluster.actors.values():
@@ -104,6 +107,7 @@ class Nemesis:
             self._slow_link,
             self._power_cut,
             self._jump_clock,
+            *([] if self._world.disks is None else [self._strike_disk, self._strike_disk]),
         ]
 
     def _pick(self, actors: list[Actor]) -> Actor | None:
@@ -221,6 +225,13 @@ class Nemesis:
         if host in self._network.down:
             self._world.tell("nemesis", f"{host} has power again")
             self._network.power_on(host)
+
+    def _strike_disk(self) -> None:
+        disks, host = self._world.disks, self.a_host()
+        assert disks is not None
+        disks.repair(host)
+        disks.deeds[int(self._scheduler.random.random() * len(disks.deeds))](host)
+        self._scheduler.after(self._scheduler.between(0.5, 12.0), disks.repair, host)
 
     def _jump_clock(self) -> None:
         host = self.a_host()

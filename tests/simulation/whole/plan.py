@@ -11,7 +11,10 @@ WHOLE: Final = "whole"
 MINORITY: Final = "whole-minority"
 """One node is lost for nearly all of the run, without other faults: everything must keep working."""
 DISK: Final = "whole-disk"
-"""Faults of all kinds on virtual disks, which lose unsynced data at each loss of power."""
+"""Faults of all kinds on virtual disks, which lose unsynced data with the power, fill up, slow down and hang.
+
+In every third seed the disk of one node is full, slow or hanging for nearly all of the run, without other faults.
+"""
 VOTERS: Final = "whole-voters"
 """Two controllers at a time, clients on both sides of a split network, partitions with one replica (in sync, or at
 all)."""
@@ -28,6 +31,14 @@ TOPICS: Final[dict[str, tuple[int, dict[str, str]]]] = {
     SINGLE: (1, {}),
 }
 """Replication factor and settings of the topics that some profiles have besides the steady ones."""
+ONE_LOST: Final[dict[str, Any]] = {
+    "loses_one": True,
+    "fault_pause_s": 0.0,
+    "work_s": 40.0,
+    "send_pause_s": 1.0,
+    "members": 2,
+}
+"""The plan of a run that loses one node, or one disk, and has no other faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +61,7 @@ class Plan:
     send_pause_s: float
     power_cuts: bool
     loses_one: bool = False
-    """Whether one node is lost, without other faults."""
+    """Whether one node is lost, or with virtual disks one disk, without other faults."""
     loses_last_man: bool = False
     """Whether that node has the last replicas in sync."""
     schemes: tuple[str, ...] = ()
@@ -91,9 +102,10 @@ def draw(profile: str, seed: int) -> Plan:
     """Return the plan of a seed."""
     plan = _draw(profile, seed)
     if profile == MINORITY:
-        return replace(plan, loses_one=True, fault_pause_s=0.0, work_s=40.0, send_pause_s=1.0, members=2)
+        return replace(plan, **ONE_LOST)
     if profile == DISK:
-        return replace(plan, disks=True, power_cuts=True)
+        plan = replace(plan, disks=True, power_cuts=True, config={**plan.config, "replica.sync.time.max.ms": "2000"})
+        return replace(plan, **ONE_LOST) if seed % 3 == 0 else plan
     if profile == VOTERS:
         return _with_voters_at_odds(plan)
     if profile == LAST_MAN:

@@ -21,12 +21,12 @@ from raylog.core.errors import RaylogError
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from raylog.storage.descriptors import keep_reserve
-from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, from_os_error, out_of_range
-from raylog.storage.log import reading
+from raylog.storage.errors import DescriptorsExhausted, DiskFull, from_os_error, out_of_range
 from raylog.storage.log.checkpoints import Checkpoints, CleanMark
 from raylog.storage.log.config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from raylog.storage.log.files import private_folder, sync_folder
 from raylog.storage.log.kept_epochs import KeptEpochs
+from raylog.storage.log.reading import ReadableLog, RecentSegments, place_of
 from raylog.storage.log.recovery import Recovered, Recovery, replay
 from raylog.storage.log.retention import DeletedFiles, removable
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
@@ -39,7 +39,7 @@ CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_BYTES = 16 << 20
 
 
-class PartitionLog:
+class PartitionLog(ReadableLog):
     """See the module. Made by `open` only."""
 
     def __init__(
@@ -60,7 +60,7 @@ class PartitionLog:
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
         self._now_ms = now_ms
-        self._recent = reading.RecentSegments()
+        self._recent = RecentSegments()
         # Guards the state that `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
         self._lock = threading.Lock()
         self._unsynced: list[Segment] = []  # sealed before they were synced
@@ -92,15 +92,6 @@ class PartitionLog:
     @property
     def _active(self) -> Segment:
         return self.segments[-1]
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of all batches kept."""
-        return sum(segment.size for segment in self.segments)
-
-    def _require_open(self) -> None:
-        if self._closed_because is not None:
-            raise LogClosed(self.folder, self._closed_because)
 
     # --- appending -------------------------------------------------------------------------------------------------
 
@@ -238,53 +229,6 @@ class PartitionLog:
             self._closed_because = "a sync failed, so bytes may be lost"
             raise
 
-    # --- reading ---------------------------------------------------------------------------------------------------
-
-    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
-        """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
-
-        At least one batch even if it exceeds `max_bytes`; empty at the end. Raises OffsetOutOfRange, LogDamaged.
-        """
-        parts = []
-        for span in self._spans(offset, max_bytes, upper):
-            data = span.segment.read(span.position, span.length)
-            if self.config.verify_reads:
-                reading.verify(span, data, self.epochs)
-            parts.append(data)
-        if not parts and offset < min(upper, self.log_end_offset):
-            # The batch claims to end beyond `upper`. That is rare enough to verify the header: a reader must not wait
-            # forever for damaged bytes.
-            span = reading.whole_batch(self.segments, offset)
-            reading.verify(span, span.segment.read(span.position, span.length), self.epochs)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
-        """As `read`, as places in files. Return only places below the high watermark; the reader checks CRCs."""
-        return reading.places(self._spans(offset, max_bytes, upper))
-
-    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[reading.Span]:
-        self._require_open()
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
-        found = reading.spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
-        for span in found:
-            self._recent.touch(span.segment)
-        return found
-
-    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
-        self._require_open()
-        found = reading.offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
-        self._recent.release_others(self.segments)
-        return found
-
-    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
-        self._require_open()
-        found = reading.max_timestamp(self.segments, self.log_start_offset, upper)
-        self._recent.release_others(self.segments)
-        return found
-
     # --- syncing ---------------------------------------------------------------------------------------------------
 
     def sync(self) -> int:
@@ -350,7 +294,7 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             self._kept_epochs.truncate_end(offset)
             return
-        place = reading.place_of(self.segments, offset)
+        place = place_of(self.segments, offset)
         segment = self.segments[place]
         position, header = segment.locate(offset)
         end = header.base_offset

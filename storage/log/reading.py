@@ -7,14 +7,15 @@ Called by `PartitionLog`; these functions get a sorted list of segments and chan
 from __future__ import annotations
 
 from bisect import bisect_right
+from pathlib import Path
 from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch
-from raylog.storage.errors import CorruptBatch, LogDamaged
-from raylog.storage.log.config import FileSlice
+from raylog.storage.errors import CorruptBatch, LogClosed, LogDamaged, out_of_range
+from raylog.storage.log.config import FileSlice, LogConfig
 from raylog.storage.log.recovery import check_epoch
 from raylog.storage.log.segment import NO_TIMESTAMP, Segment
 
@@ -167,3 +168,70 @@ def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int,
                 found = max((moment for offset, moment in pairs if offset >= start), default=NO_TIMESTAMP)
             largest = max(largest, found)
     return None if largest == NO_TIMESTAMP else offset_for_timestamp(segments, largest, start, upper)
+
+
+class ReadableLog:
+    """The reads of a partition log, in its owner's thread. `PartitionLog` adds everything that changes the log."""
+
+    folder: Path
+    config: LogConfig
+    epochs: EpochHistory
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    _recent: RecentSegments
+    _closed_because: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all batches kept."""
+        return sum(segment.size for segment in self.segments)
+
+    def _require_open(self) -> None:
+        if self._closed_because is not None:
+            raise LogClosed(self.folder, self._closed_because)
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
+        """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
+
+        At least one batch even if it exceeds `max_bytes`; empty at the end. Raises OffsetOutOfRange, LogDamaged.
+        """
+        parts = []
+        for span in self._spans(offset, max_bytes, upper):
+            data = span.segment.read(span.position, span.length)
+            if self.config.verify_reads:
+                verify(span, data, self.epochs)
+            parts.append(data)
+        if not parts and offset < min(upper, self.log_end_offset):
+            # The batch claims to end beyond `upper`. That is rare enough to verify the header: a reader must not wait
+            # forever for damaged bytes.
+            span = whole_batch(self.segments, offset)
+            verify(span, span.segment.read(span.position, span.length), self.epochs)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
+        """As `read`, as places in files. Return only places below the high watermark; the reader checks CRCs."""
+        return places(self._spans(offset, max_bytes, upper))
+
+    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[Span]:
+        self._require_open()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+        found = spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
+        for span in found:
+            self._recent.touch(span.segment)
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
+        self._require_open()
+        found = offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
+        self._recent.release_others(self.segments)
+        return found
+
+    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
+        self._require_open()
+        found = max_timestamp(self.segments, self.log_start_offset, upper)
+        self._recent.release_others(self.segments)
+        return found

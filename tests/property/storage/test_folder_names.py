@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raylog.actors.broker.set_aside import (
@@ -48,6 +48,7 @@ def make(folder: Path, topic: str, partition: int) -> None:
     (folder / "partition.metadata").write_text(lines, encoding="utf-8")
 
 
+@settings(deadline=None)
 @given(topic=topics.filter(legal), partition=partitions)
 @example("orders-v1.deleted-items", 0)
 @example("a-b.replaced-c", 0)

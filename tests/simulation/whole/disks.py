@@ -1,4 +1,4 @@
-"""The virtual disks of a world, one a node (profile `whole-disk`): they lose unsynced data, fill up, slow down and hang.
+"""The virtual disks of a world, one a node (profile `whole-disk`): they lose data, fill up, slow down and hang.
 
 Created by the world, and put below the shipped storage by ``ports.py``. The nemesis draws the faults.
 """

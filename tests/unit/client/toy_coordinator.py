@@ -63,7 +63,7 @@ class ToyCoordinator:
         self._numbers = 0
         self._client_of: dict[RequestConnection, str] = {}
         self._endpoint: ToyEndpoint | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._is_ticking = False
         self._machine = self._rebuilt()
         cluster._on_find_coordinator = self._on_find_coordinator  # type: ignore[method-assign]
 
@@ -72,9 +72,9 @@ class ToyCoordinator:
     async def start(self) -> None:
         self._endpoint = await self.cluster._listen(self._serve)
         self.cluster.replicas["coordinator", self._endpoint.port, 0] = self._endpoint  # closed with the cluster
-        if self._ticking is None:
-            self._ticking = asyncio.ensure_future(self._tick())
-            self.cluster._own(self._ticking)
+        if not self._is_ticking:
+            self._is_ticking = True
+            self.cluster._own(self._tick())
 
     async def move(self) -> None:
         """Die and come back elsewhere with what is in the log."""

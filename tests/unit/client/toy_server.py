@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
@@ -40,18 +40,9 @@ from raylog.protocol.broker import (
     MetadataTopic,
 )
 from raylog.protocol.message import Empty
-from raylog.protocol.replica import (
-    DELETE_RECORDS,
-    FETCH,
-    LIST_OFFSETS,
-    OFFSET_FOR_LEADER_EPOCH,
-    DeleteRecordsReply,
-    FetchReply,
-    ListOffsetsReply,
-    ProduceReply,
-)
-from raylog.rpc import Connection, Request, RequestConnection, RpcServer
+from raylog.rpc import Request, RequestConnection, RpcServer
 from tests.unit.client.toy_partition import Fault, ToyPartition
+from tests.unit.client.toy_replica import ToyReplica
 
 SECRET = b"toy secret of the tests"
 Result = TypeVar("Result")
@@ -201,7 +192,8 @@ class ToyCluster:
             one = ToyPartition(topic_id, name, number, brokers, leader=brokers[0])
             self.partitions[name, number] = one
             for broker in brokers:
-                self.replicas[name, number, broker] = await self._listen(self._replica_handler(one, broker))
+                replica = ToyReplica(one, broker, own=self._own, compared=self._compared)
+                self.replicas[name, number, broker] = await self._listen(replica.handle)
         self.topics[name] = (topic_id, dict(config or {}))
         self.version += 1
         return topic_id
@@ -363,108 +355,18 @@ class ToyCluster:
             except errors.RaylogError as error:
                 request.fail(error)
 
-        self._own(asyncio.ensure_future(answer()))
+        self._own(answer())
 
-    def _own(self, task: asyncio.Task[None]) -> None:
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # The replica's methods
-
-    def _replica_handler(self, one: ToyPartition, broker: int) -> Callable[[Request], None]:
-        def serve(request: Request) -> None:
-            topic_id, partition, epoch = request.args[:3]
-            if topic_id != one.topic_id or partition != one.partition:
-                raise errors.UnknownTopicId(f"This replica serves {one.topic}-{one.partition} of another id.")
-            if epoch != -1 and epoch < one.leader_epoch:
-                raise errors.FencedLeaderEpoch(f"Epoch {epoch} is older than {one.leader_epoch}.")
-            if broker != one.leader:
-                raise errors.NotLeaderOrFollower(f"Broker {one.leader} leads {one.topic}-{one.partition}.")
-            if epoch > one.leader_epoch:
-                raise errors.UnknownLeaderEpoch(f"Epoch {epoch} is newer than {one.leader_epoch}.")
-            if request.method == "produce":
-                self._on_produce(one, request)
-            elif request.method == "fetch":
-                self._own(asyncio.ensure_future(self._fetch(one, request)))
-            elif request.method == "list_offsets":
-                request.reply(self._list_offsets(one, LIST_OFFSETS.read_request(request.args).timestamp))
-            elif request.method == "offset_for_leader_epoch" and self.compares_epochs:
-                self.requests_seen.append(request.method)
-                request.reply(one.end_of_epoch(OFFSET_FOR_LEADER_EPOCH.read_request(request.args).leader_epoch))
-            elif request.method == "delete_records":
-                before = DELETE_RECORDS.read_request(request.args).before_offset
-                request.reply(DeleteRecordsReply(one.delete_records(before)))
-            else:
-                raise errors.InvalidRequest(f"There is no method {request.method!r}.")
-
-        def handle(request: Request) -> None:
-            try:
-                serve(request)
-            except errors.RaylogError as error:
-                request.fail(error)
-
-        return handle
-
-    def _on_produce(self, one: ToyPartition, request: Request) -> None:
-        one.produce_requests += 1
-        fault = one.faults.popleft() if one.faults else "store"
-        if isinstance(fault, int) and not one.has(request.payload):
-            raise errors.from_code(fault, "The toy is set to refuse this.")
-        if fault == "cut_before":
-            request.connection.abort("cut by the test")
-            return
-        answer = ProduceReply(one.append(request.payload), one.log_start)
-        if fault == "hold":
-            one.held.append((request, answer))
-            return
-        if fault != "cut_unreplicated" and not one.held:
-            one.advance()
-        if fault in ("cut_after", "cut_unreplicated"):
-            request.connection.abort("cut by the test")
-        elif fault == "lose_reply":
-            one.lost.append(request)  # kept, because a dropped request is answered with an error
-        elif one.held:
-            one.held.append((request, answer))
-        else:
-            if fault == "duplicate_reply":
-                cast(Connection, request.connection)._send(1, request._correlation_id, None, answer, b"")
-            request.reply(answer)
-
-    async def _fetch(self, one: ToyPartition, request: Request) -> None:
-        asked = FETCH.read_request(request.args)
-        deadline_s = time.monotonic() + asked.max_wait_ms / 1000
-        while True:
-            if not one.log_start <= asked.fetch_offset <= one.log_end:
-                found = errors.OffsetOutOfRange(
-                    f"Offset {asked.fetch_offset} is not in the log.", start=one.log_start, end=one.high_watermark
-                )
-                request.fail(found)
-                return
-            batches = one.read(asked.fetch_offset, asked.max_bytes)
-            left_s = deadline_s - time.monotonic()
-            if sum(map(len, batches)) >= max(1, asked.min_bytes) or left_s <= 0 or not request.is_open:
-                request.reply(FetchReply(one.high_watermark, one.high_watermark, one.log_start), batches)
-                return
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            one.waiters.append(waiter)
-            await asyncio.wait([waiter], timeout=left_s)
-
-    def _list_offsets(self, one: ToyPartition, timestamp_ms: int) -> ListOffsetsReply:
-        if timestamp_ms == -1:
-            return ListOffsetsReply(one.high_watermark, -1, one.leader_epoch)
-        if timestamp_ms == -2:
-            return ListOffsetsReply(one.log_start, -1, one.leader_epoch)
-        rows = [
-            (moment, offset)
-            for _, found in one.columns()
-            for offset, moment in zip(found.offsets, found.timestamps, strict=True)
-            if offset >= one.log_start
-        ]
-        if timestamp_ms == -3:
-            best = max(rows, key=lambda row: (row[0], -row[1]), default=None)
-        else:
-            best = next((row for row in rows if row[0] >= timestamp_ms), None)
-        return ListOffsetsReply(-1, -1, -1) if best is None else ListOffsetsReply(best[1], best[0], one.leader_epoch)
+    def _compared(self, method: str) -> bool:
+        """A client compares epochs; whether leaders know this request."""
+        if self.compares_epochs:
+            self.requests_seen.append(method)
+        return self.compares_epochs
 
 
 def _abort_all(endpoint: ToyEndpoint) -> None:

@@ -126,7 +126,6 @@ class Delivery:
         late = [batch for batch in self._line if batch.deadline_s <= now_s and batch.state is not STORED]
         for batch in late:
             self._line.remove(batch)
-            batch.attempts += 1  # a later answer is ignored
         for batch in [*late, *self._context.accumulator.take_expired(self._queue, now_s)]:
             self._fail(batch, self._too_late())
         if late:
@@ -153,7 +152,6 @@ class Delivery:
         """Give up everything in line."""
         batches, self._line = list(self._line), deque()
         for batch in batches:
-            batch.attempts += 1
             self._fail(batch, error)
 
     def give_up(self, error: Exception) -> None:
@@ -200,7 +198,6 @@ class Delivery:
         batch.attempts += 1
         batch.state = SENT
         batch.sent_s = now_s
-        batch.is_refused_as_out_of_order = False
         queue = self._queue
         request = ProduceRequest(
             self._topic_id, queue.partition, self._leader_epoch, context.wire_acks, context.config.request_timeout_ms

@@ -1,13 +1,20 @@
 """What a consumer does when records that it has read are gone from the partition (KIP-320)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
 from raylog import LogTruncation
+from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.consumer.truncation import has_what_was_read, must_compare
+from raylog.client.reading.decode import BatchOpener
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.ids import TopicPartition
+from raylog.rpc import Connection, Reply
+from raylog.storage.batch.records import encode_batch
 from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for
@@ -142,3 +149,66 @@ def test_a_leader_of_the_first_release_is_read_as_before(cluster: ToyCluster) ->
         cluster.move_leader(*FLIGHTS)
         fill(cluster, *FLIGHTS, [b"more"])
         assert offsets(read(consumer, 1)) == [10]
+
+
+def read_up_to(offset: int, epoch: int) -> PartitionState:
+    """A position behind a record of this leader epoch."""
+    state = PartitionState(FLIGHTS, BatchOpener(FLIGHTS), Start.POLICY)
+    state.move_to(offset, epoch)
+    return state
+
+
+async def compared(
+    state: PartitionState, epoch: int, end: int, meanwhile: Callable[[], object] = lambda: None
+) -> tuple[bool, object]:
+    """Compare with the leader of epoch 7, which answers this; whether it has all, and where the histories diverge."""
+
+    class Leader:
+        async def call(self, method: str, request: Any, *, timeout_s: float) -> Reply:
+            assert (method, request.partition) == (ASKS, 0)
+            meanwhile()
+            return Reply([epoch, end, 0], memoryview(b""))
+
+    leader = PartitionInfo(0, 1, 7, "h", 9, (1,), (1,))
+    has_all = await has_what_was_read(state, leader, cast(Connection, Leader()), 1.0)
+    try:
+        state.take(1)
+    except LogTruncation as error:
+        return has_all, error.details["divergent_offset"]
+    return has_all, None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "outcome"),
+    [
+        (3, 10, (True, None)),
+        (3, 9, (False, 9)),
+        (3, 4, (False, 4)),
+        (2, 12, (False, 9)),  # no record of epoch 3: the one before the position is another
+        (2, 6, (False, 6)),
+    ],
+)
+async def test_a_leader_has_what_was_read_if_its_epoch_ends_behind_it(
+    epoch: int, end: int, outcome: tuple[bool, object]
+) -> None:
+    assert await compared(read_up_to(10, 3), epoch, end) == outcome
+
+
+async def test_a_seek_while_leaders_are_compared_makes_the_answer_void() -> None:
+    state = read_up_to(10, 3)
+    assert await compared(state, 2, 4, lambda: state.move_to(2)) == (False, None)
+    assert state.compared_epoch < 7
+
+
+def test_each_new_leader_epoch_is_compared_once() -> None:
+    state = read_up_to(10, 3)
+    state.compared_epoch = 6
+    assert [must_compare(state, epoch) for epoch in (5, 6, 7)] == [False, False, True]
+
+
+def test_without_anything_read_there_is_nothing_to_compare() -> None:
+    state = read_up_to(0, -1)
+    assert not must_compare(state, 7)
+    state = read_up_to(0, -1)
+    state.add(state.session, memoryview(encode_batch(None, [b"v"], [1])))
+    assert must_compare(state, 7)

@@ -1,0 +1,93 @@
+"""For which member and generation a commit is made, and its order among others."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.metadata import TopicInfo
+from raylog.client.consumer.committed_offsets import CommittedOffsets
+from raylog.client.group.membership import Membership
+from raylog.client.types import OffsetAndMetadata
+from raylog.core.errors import CommitFailed, RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import OffsetCommitRequest
+
+AT = TopicPartition("t", 0)
+
+
+class Coordinator:
+    """What a commit sees as its `ClusterClient`: keeps the requests, answers when the test lets it."""
+
+    def __init__(self) -> None:
+        self.requests: list[OffsetCommitRequest] = []
+        self.may_answer = asyncio.Event()
+
+    async def topic(self, name: str, *, timeout_s: float) -> TopicInfo:
+        return TopicInfo("id", name, internal=False, partitions=(), config={}, version=1)
+
+    async def call_coordinator(self, group: str, _: object, request: OffsetCommitRequest, **__: Any) -> list[Any]:
+        self.requests.append(request)
+        await self.may_answer.wait()
+        return []
+
+
+def member(generation: int) -> Membership:
+    found = Membership("g", client_id="c")
+    found.member_id, found.owned_generation = "m", generation
+    return found
+
+
+async def test_a_commit_that_waited_behind_another_counts_for_the_generation_in_which_it_was_called() -> None:
+    coordinator = Coordinator()
+    committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    committed.membership = member(3)
+    calls = []
+    for offset in (1, 2):
+        speaker = committed.speaker()
+        offsets = {AT: OffsetAndMetadata(offset)}
+        calls.append(asyncio.create_task(committed.commit_and_report(offsets, None, speaker, timeout_s=5)))
+    committed.membership.owned_generation = 4
+    coordinator.may_answer.set()
+    await asyncio.gather(*calls)
+    assert [(request.generation_id, request.offsets[0].committed_offset) for request in coordinator.requests] == [
+        (3, 1),
+        (3, 2),
+    ]
+
+
+async def test_commits_are_sent_one_at_a_time() -> None:
+    coordinator = Coordinator()
+    committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    calls = [asyncio.create_task(committed.commit({AT: OffsetAndMetadata(at)}, timeout_s=5)) for at in (1, 2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(coordinator.requests) == 1
+    coordinator.may_answer.set()
+    await asyncio.gather(*calls)
+    assert len(coordinator.requests) == 2
+
+
+async def test_a_member_without_a_generation_commits_nothing() -> None:
+    coordinator = Coordinator()
+    committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    committed.membership = member(-1)
+    with pytest.raises(CommitFailed, match="not a member"):
+        await committed.commit({AT: OffsetAndMetadata(1)}, timeout_s=5)
+    assert not coordinator.requests
+
+
+async def test_an_error_in_the_users_callback_ends_there() -> None:
+    coordinator = Coordinator()
+    coordinator.may_answer.set()
+    committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    seen: list[RaylogError | None] = []
+
+    def callback(_: object, error: RaylogError | None) -> None:
+        seen.append(error)
+        raise ValueError("the user's")
+
+    offsets = {AT: OffsetAndMetadata(1)}
+    await committed.commit_and_report(offsets, callback, committed.speaker(), timeout_s=5)
+    assert seen == [None]

@@ -185,6 +185,10 @@ class Calls(Lives):
         """Files that retention left are removed."""
         self._done(lambda: self.log.purge_deleted(self.now_ms))
 
+    def change_folders(self) -> None:
+        """The broker makes, removes or sets aside the folder of another partition."""
+        self._done(self.folders.change)
+
     def look_up(self) -> None:
         """Something is read."""
         if self._done(lambda: checks.check_lookups(self.log, self.model, self.draw)):

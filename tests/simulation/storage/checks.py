@@ -4,7 +4,7 @@ S1 synced batches are there; S2 nothing is invented or changed; S3 the log start
 S4 leader epochs are as assigned; S5 producer state follows from the batches; S6 a look-up agrees with a scan;
 S7 the persisted high watermark is at most the committed end and the log end; S8 damage below the synced end is
 reported; S9 opening always succeeds, and succeeds again; S10 an error leaves the log unchanged, and no other error is
-raised.
+raised; S11 a removed partition folder does not come back, and no other one vanishes.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
+from tests.simulation.storage.folders import Folders
 from tests.simulation.storage.model import Model
 from tests.simulation.world import Violation
 
@@ -82,6 +83,7 @@ class Lives:
         self.sector = self.draw.choice((512, 512, 4096))
         self.disk = self._new_disk({})
         self.model = Model()
+        self.folders = Folders(ROOT, self.draw)
         self.now_ms = BEGAN_MS
         self.write_back_failed = 0
         self.serial = self.events = self.appends = self.crashes = 0
@@ -134,6 +136,7 @@ class Lives:
         else:
             self.disk.kill()
         self.disk.faults.room = None
+        self.folders.check(power=power)
         self._open()
 
     def _open_again_and_again(self, image: Image) -> None:

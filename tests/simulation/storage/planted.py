@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from raylog.actors.broker import set_aside
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
@@ -159,6 +160,11 @@ def _always_clean(self: Recovery) -> bool:
     return True
 
 
+def _new_name_unsynced(folder: Path) -> None:
+    if not folder.name.startswith("."):
+        files.sync_folder(folder)
+
+
 class _WithoutTruncation(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         return _nothing if name == "ftruncate" else getattr(filesystem, name)
@@ -184,7 +190,7 @@ STORAGE_BUGS = (
     _bug("the folder is not synced after a rename", ("S1", "S3", "S4", "S7", "S9"), files, "sync_folder", _nothing),
     _bug(
         "checkpoints are renamed before they are synced",
-        ("S3", "S4", "S9"),
+        ("S3", "S4", "S9", "S11"),
         checkpoints,
         "write_atomically",
         _not_durably,
@@ -272,4 +278,6 @@ STORAGE_BUGS = (
         "retention goes above the high watermark", ("S3",), log, "removable", _above_the_watermark(retention.removable)
     ),
     _bug("a deletion of records is not written", ("S3",), Checkpoints, "write_log_start", _nothing),
+    _bug("a removed folder is moved without a sync", ("S11",), set_aside, "sync_folder", _nothing),
+    _bug("a folder loses its old name first", ("S11",), set_aside, "sync_folder", _new_name_unsynced, 200),
 )

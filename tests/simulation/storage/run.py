@@ -51,6 +51,7 @@ class StorageRun(Calls):
             (self.delete_records, 3),
             (self.retain, 4),
             (self.purge, 2),
+            (self.change_folders, 5),
             (self.close, 3),
             (self.kill, 3),
             (self.cut_power, 4),

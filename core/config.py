@@ -185,8 +185,8 @@ CLUSTER_KEYS: Final = _keys(
         "auto.heal.after.ms",
         1_800_000,
         -1,
-        "How long a broker may be offline, stopped on purpose or not, before its replicas are built anew on other "
-        "brokers; -1 = for ever. A restart of the controller begins the time anew.",
+        "How long a broker may be offline, stopped on purpose or not, before its replicas are rebuilt on other "
+        "brokers; -1 = never. The time restarts with the controller.",
     ),
     _int(
         "broker.heartbeat.interval.ms",
@@ -199,7 +199,7 @@ CLUSTER_KEYS: Final = _keys(
         "broker.session.timeout.ms",
         2_500,
         100,
-        "Silence after which the controller counts a process as gone (Kafka's default is 9000; a broken connection "
+        "Silence after which the controller counts a process as dead (Kafka's default is 9000; a broken connection "
         "counts at once).",
         INT_MAX,
     ),
@@ -223,12 +223,12 @@ CLUSTER_KEYS: Final = _keys(
         "group.max.session.timeout.ms",
         1_800_000,
         1,
-        "Longest session timeout that a group member may ask for.",
+        "Longest session timeout that a group member may request.",
         INT_MAX,
     ),
     _int("group.max.size", 10_000, 1, "Most members of one group (Kafka's default has no limit).", INT_MAX),
     _int(
-        "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may ask for.", INT_MAX
+        "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may request.", INT_MAX
     ),
     _int(
         "leader.imbalance.check.interval.seconds",

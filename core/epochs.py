@@ -84,7 +84,7 @@ class EpochHistory:
         """Return the largest known epoch not above ``epoch`` and where it ends.
 
         For an epoch below all known ones the answer is that epoch itself, ending where the known ones begin: its
-        records are gone from this log, and none can lie beyond that point. An empty history ends at ``log_end``.
+        records are deleted from this log, and none can lie beyond that point. An empty history ends at ``log_end``.
         """
         entries = self.entries
         above = bisect_right(entries, epoch, key=_epoch_of)

@@ -232,7 +232,7 @@ class ControllerServer:
         return {place: brokers[broker].node_id if broker in brokers else "" for place, broker in found.items()}
 
     def _on_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
-        self._running().feed(ctl.PlacesGone(cause="endpoint gone", now_ms=monotonic_ms(), endpoints=endpoints))
+        self._running().feed(ctl.EndpointsDead(cause="endpoint gone", now_ms=monotonic_ms(), endpoints=endpoints))
 
     # ------------------------------------------------------------ called by the log
 

@@ -158,7 +158,7 @@ class QuorumRunner:
         self._runner: Runner[ev.ProposerEvent, ev.ProposerEffect] = Runner(
             self._step,
             {
-                ev.AskPromise: self._ask_promise,
+                ev.RequestPromise: self._ask_promise,
                 ev.ReadHistory: self._read_history,
                 ev.SendAppend: self._send_append,
                 ev.SendSnapshot: self._send_snapshot,
@@ -267,7 +267,7 @@ class QuorumRunner:
             )
         )
 
-    def _ask_promise(self, effect: ev.AskPromise) -> None:
+    def _ask_promise(self, effect: ev.RequestPromise) -> None:
         def answered(reply: VoterReply | None) -> None:
             if reply is None:
                 self._silent(effect.voter, effect.request)

@@ -27,16 +27,16 @@ from raylog.core.controller.events import (
     DescribeClusterReceived,
     Effect,
     ElectLeadersReceived,
+    EndpointsDead,
     Event,
     IsrChangeReceived,
     LeaderResigned,
     ListReassignmentsReceived,
-    PlacesGone,
     ProducerIdsRequested,
     RaiseFeatureLevelReceived,
     ReplicaRegistrationReceived,
     ResumeBrokerReceived,
-    SessionHeard,
+    SessionHeartbeat,
     SessionLost,
     StopBrokerReceived,
     Tick,
@@ -170,8 +170,8 @@ class ControllerMachine:
             # Port 0 means "does not run" in the records.
             raise InvalidRequest(f"{event.host!r}:{event.port} is no endpoint; register after the server listens.")
         match event:
-            case SessionHeard():
-                self._sessions.heard(event.session, decision.now_ms)
+            case SessionHeartbeat():
+                self._sessions.heartbeat(event.session, decision.now_ms)
                 self._sessions.reported(event.session, event.disk_hanging_ms)
             case SessionLost():
                 self._end([self._sessions.close(event.session)], decision)
@@ -185,10 +185,10 @@ class ControllerMachine:
             case CoordinatorRegistrationReceived():
                 self._coordinators.register(event, decision)
             case IsrChangeReceived():
-                self._sessions.heard(event.session, decision.now_ms)
+                self._sessions.heartbeat(event.session, decision.now_ms)
                 self._isr_changes.change_isr(event, decision)
             case LeaderResigned():
-                self._sessions.heard(event.session, decision.now_ms)
+                self._sessions.heartbeat(event.session, decision.now_ms)
                 self._isr_changes.resign(event, decision)
             case CreateTopicReceived():
                 self._topics.create(event, decision)
@@ -216,8 +216,8 @@ class ControllerMachine:
                 self._coordinators.ensure(event, decision)
             case VotersShown():
                 decision.write(VotersEntered(voters=event.voters))
-            case PlacesGone():
-                self._liveness.places_gone(event.endpoints, decision)
+            case EndpointsDead():
+                self._liveness.endpoints_dead(event.endpoints, decision)
             case DescribeClusterReceived():
                 decision.reply(event.request, self._description())
             case _:
@@ -226,7 +226,7 @@ class ControllerMachine:
     def _time_passed(self, decision: ControllerDecision) -> None:
         silent = self._sessions.silent_since(decision.now_ms - self._settings.session_timeout_ms)
         for session in silent:
-            decision.close(session.number, f"nothing was heard for {decision.now_ms - session.heard_ms} ms")
+            decision.close(session.number, f"no heartbeat for {decision.now_ms - session.heartbeat_ms} ms")
         self._end(silent, decision)
         in_grace = self._liveness.in_grace
         self._liveness.time_passed(decision)

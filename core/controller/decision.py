@@ -38,7 +38,7 @@ class ControllerSettings:
     session_timeout_ms: int = 3_000
     """Session timeout: a session without a heartbeat for longer is over."""
     registration_grace_ms: int = 6_000
-    """Grace period after the controller's start: members that have not re-registered by its end count as gone."""
+    """Grace period after the controller's start: members that have not re-registered by its end count as dead."""
     initial_leader_wait_ms: int = 3_000
     """A new partition waits this long for its preferred leader before another replica leads."""
     default_replication_factor: int = 1

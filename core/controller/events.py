@@ -72,7 +72,7 @@ class RaiseFeatureLevelReceived(ClientRequest):
 class ReplicaRegistrationReceived(MemberRequest):
     """A replica registers. ``incarnation`` -1 = a new incarnation.
 
-    ``log_lost``: this incarnation created its log anew (there was none, or it was damaged and set aside). ``log_id``:
+    ``log_lost``: this incarnation created a new log (there was none, or it was damaged and set aside). ``log_id``:
     identity of the log, created with it. By it the controller recognises a new log whose creator died before it could
     report the loss, and an old log whose first registration was not answered. Empty = the log has none.
     """
@@ -101,7 +101,7 @@ class CoordinatorRegistrationReceived(MemberRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionHeard(ControllerEvent):
+class SessionHeartbeat(ControllerEvent):
     """Heartbeat: data arrived on the session. ``disk_hanging_ms``: how long its disk has not finished a sync."""
 
     session: SessionId
@@ -123,7 +123,7 @@ class VotersShown(ControllerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacesGone(ControllerEvent):
+class EndpointsDead(ControllerEvent):
     """These endpoints are dead: connections are refused, or their nodes are dead."""
 
     endpoints: frozenset[tuple[str, int]]
@@ -263,7 +263,7 @@ Event = (
     BrokerRegistrationReceived
     | ReplicaRegistrationReceived
     | CoordinatorRegistrationReceived
-    | SessionHeard
+    | SessionHeartbeat
     | SessionLost
     | IsrChangeReceived
     | LeaderResigned
@@ -281,7 +281,7 @@ Event = (
     | CoordinatorRequested
     | DescribeClusterReceived
     | VotersShown
-    | PlacesGone
+    | EndpointsDead
     | Tick
 )
 
@@ -325,7 +325,7 @@ class SendPartitionState(ControllerEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReplica(ControllerEffect):
-    """Stop a replica permanently: its topic is gone. The controller has already removed the session."""
+    """Stop a replica permanently: its topic is deleted. The controller has already removed the session."""
 
     session: SessionId
     reason: str

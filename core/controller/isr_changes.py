@@ -96,5 +96,5 @@ class IsrChanges:
             ]
             if not others:
                 raise IneligibleReplica(f"{event.partition} has no other in-sync replica that runs; keep leading.")
-            self._liveness.settle(event.partition, decision, gone=event.broker)
+            self._liveness.settle(event.partition, decision, leaving=event.broker)
         decision.reply(event.request, [])

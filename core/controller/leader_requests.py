@@ -116,7 +116,7 @@ class Elections:
         return "has lost its log"
 
     def _led(self, state: PartitionState) -> str:
-        return "nobody leads" if state.leader == NO_LEADER else f"broker {state.leader} goes on leading"
+        return "no replica leads" if state.leader == NO_LEADER else f"broker {state.leader} goes on leading"
 
     # ------------------------------------------------------------ periodic
 

@@ -24,7 +24,7 @@ class Standing(Enum):
 
     ONLINE = "it has a session"
     AWAITED = "it has none, but it is too early to give it up: neither elected nor removed from the ISR"
-    OFFLINE = "it has none, or its broker was asked to stop"
+    OFFLINE = "it has none, or its broker is being stopped"
 
 
 def min_insync(state: PartitionState, config: Mapping[str, str]) -> int:

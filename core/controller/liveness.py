@@ -43,7 +43,7 @@ class Liveness:
 
     @property
     def in_grace(self) -> bool:
-        """Return whether the grace period is still running, so that absent members do not count as gone."""
+        """Return whether the grace period is still running, so that absent members do not count as dead."""
         return self._grace_until_ms is not None
 
     # ------------------------------------------------------------ time
@@ -106,21 +106,21 @@ class Liveness:
             if place.port and self.standing_of(state, place) is Standing.AWAITED
         }
 
-    def places_gone(self, endpoints: frozenset[tuple[str, int]], decision: ControllerDecision) -> None:
+    def endpoints_dead(self, endpoints: frozenset[tuple[str, int]], decision: ControllerDecision) -> None:
         """Fence awaited replicas early, where all others of the ISR, at least half of it, are online.
 
         Where more are missing, the whole cluster may be starting, and the ISR is worth a few seconds of waiting.
         """
         for state in list(decision.image.partitions()):
             standing = {place.broker: self.standing_of(state, place) for place in state.places}
-            gone = [
+            dead = [
                 place.broker
                 for place in state.places
                 if place.port and standing[place.broker] is Standing.AWAITED and (place.host, place.port) in endpoints
             ]
-            rest = [broker for broker in state.isr if broker not in gone]
+            rest = [broker for broker in state.isr if broker not in dead]
             if 2 * len(rest) >= len(state.isr) and all(standing[broker] is Standing.ONLINE for broker in rest):
-                for broker in gone:
+                for broker in dead:
                     self.fence(state.partition, broker, decision)
 
     def replica_lost(self, member: ReplicaMember, decision: ControllerDecision) -> None:
@@ -143,22 +143,22 @@ class Liveness:
         partition: TopicPartition,
         decision: ControllerDecision,
         *,
-        gone: BrokerId | None = None,
+        leaving: BrokerId | None = None,
         prefer: BrokerId | None = None,
         restored: BrokerId | None = None,
         unclean: bool = False,
     ) -> None:
         """Bring a partition into the state that its online replicas require.
 
-        ``gone`` is about to go offline; ``restored`` has its lost log again; ``unclean`` allows an unclean election for
-        this call, as the topic's configuration may do permanently.
+        ``leaving`` is about to go offline; ``restored`` has its lost log again; ``unclean`` allows an unclean election
+        for this call, as the topic's configuration may do permanently.
         """
         state = decision.image.partition(partition)
         if state is None:
             return
         standing = self.standing(state)
-        if gone is not None:
-            standing[gone] = Standing.OFFLINE
+        if leaving is not None:
+            standing[leaving] = Standing.OFFLINE
         lost = [broker for broker in self.lost(state) if broker != restored]
         config = decision.image.topics[partition.topic].config
         allowed = unclean or config.get("unclean.leader.election.enable", "false") == "true"
@@ -208,7 +208,7 @@ class Liveness:
 
     def fence(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         """Mark a replica as offline. Leadership and ISR first: no prefix of the log shows a leader that is offline."""
-        self.settle(partition, decision, gone=broker)
+        self.settle(partition, decision, leaving=broker)
         state = decision.image.partition(partition)
         place = state.place(broker) if state is not None else None
         if place is not None and place.port:

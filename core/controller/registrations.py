@@ -165,7 +165,7 @@ class Registrations:
         """Return whether a new incarnation runs on another log than the previous one.
 
         Its own report does not suffice where logs have an identity. The incarnation that created the new log may have
-        died before it could report. The first registration of a log that is no longer new may have gone unanswered.
+        died before it could report. The first registration of a log that is no longer new may have stayed unanswered.
         """
         known = decision.image.log_ids.get((event.partition, event.broker), "")
         return known != event.log_id if known and event.log_id else event.log_lost

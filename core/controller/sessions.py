@@ -45,7 +45,7 @@ class Session:
     member: Member
     life: int
     """Incarnation of a broker or replica, epoch of a coordinator."""
-    heard_ms: int
+    heartbeat_ms: int
     disk_hanging_ms: int = 0
     """For how long its disk has not finished a sync, once that is too long; 0 = it keeps up."""
 
@@ -87,11 +87,11 @@ class Sessions:
             del self._by_member[session.member]
         return session
 
-    def heard(self, number: SessionId, now_ms: int) -> None:
+    def heartbeat(self, number: SessionId, now_ms: int) -> None:
         """Note a heartbeat; one from a session that is over is ignored."""
         session = self._by_number.get(number)
         if session is not None:
-            session.heard_ms = now_ms
+            session.heartbeat_ms = now_ms
 
     def reported(self, number: SessionId, disk_hanging_ms: int) -> None:
         """Note the disk state that a heartbeat reports."""
@@ -109,12 +109,12 @@ class Sessions:
 
     def silent_since(self, limit_ms: int) -> list[Session]:
         """Return the sessions whose last heartbeat is before ``limit_ms``."""
-        return [session for session in self if session.heard_ms < limit_ms]
+        return [session for session in self if session.heartbeat_ms < limit_ms]
 
     def forgive(self, pause_ms: int) -> None:
         """Discount a time in which no heartbeat could be received, because the controller itself did not run."""
         for session in self._by_number.values():
-            session.heard_ms += pause_ms
+            session.heartbeat_ms += pause_ms
 
     def brokers(self) -> tuple[SessionId, ...]:
         """Return the sessions of brokers, by number."""

@@ -109,12 +109,12 @@ class Shutdown:
 
 
 def _sentences(leaderless: list[PartitionState], below: list[PartitionState]) -> str:
-    said = ""
+    sentences = ""
     if leaderless:
-        said += f"Without it nobody could lead {_named(leaderless)}. "
+        sentences += f"Without it no replica could lead {_named(leaderless)}. "
     if below:
-        said += f"Without it too few replicas would be in sync for writes with acks=all to {_named(below)}. "
-    return said
+        sentences += f"Without it too few replicas would be in sync for writes with acks=all to {_named(below)}. "
+    return sentences
 
 
 def _named(states: list[PartitionState]) -> str:

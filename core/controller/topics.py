@@ -156,7 +156,7 @@ class Topics:
                 "taken away, because their records would be lost."
             )
         if event.total == present:
-            raise InvalidPartitions(f"Topic {event.topic!r} has {present} partitions already; ask for more.")
+            raise InvalidPartitions(f"Topic {event.topic!r} has {present} partitions already: name a larger total.")
         if event.total > PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {event.total}.")
         added = event.total - present
@@ -201,7 +201,7 @@ class Topics:
         if not 1 <= len(assignment) <= PARTITIONS_MAX:
             raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {len(assignment)}.")
         if partitions not in (-1, len(assignment)):
-            raise InvalidRequest(f"The assignment has {len(assignment)} partitions, and {partitions} were asked for.")
+            raise InvalidRequest(f"The assignment has {len(assignment)} partitions, and {partitions} were requested.")
         factor = len(assignment[0]) if replication_factor == -1 else replication_factor
         for number, brokers in enumerate(assignment):
             if not brokers or len(brokers) != factor:

@@ -6,7 +6,7 @@ from raylog.core.errors.base import RaylogError, RetriableError, StaleMetadataEr
 
 
 class OffsetOutOfRange(RaylogError):
-    """The asked offset is outside the partition's log."""
+    """The requested offset is outside the partition's log."""
 
     code = 1
 
@@ -14,7 +14,7 @@ class OffsetOutOfRange(RaylogError):
 class LogTruncation(OffsetOutOfRange):
     """Records that this consumer has read are not in the partition any more: it was elected uncleanly (KIP-320).
 
-    Raised with ``auto_offset_reset="none"``. Details: ``position``, where reading would have gone on, and
+    Raised with ``auto_offset_reset="none"``. Details: ``position``, where reading would have continued, and
     ``divergent_offset``, from which on the partition holds other records; seek to one of them, or elsewhere.
     """
 
@@ -82,7 +82,7 @@ class OutOfOrderSequence(RaylogError):
 
 
 class DuplicateSequence(RaylogError):
-    """This batch was stored before, too long ago to tell its offset."""
+    """This batch was stored before, too long ago to report its offset."""
 
     code = 46
 

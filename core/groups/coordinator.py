@@ -105,7 +105,7 @@ class CoordinatorMachine:
         milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
         process. Without it (here or in a :class:`Tick`) stamps are -1 and no offset ever expires.
         """
-        self._hear_wall(now_ms, wall_ms)
+        self._set_wall_clock(now_ms, wall_ms)
         require(not self._loaded, "the log is loaded once")
         self._loaded = True
         self._next_expiry_ms = now_ms + self._settings.offsets_retention_check_ms
@@ -159,10 +159,10 @@ class CoordinatorMachine:
                 else:
                     group.replay(record)
             case GroupDeleted():
-                gone = self._groups.pop(record.group, None)
-                if gone is not None:
-                    self._images_bytes -= image_bytes(gone.image)
-                    gone.move(GroupState.DEAD)
+                deleted = self._groups.pop(record.group, None)
+                if deleted is not None:
+                    self._images_bytes -= image_bytes(deleted.image)
+                    deleted.move(GroupState.DEAD)
             case _:
                 assert_never(record)
 
@@ -171,7 +171,7 @@ class CoordinatorMachine:
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event and return its effects."""
         if isinstance(event, Tick):
-            self._hear_wall(event.now_ms, event.wall_ms)
+            self._set_wall_clock(event.now_ms, event.wall_ms)
         wall_ms = self._wall_ms(event.now_ms)
         decision = GroupDecision(event.cause, event.now_ms, apply=self._apply, wall_ms=wall_ms, story=self.story)
         if not isinstance(event, Tick):
@@ -361,7 +361,7 @@ class CoordinatorMachine:
         group = self._groups.get(key)
         return None if group is None else group.image
 
-    def _hear_wall(self, now_ms: int, wall_ms: int | None) -> None:
+    def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
         if wall_ms is not None:
             self._wall_ahead_ms = wall_ms - now_ms
 

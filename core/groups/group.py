@@ -53,7 +53,7 @@ class Member:
         """Return whether a request of the member is parked; its session cannot expire meanwhile."""
         return self.join_request is not None or self.sync_request is not None
 
-    def heard(self, now_ms: int) -> None:
+    def restart_session(self, now_ms: int) -> None:
         """Restart the session timeout."""
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
@@ -116,7 +116,7 @@ class Group:
         return self.image is None and not self.members and not self.pending
 
     @property
-    def everybody_joined(self) -> bool:
+    def all_joined(self) -> bool:
         """Return whether every member has joined the next generation and no member id is pending."""
         return not self.pending and all(member.join_request is not None for member in self.members.values())
 

@@ -101,7 +101,7 @@ def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision, s
         decision.refuse(event.request, error)
         return
     if event.member_id in group.members:
-        group.members[event.member_id].heard(event.now_ms)
+        group.members[event.member_id].restart_session(event.now_ms)
     rows: list[object] = []
     for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
         code = 0

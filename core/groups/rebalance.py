@@ -131,13 +131,13 @@ def _join_known(
     is_leader = group.leader == event.member_id
     if group.state is GroupState.COMPLETING_REBALANCE and same:
         # Its answer was lost: the round continues.
-        member.heard(event.now_ms)
+        member.restart_session(event.now_ms)
         decision.reply(event.request, _join_reply(group, member))
     elif group.state is GroupState.STABLE and same and not is_leader:
-        member.heard(event.now_ms)
+        member.restart_session(event.now_ms)
         decision.reply(event.request, _join_reply(group, member))
     else:
-        # A leader that rejoins a stable group has seen its topics change: it has to assign anew.
+        # A leader that rejoins a stable group has seen its topics change: it has to assign again.
         _park_join(member, event, protocols, decision)
         _rebalance_or_complete(group, decision, settings)
 
@@ -193,7 +193,7 @@ def _replace_static(
     leader = group.leader
     members = tuple(group.renamed_rows(old_id, member))
     decision.write(replace(image, leader=leader, members=members, changed_ms=decision.wall_ms))
-    member.heard(event.now_ms)
+    member.restart_session(event.now_ms)
     decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
 
 
@@ -226,7 +226,7 @@ def _rebalance_or_complete(group: Group, decision: GroupDecision, settings: Grou
     """Start a round when none is running; end the running one when all members have joined."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         _begin_round(group, decision, settings)
-    if not group.first_round and group.everybody_joined:
+    if not group.first_round and group.all_joined:
         _end_round(group, decision)
 
 
@@ -236,7 +236,7 @@ def _begin_round(group: Group, decision: GroupDecision, settings: GroupSettings)
         if member.sync_request is not None:
             decision.refuse(member.sync_request, _rebalancing(group))
             member.sync_request = None
-            member.heard(decision.now_ms)
+            member.restart_session(decision.now_ms)
     group.sync_deadline_ms = None
     longest = group.rebalance_timeout_ms()
     was_empty = group.state is GroupState.EMPTY
@@ -289,7 +289,7 @@ def _end_round(group: Group, decision: GroupDecision) -> None:
             decision.reply(member.join_request, _join_reply(group, member))
         member.join_request = None
         member.sync_due = True
-        member.heard(now_ms)
+        member.restart_session(now_ms)
 
 
 # ---------------------------------------------------------------- sync, heartbeat, leave
@@ -306,7 +306,7 @@ def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: G
     member = group.members[event.member_id]
     if group.state is GroupState.STABLE:
         member.sync_due = False
-        member.heard(event.now_ms)
+        member.restart_session(event.now_ms)
         decision.reply(event.request, [group.assignment(event.member_id)])
         return
     assigned: GroupChanged | None = None
@@ -332,14 +332,14 @@ def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: G
             if waiting.sync_request is not None:
                 decision.reply(waiting.sync_request, [group.assignment(waiting.member_id)])
                 waiting.sync_request = None
-                waiting.heard(event.now_ms)
+                waiting.restart_session(event.now_ms)
 
 
 def heartbeat(group: Group, event: HeartbeatReceived, decision: GroupDecision) -> None:
     """Handle Heartbeat. Replies []; a rebalance refuses it but still keeps the member alive."""
     error = group.fence(event.member_id, event.instance_id, event.generation)
     if error is None:
-        group.members[event.member_id].heard(event.now_ms)
+        group.members[event.member_id].restart_session(event.now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
             error = _rebalancing(group)
     if error is not None:
@@ -356,7 +356,7 @@ def leave(
 ) -> list[object]:
     """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
     rows: list[object] = []
-    gone: list[str] = []
+    removed: list[str] = []
     for member_id, instance_id in members:
         code = 0
         if member_id in group.pending and instance_id is None:
@@ -368,10 +368,10 @@ def leave(
             if error is not None:
                 code = error.code
             else:
-                gone.append(holder)
+                removed.append(holder)
                 _answer_parked(group.forget(holder), decision, _unknown(group, holder))
         rows.append([member_id, instance_id, code])
-    after_removal(group, decision, settings, removed=bool(gone))
+    after_removal(group, decision, settings, removed=bool(removed))
     return rows
 
 
@@ -386,12 +386,12 @@ def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
     for member in group.members.values():
         if member.join_request == request:
             member.join_request = None
-            member.heard(now_ms)
+            member.restart_session(now_ms)
             return True
         if member.sync_request == request:
             member.sync_request = None
             member.sync_due = True
-            member.heard(now_ms)
+            member.restart_session(now_ms)
             return True
     return False
 

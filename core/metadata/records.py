@@ -171,7 +171,7 @@ class TopicConfigured(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted(MetadataRecord):
-    """The topic is gone, with its partitions; a later topic of the same name is another one."""
+    """The topic is deleted, with its partitions; a later topic of the same name is another one."""
 
     topic_id: str
     topic: str

@@ -19,11 +19,11 @@ def unclean_election(before: PartitionState, after: PartitionState) -> str:
 
 def lost_copy(partition: TopicPartition, broker: BrokerId, elr: Sequence[BrokerId]) -> str:
     """Return the warning about a partition whose last ISR member returned without its log."""
-    said = f"{partition} has no leader: broker {broker} held its only in-sync copy and came back without it. "
+    loss = f"{partition} has no leader: broker {broker} held its only in-sync copy and came back without it. "
     if elr:
-        return f"{said}Start a broker that has everything as well ({', '.join(map(str, elr))}), and it leads."
+        return f"{loss}Start a broker that has everything as well ({', '.join(map(str, elr))}), and it leads."
     return (
-        f"{said}Restore that data directory, or go on with what other replicas have: `raylog topic elect "
+        f"{loss}Restore that data directory, or go on with what other replicas have: `raylog topic elect "
         f"{partition.topic} --partition {partition.partition} --unclean` (or for good, with "
         "unclean.leader.election.enable=true on the topic)."
     )

@@ -50,7 +50,7 @@ class EndHistory:
         self._marks: dict[TopicPartition, deque[tuple[int, int]]] = {}
 
     def saw(self, partition: TopicPartition, end: int, now_ms: int) -> None:
-        """Note the high watermark of a partition; one that went back (a topic made anew) begins a new history."""
+        """Note the high watermark of a partition; one that went back (the topic was recreated) begins a new history."""
         marks = self._marks.setdefault(partition, deque())
         if marks and end < marks[-1][1]:
             marks.clear()

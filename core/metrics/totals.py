@@ -1,7 +1,7 @@
 """Sums over processes that start and end, which never fall: counters for Prometheus. Pure.
 
 A process counts from 0 when it starts. The sum over running processes would fall when one ends, and Prometheus would
-take the fall for a restart and count everything anew. So a collector adds each process's increase since its last read.
+take the fall for a restart and count everything again. So a collector adds each process's increase since its last read.
 """
 
 from __future__ import annotations

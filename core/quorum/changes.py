@@ -54,5 +54,5 @@ def _after(
     return _without(members, leaving[0]) if leaving and not absent else None
 
 
-def _without(members: Members, gone: int) -> dict[int, str]:
-    return {number: identity for number, identity in members.items() if number != gone}
+def _without(members: Members, removed: int) -> dict[int, str]:
+    return {number: identity for number, identity in members.items() if number != removed}

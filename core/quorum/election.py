@@ -57,9 +57,9 @@ class Election:
             and not any(grant.history.rank > EMPTY or grant.holds_data for grant in self.grants.values())
         )
 
-    def hopeless(self, asked: Collection[int]) -> str:
-        """Return the operator message when promises of all of ``asked`` do not suffice; empty = wait."""
-        if any(number not in self.grants for number in asked) or self.creates:
+    def hopeless(self, requested: Collection[int]) -> str:
+        """Return the operator message when promises of all of ``requested`` do not suffice; empty = wait."""
+        if any(number not in self.grants for number in requested) or self.creates:
             return ""
         best = max((grant.history.rank for grant in self.grants.values()), default=EMPTY)
         members = self.configurations.get(best, {})

@@ -287,7 +287,7 @@ ProposerEvent = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskPromise:
+class RequestPromise:
     """Send a promise request."""
 
     voter: int
@@ -377,5 +377,5 @@ class Hopeless:
 
 
 ProposerEffect = (
-    AskPromise | ReadHistory | SendAppend | SendSnapshot | Won | Committed | EnterVoters | Fenced | Hopeless
+    RequestPromise | ReadHistory | SendAppend | SendSnapshot | Won | Committed | EnterVoters | Fenced | Hopeless
 )

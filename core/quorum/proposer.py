@@ -22,7 +22,6 @@ from raylog.core.quorum.election import Choice, Election
 from raylog.core.quorum.events import (
     AppendAnswered,
     Appended,
-    AskPromise,
     BrokersFound,
     Committed,
     EnterVoters,
@@ -34,6 +33,7 @@ from raylog.core.quorum.events import (
     ProposerEffect,
     ProposerEvent,
     ReadHistory,
+    RequestPromise,
     SendAppend,
     SendSnapshot,
     SnapshotTaken,
@@ -74,7 +74,7 @@ class _Voter:
     is_silent: bool = False
     """The last request was not answered."""
 
-    def heard(self, identity: str, held: int) -> None:
+    def answered(self, identity: str, held: int) -> None:
         """Note an answer. For another copy under the same number, the end on disk is unknown."""
         if self.identity != identity:
             self.identity, self.matched = identity, -1
@@ -180,7 +180,7 @@ class Proposer:
         for number, voter in self._voters.items():
             if voter.request == 0 and voter.due_ms <= decision.now_ms:
                 if self.phase != "leading" and number not in self._election.grants:
-                    self._ask(number, voter, decision)
+                    self._request_promise(number, voter, decision)
                 elif self.phase == "leading" and number in served:
                     self._send(number, voter, decision)
         if self.phase == "electing" and decision.now_ms - self._began_ms >= self._settings.hopeless_ms:
@@ -193,10 +193,10 @@ class Proposer:
         """Return the voters and the learners."""
         return frozenset(self.members) | (self._wanted or frozenset())
 
-    def _ask(self, number: int, voter: _Voter, decision: ProposerDecision) -> None:
+    def _request_promise(self, number: int, voter: _Voter, decision: ProposerDecision) -> None:
         voter.request = self._new_request()
         decision.now.append(
-            AskPromise(
+            RequestPromise(
                 voter=number,
                 request=voter.request,
                 epoch=self.epoch,
@@ -210,7 +210,7 @@ class Proposer:
             return
         voter.request = 0
         voter.due_ms = decision.now_ms + self._settings.retry_ms
-        voter.heard(event.identity, event.history.start)
+        voter.answered(event.identity, event.history.start)
         if self.phase == "leading":
             if event.promised > self.epoch:
                 self._refused(event.voter, event.promised, decision)
@@ -374,7 +374,7 @@ class Proposer:
         if voter.request != event.request or self.phase != "leading":
             return
         voter.request = 0
-        voter.heard(event.identity, event.history.start)
+        voter.answered(event.identity, event.history.start)
         if event.promised > self.epoch:
             voter.due_ms = decision.now_ms + self._settings.heartbeat_ms
             self._refused(event.voter, event.promised, decision)

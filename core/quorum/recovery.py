@@ -30,7 +30,7 @@ def put_together(log: LogHistory, snapshot: tuple[int, int] | None) -> Found:
     A log's own entries do not include the epoch before its start.
     """
     if snapshot is None:
-        lost = f"its log begins at {log.start}, and the snapshot of what was before is gone" if log.start else ""
+        lost = f"its log begins at {log.start}, and the snapshot of what was before is missing" if log.start else ""
         return Found(log, lost)
     end, epoch = snapshot
     if log.start > end:

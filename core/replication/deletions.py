@@ -83,7 +83,7 @@ class Deletions:
                 del self.waiting[request]
                 error = RequestTimedOut(
                     f"The leader has deleted the records below offset {before}, but the replicas on brokers {behind} "
-                    f"have not followed yet; the low watermark is {low_watermark}. They follow by themselves: ask "
+                    f"have not followed yet; the low watermark is {low_watermark}. They follow by themselves: call "
                     "again later to be sure.",
                     topic=partition.topic,  # it exists: the client should not retry on its own
                     partition=partition.partition,

@@ -148,7 +148,7 @@ class Follower:
     def on_appended(self, event: FollowerAppended, out: Outbox[Effect]) -> None:
         """The fetched records are in the log: fetch the next ones, which also acknowledges these once durable."""
         if event.request != self._appending:
-            require(False, f"append {event.request} was not asked for")
+            require(False, f"append {event.request} was not requested")
         self._appending = None
         for epoch, start in event.epochs:
             self._log.begin_epoch(epoch, start)

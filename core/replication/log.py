@@ -29,7 +29,7 @@ class ReplicationSettings:
     fetch_retry_ms: int = 20
     """Pause after a refused or failed fetch."""
     fetch_timeout_ms: int = 5_000
-    """Fetch timeout: the fetch is sent anew; must exceed the leader's long poll."""
+    """Fetch timeout: the fetch is sent again; must exceed the leader's long poll."""
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
     catch_up_bytes_per_s: int = 0

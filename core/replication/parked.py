@@ -38,24 +38,24 @@ class ParkedProduce:
 class ParkedProduces:
     """Produce requests by the offset they wait for: acks=all for the high watermark, acks=1 for the local disk."""
 
-    __slots__ = ("_asked", "_by_disk", "_by_watermark", "_waiting")
+    __slots__ = ("_appending", "_by_disk", "_by_watermark", "_waiting")
 
     def __init__(self) -> None:
         """Start empty."""
-        self._asked: dict[RequestId, ParkedProduce] = {}
+        self._appending: dict[RequestId, ParkedProduce] = {}
         self._waiting: dict[RequestId, ParkedProduce] = {}
         self._by_watermark: list[tuple[Offset, RequestId]] = []
         self._by_disk: list[tuple[Offset, RequestId]] = []
 
-    def ask(self, request: RequestId, produce: ParkedProduce) -> None:
-        """Remember a request whose append was requested."""
-        if request in self._asked or request in self._waiting:
+    def add(self, request: RequestId, produce: ParkedProduce) -> None:
+        """Keep a request whose append is in progress."""
+        if request in self._appending or request in self._waiting:
             require(False, f"request {request} came twice")
-        self._asked[request] = produce
+        self._appending[request] = produce
 
-    def asked(self, request: RequestId) -> ParkedProduce | None:
-        """Remove and return a request whose append was requested; None when there is none."""
-        return self._asked.pop(request, None)
+    def take(self, request: RequestId) -> ParkedProduce | None:
+        """Remove and return a request whose append is in progress; None when there is none."""
+        return self._appending.pop(request, None)
 
     def wait(self, request: RequestId, produce: ParkedProduce, end: Offset) -> None:
         """Park an appended request; an acks=0 request has no answer and is forgotten."""
@@ -88,8 +88,8 @@ class ParkedProduces:
 
     def take_waiting(self) -> list[RequestId]:
         """Remove all requests and return those that wait for an answer."""
-        waiting = [*(request for request, produce in self._asked.items() if produce.acks), *self._waiting]
-        self._asked.clear()
+        waiting = [*(request for request, produce in self._appending.items() if produce.acks), *self._waiting]
+        self._appending.clear()
         self._waiting.clear()
         self._by_watermark.clear()
         self._by_disk.clear()

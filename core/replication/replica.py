@@ -176,7 +176,7 @@ class ReplicaMachine(ReplicaViews):
             )
             out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
             return
-        leader.produces.ask(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
+        leader.produces.add(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
         out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
 
     def _on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
@@ -205,9 +205,9 @@ class ReplicaMachine(ReplicaViews):
 
     def _on_leader_appended(self, event: LeaderAppended, out: Outbox[Effect]) -> None:
         leader, log = self._leader, self._log
-        produce = leader.produces.asked(event.request) if leader is not None else None
+        produce = leader.produces.take(event.request) if leader is not None else None
         if leader is None or produce is None:
-            require(False, f"append {event.request} was not asked for")
+            require(False, f"append {event.request} was not requested")
             return
         if not event.duplicate:
             if event.first_offset != log.end:
@@ -225,7 +225,7 @@ class ReplicaMachine(ReplicaViews):
         if self._leader is not None:
             if event.error is None:
                 self._log.disk.append_failed(event.now_ms)
-            produce = self._leader.produces.asked(event.request)
+            produce = self._leader.produces.take(event.request)
             if produce is not None and produce.acks != 0:
                 error = event.error or KafkaStorageError()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
@@ -367,11 +367,11 @@ class ReplicaMachine(ReplicaViews):
         self._story.append(line)
 
 
-def _with_places_of(held: PartitionState, told: PartitionState) -> PartitionState:
+def _with_places_of(held: PartitionState, received: PartitionState) -> PartitionState:
     """Return the held state with the received places, except where a newer incarnation is known already."""
     newest = {place.broker: place.incarnation for place in held.places}
     places = tuple(
         place if place.incarnation >= newest.get(place.broker, place.incarnation) else held.place(place.broker) or place
-        for place in told.places
+        for place in received.places
     )
     return held if places == held.places else replace(held, places=places)

@@ -33,7 +33,7 @@ class Partition:
 
     def __init__(self) -> None:
         self.context = Context()
-        self.context.told(partition_state())
+        self.context.notified(partition_state())
         self.context.produced(RECORDS)
         self.followers = {SECOND: 0, THIRD: 0}
         self.asked: dict[int, int] = {}

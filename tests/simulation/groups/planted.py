@@ -62,7 +62,7 @@ GROUP_BUGS = (
         "partitions are assigned before all have given theirs back",
         "I15",
         Group,
-        "everybody_joined",
+        "all_joined",
         property(sabotage.somebody_joined),
     ),
     _bug(

@@ -257,7 +257,7 @@ def successors_join_no_round(original: Callable[..., None]) -> Callable[..., Non
         rows = tuple(group.renamed_rows(old_id, member))
         decision.write(replace(group.image, leader=group.leader, members=rows, changed_ms=decision.wall_ms))
         member.sync_due = True
-        member.heard(event.now_ms)
+        member.restart_session(event.now_ms)
         decision.reply(event.request, rebalance._join_reply(group, member))
 
     return replace_static

@@ -149,7 +149,7 @@ class MetadataController(SimController):
 
     def heard(self, session: int) -> None:
         """A heartbeat arrives."""
-        event = ctl.SessionHeard(cause="heard", now_ms=self.world.now_ms, session=session)
+        event = ctl.SessionHeartbeat(cause="heard", now_ms=self.world.now_ms, session=session)
         self._feed(lambda runner: runner.feed(event))
 
     def ask(self, event_for: Callable[[int, int], ctl.Event], answered: Answered) -> None:

@@ -16,7 +16,7 @@ from raylog.core.controller.events import (
     IsrChangeReceived,
     LeaderResigned,
     ReplicaRegistrationReceived,
-    SessionHeard,
+    SessionHeartbeat,
     Tick,
     WriteRecords,
 )
@@ -55,7 +55,7 @@ class CheckedMachine(ControllerMachine):
     def step(self, event: Event) -> Outbox[Effect]:
         """Take a step; its records come first."""
         out = super().step(event)
-        if not (out.now or out.after_sync) and isinstance(event, Tick | SessionHeard):
+        if not (out.now or out.after_sync) and isinstance(event, Tick | SessionHeartbeat):
             self._idle += 1
             if self._idle % _IDLE_STEPS:
                 return out
@@ -322,7 +322,7 @@ class ControllerNode(Pausable):
         """A heartbeat arrives."""
         if self._asleep(self.heard, number):
             return
-        heard = SessionHeard(cause="heard", now_ms=self.world.now_ms, session=number)
+        heard = SessionHeartbeat(cause="heard", now_ms=self.world.now_ms, session=number)
         self._run(lambda runner: runner.feed(heard))
 
     def register(self, link: ReplicaLink, session: int, number: int, incarnation: int) -> None:

@@ -86,7 +86,7 @@ def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
     def resign(self: IsrChanges, event: LeaderResigned, decision: ControllerDecision) -> None:
         state = decision.image.partition(event.partition)
         if state is not None and state.leader_epoch > event.leader_epoch and len(state.isr) > 1:
-            self._liveness.settle(event.partition, decision, gone=event.broker)
+            self._liveness.settle(event.partition, decision, leaving=event.broker)
         original(self, event, decision)
 
     return resign

@@ -50,7 +50,7 @@ def test_a_clock_that_was_set_back_deletes_by_itself() -> None:
     assert (found.deleting_ms, found.jump_ms) == (clocks.wall, -8 * DAY)
 
 
-def test_while_a_clock_is_not_believed_time_goes_on_by_the_other_and_it_is_reported_once_an_hour() -> None:
+def test_while_a_clock_is_doubted_the_other_counts_and_reports_are_hourly() -> None:
     clocks = Clocks()
     first = clocks.look(jump=8 * DAY)
     reports = 0

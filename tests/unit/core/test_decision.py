@@ -56,7 +56,7 @@ def test_a_record_that_cannot_be_applied_is_not_written() -> None:
     assert decision.finish().now == []
 
 
-def test_a_false_claim_tells_the_last_steps() -> None:
+def test_a_false_claim_shows_the_last_steps() -> None:
     story = Story()
     for number in range(STORY_STEPS_MAX + 1):
         story.append(f"step {number}")

@@ -13,9 +13,9 @@ def history() -> EpochHistory:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("epoch", "answer"),
     [
-        (1, (1, 10)),  # older than all known: its records are gone, none lies beyond the first known epoch
+        (1, (1, 10)),  # older than all known: its records are deleted, none lies beyond the first known epoch
         (2, (2, 15)),
         (3, (2, 15)),  # unknown: the largest below it
         (4, (4, 25)),
@@ -23,8 +23,8 @@ def history() -> EpochHistory:
         (9, (7, 40)),
     ],
 )
-def test_the_end_of_an_epoch_is_that_of_the_largest_known_one_not_above_it(asked: int, answer: tuple[int, int]) -> None:
-    assert history().end_for(LeaderEpoch(asked), Offset(40)) == answer
+def test_an_epoch_ends_where_the_largest_known_one_not_above_it_ends(epoch: int, answer: tuple[int, int]) -> None:
+    assert history().end_for(LeaderEpoch(epoch), Offset(40)) == answer
 
 
 def test_an_empty_history_ends_at_the_log_end() -> None:

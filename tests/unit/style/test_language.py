@@ -12,8 +12,6 @@ from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in
 NOT_YET = (
     "actors/",
     "client/",
-    "core/",
-    "docs/configuration.md",
     "docs/operations.md",
     "storage/",
     "tests/cluster/nodes/test_stop_broker.py",
@@ -22,7 +20,6 @@ NOT_YET = (
     "tests/simulation/",
     "tests/unit/actors/",
     "tests/unit/client/",
-    "tests/unit/core/",
     "tests/unit/storage/",
 )
 """Folders that do not follow the list yet."""

@@ -103,7 +103,7 @@ class ClusterLife(RuleBasedStateMachine):
     def a_topic_is_deleted(self, topic: str) -> None:
         bench = self.bench
         try:
-            bench.ask(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+            bench.call(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
         except RaylogError:
             return
         bench.sessions = {member: number for member, number in bench.sessions.items() if number not in bench.closed}
@@ -145,7 +145,7 @@ class ClusterLife(RuleBasedStateMachine):
         event = ElectLeadersReceived(
             cause="test", now_ms=bench.now, request=bench.number(), partitions=[partition], unclean=unclean
         )
-        [row] = bench.ask(event)
+        [row] = bench.call(event)
         assert isinstance(row, list)
         after = bench.state(partition)
         if before.adding or before.removing:
@@ -159,7 +159,7 @@ class ClusterLife(RuleBasedStateMachine):
     def a_broker_is_stopped(self, broker: int, force: bool) -> None:
         bench = self.bench
         try:
-            bench.ask(
+            bench.call(
                 StopBrokerReceived(
                     cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force
                 )
@@ -173,7 +173,7 @@ class ClusterLife(RuleBasedStateMachine):
     def a_broker_is_resumed(self, broker: int) -> None:
         bench = self.bench
         try:
-            bench.ask(
+            bench.call(
                 ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker))
             )
         except RaylogError:
@@ -184,7 +184,7 @@ class ClusterLife(RuleBasedStateMachine):
         bench = self.bench
         change = {"unclean.leader.election.enable": unclean}
         try:
-            bench.ask(
+            bench.call(
                 AlterTopicConfigReceived(
                     cause="test", now_ms=bench.now, request=bench.number(), topic=topic, set=change
                 )

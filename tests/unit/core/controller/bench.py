@@ -21,19 +21,19 @@ from raylog.core.controller import (
     CreatePartitionsReceived,
     CreateTopicReceived,
     Effect,
+    EndpointsDead,
     Event,
     IsrChangeReceived,
     ListReassignmentsReceived,
     MetadataImage,
     MetadataRecord,
-    PlacesGone,
     ProducerIdsRequested,
     PublishMetadata,
     Refuse,
     ReplicaRegistrationReceived,
     Reply,
     SendPartitionState,
-    SessionHeard,
+    SessionHeartbeat,
     SessionLost,
     StopReplica,
     Tick,
@@ -94,10 +94,10 @@ class Bench:
         """Start the first or the next incarnation of the controller.
 
         ``lose``: the last incarnation died before its last step was synced, and that many of the step's records are
-        gone.
+        lost.
         """
         if lose:
-            assert lose <= self.last_written, "what came before the last step was synced, and others were told of it"
+            assert lose <= self.last_written, "what came before the last step was synced, and members have received it"
             del self.log[-lose:]
             self.lives, self.leaders = self.lives_before, self.leaders_before
         image = MetadataImage()
@@ -180,7 +180,7 @@ class Bench:
         levels: LevelRange = FIRST,
     ) -> list[object]:
         number = self.number() if session is None else session
-        result = self.ask(
+        result = self.call(
             BrokerRegistrationReceived(
                 cause="test",
                 now_ms=self.now,
@@ -213,7 +213,7 @@ class Bench:
         session: int | None = None,
     ) -> list[object]:
         number = self.number() if session is None else session
-        result = self.ask(
+        result = self.call(
             ReplicaRegistrationReceived(
                 cause="test",
                 now_ms=self.now,
@@ -250,7 +250,7 @@ class Bench:
             host="host",
             port=20_000 + index,
         )
-        result = self.ask(event)
+        result = self.call(event)
         self._entered((kind, index), number, result)
         return result
 
@@ -274,7 +274,7 @@ class Bench:
             topic=topic,
             **arguments,  # type: ignore[arg-type]
         )
-        return self.ask(event)
+        return self.call(event)
 
     def isr(
         self,
@@ -291,7 +291,7 @@ class Bench:
         """The leader proposes an ISR, with the current epochs and incarnations by default."""
         state = self.state(partition)
         lives = {place.broker: place.incarnation for place in state.places} | (incarnations or {})
-        return self.ask(
+        return self.call(
             IsrChangeReceived(
                 cause="test",
                 now_ms=self.now,
@@ -318,37 +318,37 @@ class Bench:
     def reassign_all(
         self, changes: Sequence[tuple[str, int, Sequence[BrokerId] | None]], *, throttle: int | None = None
     ) -> list[object]:
-        return self.ask(
+        return self.call(
             AlterReassignmentsReceived(
                 cause="test", now_ms=self.now, request=self.number(), changes=changes, throttle=throttle
             )
         )
 
     def moving(self) -> list[object]:
-        return self.ask(ListReassignmentsReceived(cause="test", now_ms=self.now, request=self.number()))
+        return self.call(ListReassignmentsReceived(cause="test", now_ms=self.now, request=self.number()))
 
     def grow(self, total: int, topic: str = "flights", assignment: Sequence[Sequence[int]] | None = None) -> None:
         given = None if assignment is None else [[BrokerId(broker) for broker in row] for row in assignment]
-        self.ask(
+        self.call(
             CreatePartitionsReceived(
                 cause="test", now_ms=self.now, request=self.number(), topic=topic, total=total, assignment=given
             )
         )
 
     def ensure(self, index: int = 0, kind: str = "group") -> list[object]:
-        return self.ask(
+        return self.call(
             CoordinatorRequested(cause="test", now_ms=self.now, request=self.number(), kind=kind, index=index)
         )
 
     def producer_ids(self, count: int = 1000) -> list[object]:
-        return self.ask(ProducerIdsRequested(cause="test", now_ms=self.now, request=self.number(), count=count))
+        return self.call(ProducerIdsRequested(cause="test", now_ms=self.now, request=self.number(), count=count))
 
-    def ask(self, event: Event) -> list[object]:
+    def call(self, event: Event) -> list[object]:
         """Send a request; return the reply's list, or raise the refusal."""
         answers = [found for found in self.step(event) if isinstance(found, (Reply, Refuse))]
         assert len(answers) == 1, f"{event} is answered once"
         answer = answers[0]
-        assert not isinstance(event, (SessionHeard, SessionLost, Tick, VotersShown, PlacesGone))
+        assert not isinstance(event, (SessionHeartbeat, SessionLost, Tick, VotersShown, EndpointsDead))
         assert answer.request == event.request
         if isinstance(answer, Refuse):
             raise answer.error
@@ -356,14 +356,14 @@ class Bench:
         return answer.result
 
     def wait(self, ms: int, *, tick_ms: int = 500) -> list[Effect]:
-        """Let time pass: heartbeats from all who are not silent, a tick each ``tick_ms``; returns all effects."""
+        """Let time pass: heartbeats from all sessions not silent, a tick each ``tick_ms``; returns all effects."""
         effects: list[Effect] = []
         end = self.now + ms
         while self.now < end:
             self.now = min(end, self.now + tick_ms)
             for number in sorted(self.sessions.values()):
                 if number not in self.silent:
-                    self.step(SessionHeard(cause="test", now_ms=self.now, session=number))
+                    self.step(SessionHeartbeat(cause="test", now_ms=self.now, session=number))
             effects += self.step(Tick(cause="test", now_ms=self.now))
         self.sessions = {member: number for member, number in self.sessions.items() if number not in self.closed}
         return effects
@@ -383,7 +383,7 @@ class Bench:
         state = self.state(partition)
         return state.leader, state.leader_epoch, state.isr
 
-    def told(self) -> dict[int, PartitionState]:
+    def sent_states(self) -> dict[int, PartitionState]:
         """Return the states sent in the last step, by session."""
         return {found.session: found.state for found in self.effects if isinstance(found, SendPartitionState)}
 

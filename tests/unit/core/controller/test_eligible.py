@@ -13,7 +13,7 @@ TWO: dict[str, object] = {"min.insync.replicas": 2}
 
 def alter(bench: Bench, **changed: object) -> None:
     settings = {name.replace("_", "."): value for name, value in changed.items()}
-    bench.ask(
+    bench.call(
         AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=settings)
     )
 
@@ -22,13 +22,13 @@ def warnings(bench: Bench) -> list[str]:
     return [effect.warning for effect in bench.effects if isinstance(effect, Warn)]
 
 
-def test_who_leaves_an_isr_that_is_large_enough_is_not_eligible() -> None:
+def test_a_replica_that_leaves_a_large_enough_isr_is_not_eligible() -> None:
     bench = running_topic(config=TWO)
     bench.lose_replica(3)
     assert (bench.state().isr, bench.state().elr) == ((1, 2), ())
 
 
-def test_who_leaves_an_isr_that_falls_below_the_minimum_stays_eligible() -> None:
+def test_a_replica_that_leaves_an_isr_below_the_minimum_stays_eligible() -> None:
     bench = running_topic(config=TWO)
     bench.lose_replica(3)
     bench.lose_replica(2)
@@ -42,14 +42,14 @@ def test_the_leaders_own_proposal_makes_eligible_too() -> None:
     assert PartitionState.from_wire(wire).elr == (2, 3)
 
 
-def test_nobody_is_eligible_any_more_once_the_isr_is_large_enough_again() -> None:
+def test_no_replica_is_eligible_once_the_isr_is_large_enough_again() -> None:
     bench = running_topic(config=TWO)
     bench.isr(1, [1])
     bench.isr(1, [1, 3])
     assert bench.state().elr == ()
 
 
-def test_a_leader_may_be_the_only_one_to_lead_and_stays_so_until_the_isr_is_large_enough() -> None:
+def test_a_sole_eligible_leader_stays_so_until_the_isr_is_large_enough() -> None:
     """ADR 0025: the leader is about to expose records that an eligible replica may lack."""
     bench = running_topic(config=TWO)
     bench.isr(1, [1])
@@ -81,7 +81,7 @@ def test_an_eligible_replica_leads_cleanly_when_no_isr_member_is_there() -> None
     assert warnings(bench) == []
 
 
-def test_the_isr_comes_before_those_who_are_eligible() -> None:
+def test_isr_members_come_before_eligible_replicas() -> None:
     bench = running_topic(config={"min.insync.replicas": 3})
     bench.isr(1, [1, 3])
     assert bench.state().elr == (2,)
@@ -112,7 +112,7 @@ def test_an_eligible_replica_that_lost_its_log_does_not_lead() -> None:
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_an_eligible_replica_whose_machine_went_down_before_it_synced_does_not_lead() -> None:
+def test_an_eligible_replica_that_crashed_before_its_sync_does_not_lead() -> None:
     bench = running_topic(config=TWO)
     for broker in (3, 2, 1):
         bench.lose_replica(broker)
@@ -120,15 +120,15 @@ def test_an_eligible_replica_whose_machine_went_down_before_it_synced_does_not_l
     assert (bench.summary(), bench.state().elr) == ((-1, 1, (1,)), ())
 
 
-def test_the_last_isr_member_without_its_log_gives_way_to_an_eligible_one_for_good() -> None:
+def test_the_last_isr_member_without_its_log_yields_to_an_eligible_one() -> None:
     bench = running_topic(config=TWO)
     bench.isr(1, [1])
     bench.lose_replica(2)
     bench.lose_replica(3)
     bench.lose_replica(1)
     bench.replica(1, log_lost=True)
-    [said] = [effect.warning for effect in bench.effects if isinstance(effect, Reply)]
-    assert "Start a broker that has everything as well (2, 3)" in said
+    [warning] = [effect.warning for effect in bench.effects if isinstance(effect, Reply)]
+    assert "Start a broker that has everything as well (2, 3)" in warning
     assert bench.summary() == (-1, 1, (1,))
     bench.replica(2)
     assert bench.summary() == (2, 2, (2,))
@@ -146,7 +146,7 @@ def test_an_isr_member_is_waited_for_after_the_controllers_start() -> None:
     assert bench.summary() == (2, 2, (2,))
 
 
-def test_a_lower_minimum_makes_nobody_eligible_and_a_higher_one_trusts_nobody_from_before() -> None:
+def test_a_changed_minimum_does_not_make_replicas_eligible() -> None:
     bench = running_topic(config=TWO)
     bench.isr(1, [1])
     alter(bench, min_insync_replicas=1)
@@ -155,7 +155,7 @@ def test_a_lower_minimum_makes_nobody_eligible_and_a_higher_one_trusts_nobody_fr
     assert bench.state().elr == ()
 
 
-def test_who_is_eligible_survives_the_snapshot() -> None:
+def test_the_eligible_replicas_survive_the_snapshot() -> None:
     bench = running_topic(config=TWO)
     bench.isr(1, [1])
     again = MetadataImage.restore(bench.image.version, bench.image.to_records())
@@ -174,12 +174,12 @@ def unclean() -> Bench:
     return bench
 
 
-def test_an_unclean_election_is_marked_with_its_epoch_and_told_to_the_operator() -> None:
+def test_an_unclean_election_is_marked_with_its_epoch_and_reported() -> None:
     bench = unclean()
     assert bench.summary() == (3, 2, (3,))
     assert bench.state().unclean_leader_epoch == 2
-    [said] = warnings(bench)
-    assert "Unclean election: broker 3 leads flights-0 from epoch 2" in said
+    [warning] = warnings(bench)
+    assert "Unclean election: broker 3 leads flights-0 from epoch 2" in warning
 
 
 def test_the_mark_of_an_unclean_election_stays() -> None:
@@ -195,7 +195,7 @@ def test_the_mark_of_an_unclean_election_stays() -> None:
     assert reply.result["unclean_partitions"] == [["flights-0", 2]]
 
 
-def test_after_an_unclean_election_nobody_of_before_is_eligible() -> None:
+def test_an_unclean_election_clears_the_eligible_replicas() -> None:
     bench = running_topic(config={**TWO, "unclean.leader.election.enable": True})
     bench.lose_replica(3)
     for broker in (2, 1):

@@ -19,7 +19,7 @@ NEXT = LevelRange(1, 3)
 
 
 def raised(bench: Bench, level: int = -1) -> list[object]:
-    return bench.ask(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=level))
+    return bench.call(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=level))
 
 
 def upgraded(*brokers: int) -> Bench:
@@ -40,12 +40,12 @@ def _later_controller() -> Iterator[None]:
         yield
 
 
-def test_this_release_tells_the_same_level_everywhere() -> None:
+def test_this_release_states_the_same_level_everywhere() -> None:
     assert SUPPORTED.highest == max(LEVELS) == FEATURE_LEVEL
     assert sorted(LEVELS) == list(range(FIRST_LEVEL, SUPPORTED.highest + 1))
 
 
-def test_the_level_stays_until_it_is_asked_for_and_every_broker_knows_it() -> None:
+def test_the_level_stays_until_it_is_requested_and_every_broker_has_it() -> None:
     bench = upgraded(1, 2)
     assert bench.image.feature_level == 1
     with pytest.raises(UnsupportedVersion, match="not known to broker 3;") as refused:
@@ -59,12 +59,12 @@ def test_the_level_stays_until_it_is_asked_for_and_every_broker_knows_it() -> No
     assert raised(bench) == [2, 2]
 
 
-def test_a_broker_that_is_away_counts_and_one_that_was_stopped_for_good_does_not() -> None:
+def test_an_absent_broker_counts_and_a_stopped_one_does_not() -> None:
     bench = upgraded(1, 2)
     bench.lose(("broker", 3))
     with pytest.raises(UnsupportedVersion, match="broker 3"):
         raised(bench, 3)
-    bench.ask(StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(3)))
+    bench.call(StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(3)))
     assert raised(bench, 3) == [3, 1]
 
 

@@ -12,7 +12,7 @@ def elect(bench: Bench, *partitions: TopicPartition, unclean: bool = False) -> l
     event = ElectLeadersReceived(
         cause="test", now_ms=bench.now, request=bench.number(), partitions=partitions or None, unclean=unclean
     )
-    rows = bench.ask(event)
+    rows = bench.call(event)
     return [list(row) for row in rows if isinstance(row, list)]
 
 
@@ -30,10 +30,10 @@ def test_the_preferred_replica_leads_by_command_in_a_new_epoch() -> None:
     bench = strayed()
     assert elect(bench, T0) == [["flights", 0, 0, "", 1, 3]]
     assert bench.summary() == (1, 3, (1, 2, 3))
-    assert len(bench.told()) == 3, "all replicas hear of it"
+    assert len(bench.sent_states()) == 3, "all replicas receive the state"
 
 
-def test_an_election_that_is_not_needed_is_said_to_be_so_or_left_out() -> None:
+def test_an_election_that_is_not_needed_is_reported_so_or_left_out() -> None:
     bench = running_topic()
     [[_, _, code, message, leader, epoch]] = elect(bench, T0)
     assert (code, leader, epoch) == (84, 1, 1)
@@ -41,13 +41,13 @@ def test_an_election_that_is_not_needed_is_said_to_be_so_or_left_out() -> None:
     assert elect(bench) == []
 
 
-def test_for_all_partitions_those_that_strayed_are_led_by_their_preferred_replicas() -> None:
+def test_an_election_for_all_partitions_restores_preferred_leaders() -> None:
     bench = strayed()
     assert elect(bench) == [["flights", 0, 0, "", 1, 3]]
 
 
 @pytest.mark.parametrize("why", ["does not run", "not in the ISR"])
-def test_a_preferred_replica_that_cannot_lead_is_not_elected_and_the_answer_says_why(why: str) -> None:
+def test_a_preferred_replica_that_cannot_lead_is_refused_with_the_cause(why: str) -> None:
     bench = running_topic()
     bench.lose_replica(1)
     if why == "not in the ISR":
@@ -79,7 +79,7 @@ def test_an_unclean_election_by_command_gives_a_partition_a_leader_once() -> Non
     assert code == 84, "it has a leader now"
 
 
-def test_an_unclean_election_needs_a_replica_that_runs_and_a_partition_that_is_named() -> None:
+def test_an_unclean_election_needs_a_partition_and_an_online_replica() -> None:
     bench = running_topic()
     for broker in (2, 3, 1):
         bench.lose_replica(broker)
@@ -90,7 +90,7 @@ def test_an_unclean_election_needs_a_replica_that_runs_and_a_partition_that_is_n
         elect(bench, unclean=True)
 
 
-def test_an_unclean_election_waits_for_isr_members_after_the_controllers_start() -> None:
+def test_an_unclean_election_awaits_isr_members_in_the_grace_period() -> None:
     bench = running_topic()
     bench.isr(1, [1])
     bench.lose_replica(1)

@@ -92,7 +92,7 @@ def test_a_broker_gets_its_incarnation_and_a_snapshot_that_includes_it() -> None
     assert (cluster_id, epoch) == (image.cluster_id, image.controller_epoch)
 
 
-def test_a_directory_without_an_id_gets_the_next_free_one_and_the_same_one_again() -> None:
+def test_a_directory_without_an_id_gets_the_next_free_one_and_keeps_it() -> None:
     bench = three_brokers()
     assert bench.broker(-1, directory="fresh")[5] == 4
     assert bench.broker(-1, directory="fresh")[5] == 4
@@ -142,7 +142,7 @@ def test_a_silent_broker_is_offline_after_the_session_timeout() -> None:
     assert [broker.broker for broker in bench.image.online_brokers()] == [1, 3]
 
 
-def test_the_present_life_of_a_broker_is_taken_up_again_and_an_earlier_one_is_not() -> None:
+def test_only_the_present_incarnation_of_a_broker_is_resumed() -> None:
     bench = three_brokers()
     old = bench.lives["broker", 1]
     bench.broker(1, incarnation=old)
@@ -153,7 +153,7 @@ def test_the_present_life_of_a_broker_is_taken_up_again_and_an_earlier_one_is_no
         bench.broker(1, incarnation=old)
 
 
-def test_a_broker_that_was_taken_for_gone_is_online_again_when_it_returns() -> None:
+def test_a_broker_that_was_counted_as_dead_is_online_when_it_returns() -> None:
     bench = three_brokers()
     bench.lose(("broker", 1))
     bench.broker(1, incarnation=bench.lives["broker", 1])
@@ -193,7 +193,7 @@ def test_a_coordinator_is_started_with_its_topic_on_first_use() -> None:
     ]
 
 
-def test_the_coordinators_topic_has_as_many_replicas_as_there_are_brokers_at_most() -> None:
+def test_the_coordinators_topic_has_at_most_one_replica_a_broker() -> None:
     bench = Bench().start()
     bench.broker(1)
     bench.ensure()
@@ -210,7 +210,7 @@ def starts(bench: Bench) -> int:
     return sum(isinstance(found, StartCoordinator) for found in bench.effects)
 
 
-def test_a_coordinator_is_not_started_twice_at_once_and_again_when_it_does_not_come() -> None:
+def test_a_coordinator_is_started_again_only_when_it_does_not_register() -> None:
     bench = three_brokers()
     assert [starts(bench), starts(bench)] == [1, 0]
     bench.wait(5_000)
@@ -222,7 +222,7 @@ def test_a_coordinator_is_not_started_twice_at_once_and_again_when_it_does_not_c
     assert starts(bench) == 1
 
 
-def test_there_are_as_many_coordinators_as_partitions_and_only_known_kinds() -> None:
+def test_a_coordinator_exists_for_each_partition_of_known_kinds_only() -> None:
     bench = three_brokers()
     with pytest.raises(InvalidRequest):
         bench.ensure(1)
@@ -232,7 +232,7 @@ def test_there_are_as_many_coordinators_as_partitions_and_only_known_kinds() -> 
         bench.coordinator(7)
 
 
-def test_each_life_of_a_coordinator_gets_the_next_epoch_of_one_producer_id() -> None:
+def test_each_coordinator_incarnation_gets_the_next_producer_epoch() -> None:
     bench = three_brokers()
     bench.ensure()
     bench.producer_ids(10)
@@ -262,7 +262,7 @@ def test_a_lost_coordinator_has_no_endpoint() -> None:
     assert bench.image.coordinators["group", 0].port == 0
 
 
-def test_a_coordinator_that_stays_away_has_no_endpoint_after_the_grace_period() -> None:
+def test_an_absent_coordinator_has_no_endpoint_after_the_grace_period() -> None:
     bench = three_brokers()
     bench.ensure()
     bench.coordinator()
@@ -276,9 +276,9 @@ def test_a_coordinator_that_stays_away_has_no_endpoint_after_the_grace_period() 
 def test_no_coordinator_of_transactions_is_started_or_entered() -> None:
     bench = three_brokers()
     bench.ensure()
-    for ask in (bench.ensure, bench.coordinator):
+    for call in (bench.ensure, bench.coordinator):
         with pytest.raises(UnsupportedVersion, match="has no transactions"):
-            ask(kind="transaction")
+            call(kind="transaction")
     assert "__transaction_state" not in bench.image.topics
     assert ("transaction", 0) not in bench.image.coordinators
 

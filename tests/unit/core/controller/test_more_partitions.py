@@ -12,7 +12,7 @@ from raylog.core.ids import TopicPartition
 from tests.unit.core.controller.bench import T0, WAIT_MS, running_topic
 
 
-def test_new_partitions_have_as_many_replicas_as_the_old_ones_and_spread_their_leaders() -> None:
+def test_new_partitions_keep_the_replica_count_and_spread_their_leaders() -> None:
     bench = running_topic()
     before = bench.state()
     bench.grow(4)

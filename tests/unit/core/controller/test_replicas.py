@@ -19,7 +19,7 @@ from tests.unit.core.controller.bench import (
 # ---------------------------------------------------------------- registration
 
 
-def test_the_answer_to_a_registration_has_the_incarnation_and_a_state_that_includes_it() -> None:
+def test_a_registration_returns_the_incarnation_and_a_state_with_it() -> None:
     bench = new_topic()
     incarnation, wire = bench.replica(1)
     assert isinstance(wire, list)
@@ -37,12 +37,12 @@ def test_incarnations_rise_with_every_life() -> None:
     assert bench.lives[T0, 2] > first
 
 
-def test_the_other_replicas_are_told_of_a_registration_and_the_new_one_is_not_told_twice() -> None:
+def test_the_other_replicas_alone_are_notified_of_a_registration() -> None:
     bench = new_topic()
     bench.replica(2)
     bench.replica(1)
-    assert set(bench.told()) == {bench.sessions[T0, 2]}
-    state = bench.told()[bench.sessions[T0, 2]]
+    assert set(bench.sent_states()) == {bench.sessions[T0, 2]}
+    state = bench.sent_states()[bench.sessions[T0, 2]]
     assert state.leader == 1
 
 
@@ -110,7 +110,7 @@ def test_a_registration_without_an_endpoint_is_refused() -> None:
 # ---------------------------------------------------------------- fencing
 
 
-def test_a_lost_leader_is_replaced_by_the_first_online_isr_member_in_a_new_epoch() -> None:
+def test_the_first_online_isr_member_replaces_a_lost_leader() -> None:
     bench = running_topic()
     epoch = bench.state().partition_epoch
     bench.lose_replica(1)
@@ -140,7 +140,7 @@ def test_a_lost_replica_outside_the_isr_changes_nothing_but_its_place() -> None:
     assert bench.state().places[2].port == 0
 
 
-def test_the_last_isr_member_stays_in_the_isr_and_nobody_leads() -> None:
+def test_the_last_isr_member_stays_in_the_isr_and_the_leader_is_none() -> None:
     bench = running_topic()
     bench.lose_replica(3)
     bench.lose_replica(2)
@@ -166,7 +166,7 @@ def test_the_last_isr_member_leads_again_in_a_new_epoch_when_it_returns() -> Non
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_the_same_life_that_comes_back_as_the_last_member_also_leads_in_a_new_epoch() -> None:
+def test_the_same_incarnation_returning_last_leads_in_a_new_epoch() -> None:
     bench = running_topic()
     bench.isr(1, [1])
     bench.lose_replica(1)
@@ -174,7 +174,7 @@ def test_the_same_life_that_comes_back_as_the_last_member_also_leads_in_a_new_ep
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_a_new_life_of_a_leader_whose_loss_nobody_saw_is_fenced_first() -> None:
+def test_an_unnoticed_restart_of_a_leader_is_fenced_first() -> None:
     bench = running_topic()
     old = bench.sessions[T0, 1]
     bench.replica(1)
@@ -208,14 +208,14 @@ def test_a_silent_replica_is_fenced_after_the_session_timeout() -> None:
     assert old in bench.closed
 
 
-def test_leadership_does_not_pass_through_replicas_that_fell_silent_together() -> None:
+def test_replicas_that_fell_silent_together_are_not_elected_in_between() -> None:
     bench = running_topic()
     bench.silent |= {bench.sessions[T0, 1], bench.sessions[T0, 2]}
     bench.wait(TIMEOUT_MS + 500)
     assert bench.summary() == (3, 2, (3,))
 
 
-def test_a_pause_of_the_controller_itself_fences_nobody() -> None:
+def test_a_pause_of_the_controller_itself_fences_no_replica() -> None:
     bench = running_topic()
     bench.now += 60_000
     bench.step(Tick(cause="test", now_ms=bench.now))
@@ -225,7 +225,7 @@ def test_a_pause_of_the_controller_itself_fences_nobody() -> None:
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_pause_of_the_controller_that_is_a_little_shorter_than_the_timeout_fences_nobody_either() -> None:
+def test_a_controller_pause_just_below_the_timeout_fences_no_replica() -> None:
     bench = running_topic()
     bench.now += TIMEOUT_MS // 4
     bench.step(Tick(cause="test", now_ms=bench.now))
@@ -266,7 +266,7 @@ def test_replicas_that_stay_away_are_fenced_after_the_grace_period() -> None:
     assert bench.summary() == (2, 2, (2,))
 
 
-def test_nobody_leads_after_the_grace_period_when_nobody_came() -> None:
+def test_no_replica_leads_after_the_grace_period_when_none_came() -> None:
     bench = running_topic().start()
     bench.wait(GRACE_MS)
     assert bench.summary()[0] == -1
@@ -274,7 +274,7 @@ def test_nobody_leads_after_the_grace_period_when_nobody_came() -> None:
     assert bench.summary()[0] == 3
 
 
-def test_a_new_life_of_the_leader_is_elected_again_with_the_isr_unchanged_during_the_grace_period() -> None:
+def test_a_new_leader_incarnation_is_elected_in_the_grace_period() -> None:
     bench = running_topic().start()
     bench.back(2)
     bench.replica(1)
@@ -293,7 +293,7 @@ def test_a_full_restart_works_in_any_order(order: tuple[int, ...]) -> None:
     assert bench.summary() == (leader, epoch, isr)
 
 
-def test_a_leader_lost_during_the_grace_period_is_replaced_by_a_member_that_is_there() -> None:
+def test_an_online_member_replaces_a_leader_lost_in_the_grace_period() -> None:
     bench = running_topic().start()
     bench.back(1)
     bench.back(3)
@@ -301,7 +301,7 @@ def test_a_leader_lost_during_the_grace_period_is_replaced_by_a_member_that_is_t
     assert bench.summary() == (3, 2, (2, 3))
 
 
-def test_a_leader_lost_while_the_others_are_awaited_is_replaced_when_one_comes() -> None:
+def test_the_first_to_return_replaces_a_leader_lost_among_awaited_ones() -> None:
     bench = running_topic().start()
     bench.back(1)
     bench.lose_replica(1)
@@ -324,7 +324,7 @@ def test_a_leader_without_its_log_does_not_lead_again() -> None:
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_member_without_its_log_leaves_the_isr_even_when_only_absent_ones_remain() -> None:
+def test_a_member_without_its_log_leaves_the_isr_to_absent_members() -> None:
     bench = running_topic().start()
     bench.replica(1, log_lost=True)
     assert bench.summary() == (-1, 1, (2, 3))
@@ -332,7 +332,7 @@ def test_a_member_without_its_log_leaves_the_isr_even_when_only_absent_ones_rema
     assert bench.summary() == (3, 2, (2, 3))
 
 
-def test_the_only_member_without_its_log_does_not_lead_and_the_answer_says_what_to_do() -> None:
+def test_the_only_member_without_its_log_is_warned_and_does_not_lead() -> None:
     bench = running_topic()
     bench.isr(1, [1])
     bench.lose_replica(1)
@@ -341,7 +341,7 @@ def test_the_only_member_without_its_log_does_not_lead_and_the_answer_says_what_
     assert "unclean.leader.election.enable" in warning_of(bench)
 
 
-def test_a_lost_log_is_not_forgotten_by_the_next_life_or_the_next_controller() -> None:
+def test_a_lost_log_outlives_the_next_incarnation_and_controller() -> None:
     bench = running_topic()
     bench.isr(1, [1])
     bench.replica(1, log_lost=True)
@@ -376,14 +376,14 @@ def only_member_on(log_id: str) -> Bench:
     return bench
 
 
-def test_a_new_log_is_noticed_even_when_the_life_that_made_it_never_told() -> None:
+def test_a_new_log_is_noticed_when_its_creator_did_not_report_it() -> None:
     bench = only_member_on("first")
     bench.replica(1, log_id="second", log_lost=False)
     assert bench.summary() == (-1, 2, (1,))
     assert "unclean.leader.election.enable" in warning_of(bench)
 
 
-def test_a_registration_that_was_not_answered_may_say_again_that_the_log_is_new() -> None:
+def test_an_unanswered_registration_may_report_the_new_log_again() -> None:
     bench = only_member_on("first")
     bench.replica(1, log_id="first", log_lost=True)
     assert bench.summary() == (1, 3, (1,))

@@ -10,7 +10,7 @@ from tests.unit.core.controller.bench import T0, Bench, running_topic
 
 def resigns(bench: Bench, broker: int, *, leader_epoch: int | None = None, incarnation: int | None = None) -> None:
     state = bench.state()
-    bench.ask(
+    bench.call(
         LeaderResigned(
             cause="test",
             now_ms=bench.now,
@@ -25,14 +25,14 @@ def resigns(bench: Bench, broker: int, *, leader_epoch: int | None = None, incar
     )
 
 
-def test_the_next_in_sync_replica_leads_and_the_one_that_resigned_has_to_earn_its_place() -> None:
+def test_a_leader_that_resigned_leaves_the_isr_to_the_next_replica() -> None:
     bench = running_topic()
     resigns(bench, 1)
     assert bench.summary() == (2, 2, (2, 3))
     place = bench.state().place(BrokerId(1))
     assert place is not None
     assert place.port, "it runs, and follows"
-    assert bench.sessions[T0, 1] in bench.told()
+    assert bench.sessions[T0, 1] in bench.sent_states()
     bench.isr(2, [1, 2, 3])
     assert bench.summary() == (2, 2, (1, 2, 3))
 

@@ -9,13 +9,13 @@ from tests.unit.core.controller.bench import Bench, running_topic, three_brokers
 
 
 def stop(bench: Bench, broker: int, *, force: bool = False) -> list[object]:
-    return bench.ask(
+    return bench.call(
         StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force)
     )
 
 
 def resume(bench: Bench, broker: int) -> None:
-    bench.ask(ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker)))
+    bench.call(ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker)))
 
 
 def stopped(bench: Bench) -> list[int]:
@@ -35,7 +35,7 @@ def test_the_leaders_of_a_broker_move_in_the_step_that_stops_it() -> None:
     assert len(bench.image.online_brokers()) == 3, "its processes still run"
 
 
-def test_a_stopped_broker_is_not_let_into_an_isr_while_its_replicas_still_run() -> None:
+def test_a_stopped_broker_does_not_enter_an_isr_while_its_replicas_run() -> None:
     bench = running_topic()
     stop(bench, 1)
     with pytest.raises(IneligibleReplica):
@@ -46,7 +46,7 @@ def test_a_stopped_broker_is_not_let_into_an_isr_while_its_replicas_still_run() 
         bench.isr(2, [1, 2, 3])
 
 
-def test_a_broker_that_comes_back_by_itself_is_still_stopped_also_for_the_next_controller() -> None:
+def test_a_broker_that_returns_by_itself_stays_stopped_across_controllers() -> None:
     bench = running_topic()
     stop(bench, 1)
     bench.lose_replica(1)
@@ -85,11 +85,11 @@ def test_an_unknown_broker_is_refused_with_the_brokers_that_there_are() -> None:
         resume(bench, 9)
 
 
-def test_a_broker_that_holds_the_only_copy_stops_by_force_alone_and_leads_again_when_resumed() -> None:
+def test_a_broker_with_the_only_copy_stops_by_force_and_leads_again() -> None:
     bench = three_brokers()
     bench.create(assignment=[[1]])
     bench.replica(1)
-    with pytest.raises(StopRefused, match=r"nobody could lead flights-0.*--force") as refused:
+    with pytest.raises(StopRefused, match=r"no replica could lead flights-0.*--force") as refused:
         stop(bench, 1)
     assert refused.value.details == {"leaderless": ["flights-0"], "below_minimum": []}
     assert bench.summary() == (1, 1, (1,))
@@ -99,7 +99,7 @@ def test_a_broker_that_holds_the_only_copy_stops_by_force_alone_and_leads_again_
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_a_broker_without_which_writes_would_be_refused_stops_by_force_alone() -> None:
+def test_a_broker_that_the_minimum_needs_stops_by_force_alone() -> None:
     bench = running_topic(config={"min.insync.replicas": 3})
     with pytest.raises(StopRefused, match="too few replicas would be in sync for writes with acks=all to flights-0"):
         stop(bench, 2)
@@ -135,7 +135,7 @@ def test_new_topics_do_not_go_to_a_stopped_broker() -> None:
     assert bench.image.partition(TopicPartition("other", 0)) is None
 
 
-def test_an_eligible_replica_is_as_good_as_one_in_sync_when_the_last_one_is_stopped() -> None:
+def test_an_eligible_replica_suffices_when_the_last_isr_member_stops() -> None:
     bench = running_topic(config={"min.insync.replicas": 2})
     bench.isr(1, [1])
     assert bench.state().elr == (2, 3)

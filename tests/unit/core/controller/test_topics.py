@@ -18,11 +18,11 @@ from tests.unit.core.controller.bench import GRACE_MS, T0, Bench, running_topic,
 
 
 def delete(bench: Bench, topic: str = "flights") -> list[object]:
-    return bench.ask(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+    return bench.call(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
 
 
 def alter(bench: Bench, *, topic: str = "flights", **change: object) -> list[object]:
-    return bench.ask(
+    return bench.call(
         AlterTopicConfigReceived(
             cause="test",
             now_ms=bench.now,
@@ -62,7 +62,7 @@ def test_names_with_two_underscores_in_front_are_the_clusters_own() -> None:
 # ---------------------------------------------------------------- creation
 
 
-def test_a_topic_gets_the_defaults_for_what_is_not_said() -> None:
+def test_a_topic_gets_the_defaults_for_what_is_not_given() -> None:
     bench = three_brokers()
     [topic_id] = bench.create()
     topic = bench.image.topics["flights"]
@@ -119,7 +119,7 @@ def test_replicas_are_not_placed_on_brokers_that_are_offline() -> None:
         bench.create("other", replication_factor=3)
 
 
-def test_a_new_controller_places_replicas_on_brokers_that_it_has_heard_of_while_there_are_enough() -> None:
+def test_a_new_controller_prefers_registered_brokers_for_replicas() -> None:
     bench = three_brokers().start()
     for broker in (2, 3):
         bench.broker(broker, incarnation=bench.lives["broker", broker])
@@ -129,7 +129,7 @@ def test_a_new_controller_places_replicas_on_brokers_that_it_has_heard_of_while_
     assert set(bench.state(TopicPartition("wide", 0)).replicas) == {1, 2, 3}, "the third may only be late"
 
 
-def test_a_new_partition_does_not_wait_for_a_broker_that_is_lost_before_it_began() -> None:
+def test_a_new_partition_does_not_wait_for_a_broker_lost_before_it_began() -> None:
     bench = three_brokers().start()
     for broker in (2, 3):
         bench.broker(broker, incarnation=bench.lives["broker", broker])
@@ -141,7 +141,7 @@ def test_a_new_partition_does_not_wait_for_a_broker_that_is_lost_before_it_began
     assert bench.summary() == (2, 1, (2,))
 
 
-def test_a_new_partition_does_not_wait_for_a_broker_that_fails_while_starting_its_replica() -> None:
+def test_a_new_partition_does_not_wait_for_a_replica_that_fails_to_start() -> None:
     bench = three_brokers()
     bench.create(assignment=[[1, 2, 3]])
     bench.replica(2)
@@ -172,7 +172,7 @@ def test_the_record_goes_to_all_brokers_before_the_answer() -> None:
 # ---------------------------------------------------------------- deletion
 
 
-def test_a_deleted_topic_is_gone_and_its_replicas_are_stopped() -> None:
+def test_a_deleted_topic_does_not_exist_and_its_replicas_are_stopped() -> None:
     bench = running_topic()
     sessions = {bench.sessions[T0, broker] for broker in (1, 2, 3)}
     assert delete(bench) == []

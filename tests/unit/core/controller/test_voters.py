@@ -12,7 +12,7 @@ def target(current: list[int], able: list[int], given_up: tuple[int, ...] = (), 
     return [int(entry) for entry in found]
 
 
-def test_there_are_as_many_voters_as_brokers_allow_and_never_an_even_number() -> None:
+def test_the_voters_are_as_many_as_brokers_allow_and_odd() -> None:
     assert target([1], [1]) == [1]
     assert target([1], [1, 2]) == [1]
     assert target([1], [1, 2, 3]) == [1, 2, 3]
@@ -21,7 +21,7 @@ def test_there_are_as_many_voters_as_brokers_allow_and_never_an_even_number() ->
     assert target([1, 2, 3], [1, 2, 3], most=1) == [1]
 
 
-def test_a_voter_keeps_its_place_until_it_is_given_up_and_another_broker_is_free() -> None:
+def test_a_voter_is_replaced_only_when_given_up_and_a_broker_is_free() -> None:
     assert target([1, 2, 3], [1, 2, 4]) == [1, 2, 3]
     assert target([1, 2, 3], [1, 2, 4], (3,)) == [1, 2, 4]
     assert target([1, 2, 3], [1, 2], (3,)) == [1, 2, 3], "two would tolerate no more"
@@ -38,7 +38,7 @@ def test_new_nodes_come_first() -> None:
     assert target_voters([BrokerId(1)], nodes, set(), 3) == (1, 3, 4)
 
 
-def test_whatever_runs_the_number_is_odd_and_no_voter_that_runs_loses_its_place_to_another() -> None:
+def test_the_number_is_odd_and_no_running_voter_is_replaced() -> None:
     for size, most in product(range(1, 6), (1, 3, 5)):
         for bits in product((0, 1), repeat=5):
             able = [broker for broker, bit in enumerate(bits, 1) if bit]

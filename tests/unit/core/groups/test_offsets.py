@@ -40,7 +40,7 @@ def test_a_commit_is_written_and_survives_a_restart() -> None:
     assert after.reply(after.fetch())[0] == ["id1", "flights", 0, 43, 3, ""]
 
 
-def test_a_bad_offset_or_too_long_a_note_is_refused_for_its_partition_alone() -> None:
+def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone() -> None:
     groups = Groups()
     request = groups._number()
     offsets = [("i", "t", 0, -1, 0, ""), ("i", "t", 1, 5, 0, "x" * 4097), ("i", "t", 2, 5, 0, "x" * 4096)]
@@ -115,7 +115,7 @@ def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
     assert groups.code(groups.describe("nobody")) == 69
 
 
-def test_offsets_of_an_empty_group_expire_a_retention_after_it_became_empty() -> None:
+def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:
     groups = Groups()
     (member,) = groups.stable(1)
     groups.commit(1, member_id=member, generation=1)
@@ -173,7 +173,7 @@ def test_expiry_is_spread_over_ticks() -> None:
     assert groups.reply(groups.fetch()) == []
 
 
-def test_retention_follows_the_time_of_day_across_restarts_of_a_machine_with_another_uptime() -> None:
+def test_retention_follows_the_time_of_day_across_machine_restarts() -> None:
     groups = Groups()
     groups.commit(1)
     after = CoordinatorMachine(settings=GroupSettings(), new_member_id=str)
@@ -211,7 +211,7 @@ def test_a_record_of_a_newer_release_stops_the_load(key: list[object], value: li
         record_from_wire(key, value)
 
 
-def test_replies_that_show_hard_state_wait_for_the_log_even_without_records_of_their_own() -> None:
+def test_replies_that_show_hard_state_wait_for_the_log_in_any_case() -> None:
     groups = Groups()
     groups.commit(1)
     groups.fetch()

@@ -25,7 +25,7 @@ def with_garbage(groups: Groups, commits: int = 100) -> Groups:
     return groups
 
 
-def test_a_log_full_of_what_no_longer_holds_is_cut_below_what_was_written_again() -> None:
+def test_a_log_of_outdated_records_is_cut_below_the_rewritten_ones() -> None:
     groups = with_garbage(Groups(SHORT))
     end = len(groups.log)
     until(groups, lambda: bool(groups.trims))
@@ -60,7 +60,7 @@ def test_a_short_log_and_one_that_mostly_holds_are_left_alone() -> None:
     assert (len(groups.log), groups.trims) == (105, [])
 
 
-def test_a_deletion_without_an_answer_is_asked_for_again_and_the_next_round_waits_for_it() -> None:
+def test_an_unanswered_deletion_is_repeated_before_the_next_round() -> None:
     groups = with_garbage(Groups(SHORT))
     until(groups, lambda: bool(groups.trims))
     with_garbage(groups)
@@ -86,7 +86,7 @@ def test_live_traffic_between_the_chunks_counts() -> None:
     assert after.reply(after.fetch(("id1", "flights", 0), ("id1", "flights", 1)))[0][3] == 1_000  # type: ignore[index]
 
 
-def test_a_coordinator_that_dies_in_a_round_leaves_a_log_that_the_next_one_shortens() -> None:
+def test_the_next_coordinator_shortens_the_log_of_an_unfinished_round() -> None:
     groups = with_garbage(Groups(SHORT, now_ms=0))
     groups.tick_with_log()
     assert len(groups.log) > 100

@@ -36,7 +36,7 @@ def test_only_the_leader_gets_everybodys_metadata() -> None:
     assert follower_row == [1, "range", first, second, [], False]
 
 
-def test_the_first_round_is_extended_while_new_members_arrive_up_to_the_rebalance_timeout() -> None:
+def test_new_members_extend_the_first_round_up_to_the_rebalance_timeout() -> None:
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=300))
     members = [groups.new_id() for _ in range(5)]
     requests = [groups.join(members[0], rebalance_ms=1_000)]
@@ -57,7 +57,7 @@ def test_without_newcomers_the_first_round_ends_after_its_delay() -> None:
     assert groups.code(groups.heartbeat(member, 1)) == 0
 
 
-def test_an_assignment_is_written_before_anybody_gets_it() -> None:
+def test_an_assignment_is_written_before_any_member_gets_it() -> None:
     groups = Groups()
     first, second = groups.completing()
     parked = groups.sync(second, 1)
@@ -76,7 +76,7 @@ def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
     assert groups.reply(parked) == [b""]
 
 
-def test_a_new_member_begins_a_round_and_the_round_ends_when_all_have_joined() -> None:
+def test_a_new_member_begins_a_round_that_ends_when_all_have_joined() -> None:
     groups = Groups()
     first, second = groups.stable()
     third = groups.new_id()
@@ -100,7 +100,7 @@ def test_a_handed_out_id_keeps_the_round_open_until_it_joins() -> None:
     assert [groups.code(request) for request in (waiting, other, last)] == [0, 0, 0]
 
 
-def test_a_member_that_does_not_rejoin_within_the_rebalance_timeout_is_dropped() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_dropped() -> None:
     groups = Groups()
     first, second = groups.stable()
     request = groups.join(first)
@@ -114,7 +114,7 @@ def test_a_member_that_does_not_rejoin_within_the_rebalance_timeout_is_dropped()
     assert groups.code(groups.heartbeat(second, 1)) == 25
 
 
-def test_a_member_that_does_not_sync_within_the_rebalance_timeout_is_dropped_and_a_round_begins() -> None:
+def test_a_member_that_does_not_sync_in_time_is_dropped_in_a_new_round() -> None:
     groups = Groups()
     first, second = groups.completing()
     groups.sync(first, 1, {first: b"a", second: b"b"})
@@ -126,7 +126,7 @@ def test_a_member_that_does_not_sync_within_the_rebalance_timeout_is_dropped_and
     assert groups.code(groups.heartbeat(first, 1)) == 27
 
 
-def test_a_leader_that_never_syncs_loses_its_place_and_the_others_are_told_to_join_again() -> None:
+def test_a_leader_that_never_syncs_is_dropped_and_the_others_rejoin() -> None:
     groups = Groups()
     first, second = groups.completing()
     parked = groups.sync(second, 1)
@@ -173,7 +173,7 @@ def test_leaving_hands_the_work_over_at_once() -> None:
     assert groups.reply(request)[:4] == [2, "range", second, second]
 
 
-def test_leaving_tells_each_member_its_own_result() -> None:
+def test_leaving_returns_each_member_its_own_result() -> None:
     groups = Groups()
     first, _ = groups.stable()
     rows = groups.reply(groups.leave((first, None), ("nobody", None), ("", "no-instance")))
@@ -199,7 +199,7 @@ def test_a_dropped_request_leaves_the_member_its_session_to_come_back() -> None:
     assert (groups.code(lost), groups.code(other), groups.code(again)) == (None, 0, 0)
 
 
-def test_a_member_whose_parked_join_was_dropped_and_who_stays_away_is_not_waited_for_longer_than_its_session() -> None:
+def test_a_member_whose_parked_join_was_dropped_expires_with_its_session() -> None:
     groups = Groups()
     first, second = groups.stable()
     groups.drop(groups.join(first))
@@ -208,7 +208,7 @@ def test_a_member_whose_parked_join_was_dropped_and_who_stays_away_is_not_waited
     assert groups.reply(other)[4] == [[second, None, b"topics"]]
 
 
-def test_a_dropped_sync_can_be_asked_again() -> None:
+def test_a_dropped_sync_can_be_sent_again() -> None:
     groups = Groups()
     first, second = groups.completing()
     groups.drop(groups.sync(second, 1))
@@ -260,14 +260,14 @@ def test_a_member_with_nothing_in_common_is_refused(protocols: list[tuple[str, b
     assert groups.code(groups.join(protocols=protocols, protocol_type=protocol_type)) == 23
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_takes_no_other_member() -> None:
     groups = Groups(GroupSettings(group_max_size=2))
     _, follower = groups.stable()
     assert groups.code(groups.join()) == 81
     assert groups.code(groups.join(follower)) == 0
 
 
-def test_an_id_handed_out_before_the_group_filled_up_is_of_no_use_afterwards() -> None:
+def test_an_id_assigned_before_the_group_filled_up_is_refused_afterwards() -> None:
     groups = Groups(GroupSettings(group_max_size=1))
     early, late = groups.new_id(client_id="early"), groups.join(client_id="late")
     assert groups.code(late) == 81

@@ -12,7 +12,7 @@ def sizes(groups: Groups) -> list[int]:
     return [row_bytes(key, value) for key, value in groups.log]
 
 
-def test_a_member_that_does_not_fit_into_a_generation_is_refused_and_the_others_go_on() -> None:
+def test_a_member_that_does_not_fit_into_a_generation_is_refused_alone() -> None:
     groups = Groups(SMALL)
     first, second = groups.stable()
     large = groups.new_id()
@@ -22,7 +22,7 @@ def test_a_member_that_does_not_fit_into_a_generation_is_refused_and_the_others_
     assert groups.code(groups.heartbeat(first, 1)) == groups.code(groups.heartbeat(second, 1)) == 0
 
 
-def test_many_members_that_fit_one_by_one_are_refused_from_the_one_on_that_does_not_fit() -> None:
+def test_members_are_refused_from_the_first_that_does_not_fit() -> None:
     groups = Groups(SMALL)
     codes = [
         groups.code(groups.join(instance_id=f"i{number}", protocols=[("range", bytes(300))])) for number in range(9)
@@ -57,7 +57,7 @@ def test_a_static_member_that_is_replaced_by_a_larger_one_keeps_its_place() -> N
     assert max(sizes(groups)) <= LIMIT
 
 
-def test_assignments_that_do_not_fit_are_refused_to_the_leader_which_may_try_again() -> None:
+def test_assignments_that_do_not_fit_are_refused_and_may_be_retried() -> None:
     groups = Groups(SMALL)
     leader, other = groups.completing()
     waiting = groups.sync(other, 1)
@@ -67,7 +67,7 @@ def test_assignments_that_do_not_fit_are_refused_to_the_leader_which_may_try_aga
     assert groups.reply(waiting) == [b"1"]
 
 
-def test_an_offset_under_an_absurd_name_is_refused_and_the_rest_of_the_commit_is_not() -> None:
+def test_an_offset_under_an_absurd_name_is_refused_alone() -> None:
     groups = Groups(SMALL)
     assert groups.reply(groups.commit(5, topic="t" * LIMIT)) == [["t" * LIMIT, 0, 10]]
     assert groups.reply(groups.commit(5)) == [["flights", 0, 0]]

@@ -120,14 +120,14 @@ def test_another_generation_is_illegal(
 
 @pytest.mark.parametrize("situation", [empty, preparing, completing, stable, deleted])
 @pytest.mark.parametrize("request_of", [join, sync, heartbeat])
-def test_a_member_nobody_knows_is_told_so(
+def test_an_unknown_member_is_refused(
     situation: Callable[[], Situation], request_of: Callable[[Groups, str, int], int]
 ) -> None:
     groups, _, generation = situation()
     assert groups.code(request_of(groups, "nobody", generation)) == 25
 
 
-def test_the_leader_joining_a_stable_group_begins_a_round_even_with_the_same_metadata() -> None:
+def test_the_leader_rejoining_a_stable_group_always_begins_a_round() -> None:
     groups = Groups()
     leader, follower = groups.stable()
     assert groups.code(groups.join(leader)) is PARKED

@@ -31,7 +31,7 @@ def test_a_restarted_member_takes_over_its_assignment_without_a_round() -> None:
     assert groups.code(groups.heartbeat(leader, 1, instance_id="a")) == 0
 
 
-def test_a_restarted_leader_is_told_not_to_assign() -> None:
+def test_a_restarted_leader_skips_the_assignment() -> None:
     groups, old, follower = static_pair()
     row = groups.reply(groups.join(instance_id="a"))
     new = str(row[3])
@@ -49,7 +49,7 @@ def test_the_old_process_is_fenced() -> None:
     assert groups.reply(groups.leave((old, "b"))) == [[old, "b", 82]]
 
 
-def test_a_commit_of_the_old_process_is_fenced_and_its_successor_may_commit() -> None:
+def test_a_commit_of_the_replaced_process_is_fenced() -> None:
     groups, _, old = static_pair()
     new = str(groups.reply(groups.join(instance_id="b"))[3])
     late = groups.commit(5, member_id=old, generation=1, instance_id="b")
@@ -68,7 +68,7 @@ def test_the_old_process_is_fenced_while_it_waits() -> None:
     assert groups.code(waiting) == 82
 
 
-def test_the_replacement_is_written_and_survives_a_restart_of_the_coordinator() -> None:
+def test_the_replacement_survives_a_restart_of_the_coordinator() -> None:
     groups, _, _ = static_pair()
     new = str(groups.reply(groups.join(instance_id="b"))[3])
     after = groups.restarted()
@@ -98,7 +98,7 @@ def test_a_restart_while_the_others_sync_begins_a_round() -> None:
     assert groups.code(groups.heartbeat(leader, 1)) == 27
 
 
-def test_a_static_member_that_is_away_keeps_its_place_in_the_next_generation() -> None:
+def test_an_absent_static_member_keeps_its_place_in_the_next_generation() -> None:
     groups, leader, away = static_pair()
     request = groups.join(leader, instance_id="a")
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_a_static_member_goes_by_its_session_timeout() -> None:
     assert groups.reply(request)[4] == [[leader, "a", b"topics"]]
 
 
-def test_when_only_absent_static_members_are_left_the_round_waits_for_one_to_come_back() -> None:
+def test_a_round_of_absent_static_members_alone_waits_for_one_of_them() -> None:
     groups = Groups()
     joins = [groups.join(instance_id=instance, session_ms=60_000) for instance in ("a", "b")]
     groups.tick(300)
@@ -143,12 +143,12 @@ def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
     assert groups.code(groups.heartbeat(leader, 1)) == 27
 
 
-def test_an_instance_nobody_knows_is_told_so() -> None:
+def test_an_unknown_instance_is_refused() -> None:
     groups, leader, _ = static_pair()
     assert groups.code(groups.heartbeat(leader, 1, instance_id="z")) == 25
 
 
-def test_a_restarted_member_may_come_with_new_metadata_which_the_next_round_shows() -> None:
+def test_the_next_round_shows_the_new_metadata_of_a_restarted_member() -> None:
     groups, leader, _ = static_pair()
     groups.join(instance_id="b", protocols=[("range", b"more topics")])
     groups.join(leader, instance_id="a", protocols=RANGE)

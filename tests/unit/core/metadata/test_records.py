@@ -68,7 +68,7 @@ def test_fields_of_a_later_release_behind_the_known_ones_are_ignored() -> None:
     assert record_from_wire([*CREATED.to_wire(), {"of": "a later release"}]) == CREATED
 
 
-def test_fields_that_an_earlier_release_did_not_have_become_their_defaults() -> None:
+def test_fields_missing_in_an_earlier_release_become_their_defaults() -> None:
     for name, kind in RECORD_TYPES.items():
         optional = [field for field, _, is_optional in _layout(kind) if is_optional]
         required = [SAMPLES[reader] for _, reader, is_optional in _layout(kind) if not is_optional]

@@ -57,7 +57,7 @@ def test_what_was_there_before_is_no_change() -> None:
     assert figures(changes) == (0, 0, 0, 0)
 
 
-def test_a_topic_made_anew_begins_anew() -> None:
+def test_a_recreated_topic_begins_from_scratch() -> None:
     changes = PartitionChanges()
     changes.note([created(), changed(1, 9, 1, 2, 3), created(), changed(1, 1, 1)])
     assert figures(changes) == (2, 0, 0, 0)

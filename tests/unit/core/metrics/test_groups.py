@@ -7,7 +7,7 @@ from raylog.core.metrics.groups import MARKS_MAX, EndHistory, GroupCensus, Lag, 
 T0 = TopicPartition("t", 0)
 
 
-def test_lag_in_seconds_is_the_age_of_the_first_record_that_is_not_committed() -> None:
+def test_lag_in_seconds_is_the_age_of_the_first_uncommitted_record() -> None:
     ends = EndHistory()
     for now_ms, end in ((1_000, 10), (2_000, 20), (3_000, 20), (4_000, 35)):
         ends.saw(T0, end, now_ms)

@@ -23,7 +23,7 @@ def test_a_duration_lies_between_the_edges_of_its_bucket(us: int) -> None:
     assert (histogram.count, histogram.sum_us) == (1, us)
 
 
-def test_a_duration_beyond_the_last_bucket_counts_there_and_a_negative_one_as_nothing() -> None:
+def test_durations_out_of_range_count_in_the_outermost_buckets() -> None:
     histogram = LatencyHistogram()
     histogram.observe_ns(2**60)
     histogram.observe_ns(-5)

@@ -25,7 +25,7 @@ def test_a_process_that_starts_again_begins_at_0_and_the_sum_goes_on() -> None:
     assert totals.counters["t"]["records_in"] == 13
 
 
-def test_a_process_that_is_gone_takes_nothing_away() -> None:
+def test_a_stopped_process_does_not_lower_the_sum() -> None:
     totals = Totals(born_ms=0)
     totals.take("t", "t-0", reading(5, 10))
     totals.take("t", "t-1", reading(5, 7))

@@ -27,7 +27,7 @@ def test_one_voter_grows_to_three_when_both_others_are_up_to_date() -> None:
     assert walk(some(1), {1, 2, 3}, {1, 2, 3}) == [[1, 2], [1, 2, 3]]
 
 
-def test_the_successor_comes_before_the_one_that_is_gone_leaves() -> None:
+def test_the_successor_enters_before_the_lost_voter_leaves() -> None:
     assert walk(some(1, 2, 3), {1, 2}, {1, 2, 4}) == []
     assert walk(some(1, 2, 3), {1, 2, 4}, {1, 2, 4}) == [[1, 2, 3, 4], [1, 2, 4]]
 

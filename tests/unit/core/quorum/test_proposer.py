@@ -22,14 +22,14 @@ class Play:
 
     def __init__(self, founders: tuple[int, ...] = (1, 2, 3)) -> None:
         self.proposer = Proposer(founders, candidate="me", settings=ProposerSettings())
-        self.asked: dict[int, ev.AskPromise | ev.SendAppend | ev.SendSnapshot] = {}
+        self.sent: dict[int, ev.RequestPromise | ev.SendAppend | ev.SendSnapshot] = {}
         self.others: list[ev.ProposerEffect] = []
         self.feed(ev.Tick(now_ms=0))
 
     def feed(self, event: ev.ProposerEvent) -> None:
         for effect in self.proposer.step(event).now:
-            if isinstance(effect, (ev.AskPromise, ev.SendAppend, ev.SendSnapshot)):
-                self.asked[effect.voter] = effect
+            if isinstance(effect, (ev.RequestPromise, ev.SendAppend, ev.SendSnapshot)):
+                self.sent[effect.voter] = effect
             else:
                 self.others.append(effect)
 
@@ -43,16 +43,16 @@ class Play:
         holds_data: bool = False,
         founder: bool = False,
     ) -> None:
-        asked = self.asked.pop(voter)
-        assert isinstance(asked, ev.AskPromise)
+        sent = self.sent.pop(voter)
+        assert isinstance(sent, ev.RequestPromise)
         granted = promised is None
         self.feed(
             ev.PromiseAnswered(
                 now_ms=1,
                 voter=voter,
-                request=asked.request,
+                request=sent.request,
                 granted=granted,
-                promised=asked.epoch if granted else promised or 0,
+                promised=sent.epoch if granted else promised or 0,
                 identity=identity or NAMES.get(voter, f"x{voter}"),
                 history=history or LogHistory(),
                 holds_data=holds_data,
@@ -79,14 +79,14 @@ class Play:
         history: LogHistory | None = None,
         identity: str | None = None,
     ) -> None:
-        asked = self.asked.pop(voter)
-        assert isinstance(asked, (ev.SendAppend, ev.SendSnapshot))
+        sent = self.sent.pop(voter)
+        assert isinstance(sent, (ev.SendAppend, ev.SendSnapshot))
         self.feed(
             ev.AppendAnswered(
                 now_ms=1,
                 voter=voter,
-                request=asked.request,
-                promised=promised or asked.epoch,
+                request=sent.request,
+                promised=promised or sent.epoch,
                 identity=identity or NAMES.get(voter, f"x{voter}"),
                 matched=matched,
                 history=history or LogHistory(),
@@ -111,7 +111,7 @@ def test_a_refusal_is_answered_with_a_higher_epoch() -> None:
     play = Play()
     play.promise(1, promised=6)
     assert play.proposer.epoch == 7
-    assert {asked.epoch for asked in play.asked.values()} == {7}
+    assert {sent.epoch for sent in play.sent.values()} == {7}
 
 
 def test_the_highest_epoch_is_adopted_before_the_longest_log() -> None:
@@ -137,9 +137,9 @@ def test_older_records_are_committed_only_behind_one_of_the_own_epoch() -> None:
 
 def test_a_voter_whose_log_parts_is_sent_what_it_lacks_from_there_on() -> None:
     play = leading(log(1, 2), log(1, 1, 1))
-    asked = play.asked[2]
-    assert isinstance(asked, ev.SendAppend)
-    assert (asked.start, asked.previous_epoch) == (1, 1)
+    sent = play.sent[2]
+    assert isinstance(sent, ev.SendAppend)
+    assert (sent.start, sent.previous_epoch) == (1, 1)
 
 
 def test_a_higher_epoch_ends_a_leader() -> None:
@@ -167,7 +167,7 @@ def test_an_answer_to_another_request_is_not_believed() -> None:
     assert play.proposer.committed == 0
 
 
-def test_a_creation_needs_every_founder_and_its_first_batch_has_the_voters() -> None:
+def test_a_creation_needs_every_founder_and_begins_with_the_voters() -> None:
     play = Play()
     play.promise(1, founder=True)
     play.promise(2, founder=True)
@@ -176,7 +176,7 @@ def test_a_creation_needs_every_founder_and_its_first_batch_has_the_voters() -> 
     play.read({})
     assert play.others.pop() == ev.Won(epoch=1, members=NAMES)
     play.append(members=NAMES)
-    assert set(play.asked) == {1, 2, 3}
+    assert set(play.sent) == {1, 2, 3}
     play.answer(1, 1)
     assert not play.others
     play.answer(2, 1)
@@ -209,7 +209,7 @@ def test_nothing_is_founded_where_any_broker_shows_a_log() -> None:
     assert not any(isinstance(effect, ev.Won) for effect in play.others)
 
 
-def test_a_majority_of_lost_logs_is_hopeless_when_no_other_broker_has_come() -> None:
+def test_a_majority_of_lost_logs_is_hopeless_without_another_broker() -> None:
     play = Play()
     play.promise(1, log(1), promised=1)
     play.promise(1, log(1))
@@ -249,7 +249,7 @@ def changes(play: Play) -> list[Mapping[int, str]]:
     return [effect.members for effect in play.others if isinstance(effect, ev.EnterVoters)]
 
 
-def test_a_lost_copy_is_removed_and_the_new_one_is_added_when_it_has_everything() -> None:
+def test_a_lost_copy_is_replaced_once_the_new_one_has_everything() -> None:
     play = leading(log(1), log(1))
     play.promise(3, identity="new")
     for voter in (1, 2):
@@ -271,9 +271,9 @@ def test_a_learner_is_brought_up_to_date_before_it_counts() -> None:
     play = settled()
     play.feed(ev.VotersWanted(now_ms=2, voters=frozenset({1, 2, 4})))
     play.feed(ev.Tick(now_ms=3))
-    asked = play.asked[4]
-    assert isinstance(asked, ev.SendAppend)
-    assert asked.start == 0
+    sent = play.sent[4]
+    assert isinstance(sent, ev.SendAppend)
+    assert sent.start == 0
     assert not changes(play)
     play.answer(4, 2, history=log(1, 2))
     assert changes(play) == [{**NAMES, 4: "x4"}]
@@ -330,7 +330,7 @@ def test_another_log_may_do_where_the_best_one_needs_voters_that_are_away() -> N
     assert play.proposer.history.rank == (1, 2)
 
 
-def test_promises_of_identities_that_the_adopted_log_does_not_know_are_not_counted() -> None:
+def test_promises_of_identities_unknown_to_the_adopted_log_do_not_count() -> None:
     play = Play()
     play.promise(1, log(1), promised=1)
     play.promise(1, log(1))
@@ -352,7 +352,7 @@ def test_what_a_voter_was_in_an_epoch_that_was_given_up_is_not_entered() -> None
     assert not any(isinstance(effect, ev.EnterVoters) for effect in play.others)
 
 
-def test_an_answer_about_the_adopted_log_that_comes_too_late_does_not_unseat_a_leader() -> None:
+def test_a_late_answer_about_the_adopted_log_does_not_unseat_a_leader() -> None:
     play = leading(log(1), log(1))
     play.feed(ev.HistoryUnreadable(now_ms=2, source=2, promised=9))
     play.feed(ev.HistoryRead(now_ms=2, source=2, members={}))
@@ -385,31 +385,31 @@ def test_the_snapshot_is_read_with_the_log_and_what_is_in_it_is_committed() -> N
 
 def test_a_voter_that_lags_behind_the_snapshot_gets_it_and_then_the_tail() -> None:
     play = leading(behind(2, 1, 1, 1), log(1))
-    asked = play.asked[2]
-    assert isinstance(asked, ev.SendSnapshot)
-    assert (asked.end, asked.end_epoch) == (2, 1)
+    sent = play.sent[2]
+    assert isinstance(sent, ev.SendSnapshot)
+    assert (sent.end, sent.end_epoch) == (2, 1)
     play.answer(2, 2, history=behind(2, 1, 1))
-    asked = play.asked[2]
-    assert isinstance(asked, ev.SendAppend)
-    assert (asked.start, asked.previous_epoch) == (2, 1)
+    sent = play.sent[2]
+    assert isinstance(sent, ev.SendAppend)
+    assert (sent.start, sent.previous_epoch) == (2, 1)
     play.answer(2, 4, history=behind(2, 1, 1, 1, 2))
     play.answer(1, 4, history=behind(2, 1, 1, 1, 2))
     assert play.others == [ev.Committed(end=4)]
 
 
-def test_a_snapshot_is_sent_to_those_that_have_the_log_too_so_that_they_may_drop_it() -> None:
+def test_a_snapshot_is_sent_to_voters_with_the_log_that_it_lets_them_drop() -> None:
     play = leading(log(1, 1), log(1, 1))
     for voter in (1, 2):
         play.answer(voter, 3, history=log(1, 1, 2))
     play.feed(ev.SnapshotTaken(now_ms=2, end=3))
     for voter in (1, 2):
-        assert isinstance(play.asked[voter], ev.SendSnapshot)
+        assert isinstance(play.sent[voter], ev.SendSnapshot)
         play.answer(voter, 3, history=behind(3, 1, 1, 2))
-    assert not {1, 2} & set(play.asked), "they have everything"
+    assert not {1, 2} & set(play.sent), "they have everything"
     play.append()
-    asked = play.asked[1]
-    assert isinstance(asked, ev.SendAppend)
-    assert asked.start == 3
+    sent = play.sent[1]
+    assert isinstance(sent, ev.SendAppend)
+    assert sent.start == 3
 
 
 def test_a_voter_that_had_more_than_the_snapshot_is_not_sent_it_all_again() -> None:
@@ -421,9 +421,9 @@ def test_a_voter_that_had_more_than_the_snapshot_is_not_sent_it_all_again() -> N
     play.feed(ev.SnapshotTaken(now_ms=2, end=3))
     play.answer(1, 3, history=behind(3, 1, 1, 2, 2))
     play.append()
-    asked = play.asked[1]
-    assert isinstance(asked, ev.SendAppend)
-    assert asked.start == 4
+    sent = play.sent[1]
+    assert isinstance(sent, ev.SendAppend)
+    assert sent.start == 4
 
 
 def test_a_snapshot_of_what_is_not_committed_is_a_defect() -> None:
@@ -433,12 +433,12 @@ def test_a_snapshot_of_what_is_not_committed_is_a_defect() -> None:
         play.feed(ev.SnapshotTaken(now_ms=2, end=3))
 
 
-def test_a_broker_that_was_never_heard_is_not_sent_the_snapshot_at_once() -> None:
+def test_a_broker_that_never_answered_is_not_sent_the_snapshot_at_once() -> None:
     play = leading(behind(1, 1, 1), log(1))
-    play.feed(ev.VoterSilent(now_ms=1, voter=3, request=play.asked.pop(3).request))
+    play.feed(ev.VoterSilent(now_ms=1, voter=3, request=play.sent.pop(3).request))
     play.feed(ev.Tick(now_ms=1_000))
-    first = play.asked[3]
+    first = play.sent[3]
     assert isinstance(first, ev.SendAppend)
     play.answer(3, None, identity="new")
-    second = play.asked[3]
+    second = play.sent[3]
     assert isinstance(second, ev.SendSnapshot)

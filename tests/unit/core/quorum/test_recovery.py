@@ -31,7 +31,7 @@ def test_what_the_snapshot_stands_for_goes() -> None:
     assert (found.history.epochs, found.history.start, found.history.end) == ([(2, 1)], 2, 3)
 
 
-def test_a_log_that_ends_before_the_snapshot_or_is_another_one_begins_anew() -> None:
+def test_a_shorter_or_different_log_begins_again_behind_the_snapshot() -> None:
     for other in (log(1, 2), log(1, 2, 2, 2), log(3, start=1)):
         found = put_together(other, (3, 5))
         assert (found.restart_at, found.drop_before, found.lost) == (3, None, "")

@@ -43,7 +43,7 @@ def matched(outbox: Outbox[ev.VoterEffect]) -> int | None:
     return reply.matched
 
 
-def test_one_epoch_is_promised_to_one_candidate_who_may_ask_again() -> None:
+def test_one_epoch_is_promised_to_one_candidate_which_may_repeat_it() -> None:
     machine = voter()
     assert promise(machine, 1, "a").granted
     assert not promise(machine, 1, "b").granted
@@ -139,7 +139,7 @@ def test_a_snapshot_is_saved_before_the_log_that_it_stands_for_goes() -> None:
     assert matched(append(machine, 2, 3, 2, Span(3, 4, 2))) == 4
 
 
-def test_a_log_that_lags_behind_the_snapshot_or_is_another_one_goes_on_behind_it() -> None:
+def test_a_lagging_or_different_log_continues_behind_the_snapshot() -> None:
     for machine in (voter(1, promised=3), voter(1, 2, 2, promised=3)):
         outbox = offer(machine, 3, 2, 1)
         assert [type(effect) for effect in outbox.now] == [ev.SavePromise, ev.SaveSnapshot, ev.RestartLog]

@@ -33,7 +33,7 @@ def test_a_broker_that_stays_away_is_replaced() -> None:
     bench.replica(4)
     bench.isr(1, [1, 2, 4])
     assert bench.state().replicas == bench.state().isr == (1, 2, 4)
-    assert (T0, 3) in bench.image.removed_replicas, "whoever comes back later removes what it has"
+    assert (T0, 3) in bench.image.removed_replicas, "a replica that comes back later removes what it has"
 
 
 def test_a_leader_that_stays_away_is_replaced_in_its_place() -> None:
@@ -67,7 +67,7 @@ def test_a_broker_that_is_back_before_its_replacement_is_complete_ends_it() -> N
     assert not bench.state().removing
 
 
-def test_a_move_that_somebody_asked_for_is_not_cancelled() -> None:
+def test_a_requested_move_is_not_cancelled() -> None:
     bench = cluster(brokers=5)
     leaves(bench, 3)
     bench.wait(PATIENCE_MS + 3_000)
@@ -92,7 +92,7 @@ def test_a_replica_that_runs_without_its_broker_is_left_alone() -> None:
     assert bench.state().replicas == (1, 2, 3)
 
 
-def test_a_partition_without_a_leader_has_nobody_to_copy_from() -> None:
+def test_a_partition_without_a_leader_has_no_source_to_copy_from() -> None:
     bench = cluster()
     for broker in (1, 2, 3):
         leaves(bench, broker)
@@ -124,7 +124,7 @@ def test_the_replacements_are_spread() -> None:
     assert abs(heirs.count(BrokerId(4)) - heirs.count(BrokerId(5))) <= 1
 
 
-def test_a_new_controller_waits_anew() -> None:
+def test_a_new_controller_begins_the_wait_again() -> None:
     bench = cluster()
     leaves(bench, 3)
     bench.wait(PATIENCE_MS - 5_000)

@@ -83,7 +83,7 @@ def test_fewer_replicas_and_another_order_are_complete_at_once() -> None:
     assert shape(bench) == ((1,), (), (), (1,))
 
 
-def test_asking_again_for_what_is_there_writes_nothing() -> None:
+def test_requesting_the_present_state_writes_nothing() -> None:
     bench = with_brokers(4)
     before = len(bench.log)
     bench.reassign([1, 2, 3])
@@ -94,7 +94,7 @@ def test_asking_again_for_what_is_there_writes_nothing() -> None:
     assert len(bench.log) == before
 
 
-def test_completion_waits_for_somebody_of_the_target_who_can_lead() -> None:
+def test_completion_waits_for_a_target_replica_that_can_lead() -> None:
     bench = with_brokers(4)
     bench.reassign([4])
     bench.replica(4)
@@ -115,7 +115,7 @@ def test_a_member_of_the_target_without_its_log_does_not_count() -> None:
     assert shape(bench) == ((3, 1, 2), (), (1, 2), (3,)), "the only copy of the records is not given away"
 
 
-def test_a_partition_that_nobody_leads_moves_after_its_election() -> None:
+def test_a_partition_without_a_leader_moves_after_its_election() -> None:
     bench = with_brokers(4)
     for broker in (1, 2, 3):
         bench.lose_replica(broker)
@@ -130,24 +130,24 @@ def test_a_partition_that_nobody_leads_moves_after_its_election() -> None:
 # ---------------------------------------------------------------- removed replicas
 
 
-def test_a_removed_replica_is_told_and_its_session_closed() -> None:
+def test_a_removed_replica_is_notified_and_its_session_closed() -> None:
     bench = with_brokers(4)
     bench.reassign([2, 3, 4])
     session, life = bench.sessions[T0, 1], bench.lives[T0, 1]
     joins(bench, 4)
-    told = [found for found in bench.effects if isinstance(found, SendPartitionState) and found.session == session]
-    assert [(found.incarnation, found.state) for found in told] == [(life, bench.state())]
+    sent = [found for found in bench.effects if isinstance(found, SendPartitionState) and found.session == session]
+    assert [(found.incarnation, found.state) for found in sent] == [(life, bench.state())]
     assert any(isinstance(found, CloseSession) and found.session == session for found in bench.effects)
     with pytest.raises(UnknownTopicOrPartition, match="holds no replica"):
         bench.back(1)
 
 
-def test_the_leader_hears_of_the_new_epoch_that_its_own_proposal_brought() -> None:
+def test_the_leader_receives_the_new_epoch_of_its_own_proposal() -> None:
     bench = with_brokers(4)
     bench.reassign([1, 2, 4])
     leader = bench.sessions[T0, 1]
     joins(bench, 4)
-    assert bench.told()[leader].leader_epoch == 2
+    assert bench.sent_states()[leader].leader_epoch == 2
 
 
 def test_the_metadata_remembers_what_was_removed_until_it_is_added_again() -> None:

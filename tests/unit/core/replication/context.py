@@ -103,13 +103,13 @@ class Context:
         self.machine.validate()
         return out
 
-    def told(self, state: PartitionState, incarnation: int = 10) -> Outbox[Effect]:
+    def notified(self, state: PartitionState, incarnation: int = 10) -> Outbox[Effect]:
         """The controller sends a state."""
         return self.step(
             StateReceived(cause="told", now_ms=self.now_ms, incarnation=Incarnation(incarnation), state=state)
         )
 
-    def asked_to_produce(self, *, acks: int = -1, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
+    def produce_requested(self, *, acks: int = -1, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
         """A client sends a produce request."""
         self.last_request += 1
         return self.step(
@@ -133,7 +133,7 @@ class Context:
         deadline_in_ms: int = 1_000,
     ) -> Outbox[Effect]:
         """A client appends ``count`` records, which become durable here (at once if ``durable``), or not."""
-        out = self.asked_to_produce(acks=acks, deadline_in_ms=deadline_in_ms)
+        out = self.produce_requested(acks=acks, deadline_in_ms=deadline_in_ms)
         first = self.machine.log_end_offset
         out.extend(
             self.step(

@@ -19,12 +19,12 @@ from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only
 
 def leading(*, isr: tuple[int, ...] = (ME, SECOND, THIRD), down: tuple[int, ...] = ()) -> Context:
     context = Context()
-    context.told(partition_state(isr=isr, down=down))
+    context.notified(partition_state(isr=isr, down=down))
     return context
 
 
 def failed(context: Context, *, error: OutOfOrderSequence | None = None) -> None:
-    context.asked_to_produce()
+    context.produce_requested()
     context.step(AppendFailed(cause="x", now_ms=context.now_ms, request=context.last_request, error=error))
 
 
@@ -63,7 +63,7 @@ def test_one_failure_is_no_reason_and_a_success_forgets_all() -> None:
     assert not some(ResignLeadership, failing(context, PATIENCE_MS - 1).now)
 
 
-def test_a_leader_whose_disk_goes_on_failing_resigns_and_says_it_again_after_a_pause() -> None:
+def test_a_leader_with_a_failing_disk_resigns_again_after_a_pause() -> None:
     context = leading()
     assert only(ResignLeadership, failing(context).now).leader_epoch == 1
     assert not some(ResignLeadership, context.ticked(500).now)
@@ -71,7 +71,7 @@ def test_a_leader_whose_disk_goes_on_failing_resigns_and_says_it_again_after_a_p
     assert context.machine.role == "leader", "until the controller says otherwise"
 
 
-def test_a_leader_that_nobody_can_follow_leads_on() -> None:
+def test_a_leader_without_an_in_sync_follower_leads_on() -> None:
     assert not some(ResignLeadership, failing(leading(isr=(ME,))).now)
     assert not some(ResignLeadership, failing(leading(isr=(ME, SECOND), down=(SECOND,))).now)
     context = leading(isr=(ME, SECOND))
@@ -87,7 +87,7 @@ def test_a_producers_mistake_is_not_the_disks() -> None:
     assert not some(ResignLeadership, context.ticked().now)
 
 
-def test_the_doubt_ends_when_nothing_fails_for_a_while_and_comes_back_with_the_first_failure() -> None:
+def test_the_doubt_ends_after_a_quiet_while_and_returns_with_a_failure() -> None:
     disk = DiskHealth()
     disk.append_failed(0)
     disk.append_failed(PATIENCE_MS)
@@ -99,7 +99,7 @@ def test_the_doubt_ends_when_nothing_fails_for_a_while_and_comes_back_with_the_f
     assert not disk.is_failing(60_000)
 
 
-def test_a_follower_whose_disk_fails_leaves_the_isr_at_once_and_comes_back_when_it_does_not() -> None:
+def test_a_follower_leaves_the_isr_while_its_disk_fails() -> None:
     context = leading()
     proposal = only(ProposeIsr, flagged(context, SECOND, True).now)
     assert [broker for broker, _ in proposal.isr] == [ME, THIRD]
@@ -110,7 +110,7 @@ def test_a_follower_whose_disk_fails_leaves_the_isr_at_once_and_comes_back_when_
 
 def test_a_follower_says_that_its_disk_fails_until_an_append_succeeds() -> None:
     context = Context()
-    fetch = only(SendFetch, context.told(partition_state(leader=SECOND)).after_sync)
+    fetch = only(SendFetch, context.notified(partition_state(leader=SECOND)).after_sync)
     until_ms = context.now_ms + PATIENCE_MS
     while context.now_ms <= until_ms:
         assert not fetch.disk_failing
@@ -135,7 +135,7 @@ def synced_since(context: Context, since_ms: int, ms: int) -> Outbox[Effect]:
     return out
 
 
-def test_a_leader_whose_sync_does_not_end_resigns_and_says_so_again_while_it_leads() -> None:
+def test_a_leader_with_a_hanging_sync_resigns_again_while_it_leads() -> None:
     context = leading()
     since_ms = context.now_ms
     assert not some(ResignLeadership, synced_since(context, since_ms, LIMIT_MS - 500).now)
@@ -171,5 +171,5 @@ def test_a_process_that_stood_still_does_not_blame_its_disk() -> None:
 
 def test_a_follower_whose_sync_does_not_end_waits_for_nothing_else() -> None:
     context = Context()
-    context.told(partition_state(leader=SECOND))
+    context.notified(partition_state(leader=SECOND))
     assert not some(ResignLeadership, synced_since(context, context.now_ms, 2 * LIMIT_MS).now)

@@ -25,27 +25,27 @@ def following(
     *, log_end: int = 0, log_start: int = 0, epochs: tuple[tuple[int, int], ...] = (), epoch: int = 1
 ) -> tuple[Context, SendFetch]:
     context = Context(log_end=log_end, log_start=log_start, epochs=epochs)
-    return context, only(SendFetch, context.told(led_by_second(epoch)).after_sync)
+    return context, only(SendFetch, context.notified(led_by_second(epoch)).after_sync)
 
 
 def test_a_replica_is_deaf_until_its_own_life_is_addressed() -> None:
     context = Context()
-    assert not context.told(led_by_second(), incarnation=9).after_sync
+    assert not context.notified(led_by_second(), incarnation=9).after_sync
     assert context.machine.role == "idle"
-    context.told(partition_state(leader=SECOND, incarnations={1: 11}))
+    context.notified(partition_state(leader=SECOND, incarnations={1: 11}))
     assert context.machine.role == "idle"
-    assert some(SendFetch, context.told(led_by_second()).after_sync)
+    assert some(SendFetch, context.notified(led_by_second()).after_sync)
 
 
 def test_old_states_are_ignored() -> None:
     context = Context()
-    context.told(led_by_second(epoch=4, partition_epoch=9))
-    context.told(partition_state(leader=THIRD, leader_epoch=3, partition_epoch=10))
-    context.told(partition_state(leader=THIRD, leader_epoch=5, partition_epoch=9))
+    context.notified(led_by_second(epoch=4, partition_epoch=9))
+    context.notified(partition_state(leader=THIRD, leader_epoch=3, partition_epoch=10))
+    context.notified(partition_state(leader=THIRD, leader_epoch=5, partition_epoch=9))
     assert context.machine.leader_epoch == 4
 
 
-def test_the_first_fetch_tells_what_we_hold() -> None:
+def test_the_first_fetch_reports_the_held_log() -> None:
     _, fetch = following(log_end=12, epochs=((1, 0), (3, 8)), epoch=4)
     assert (fetch.leader, fetch.leader_epoch, fetch.incarnation) == (SECOND, 4, 10)
     assert (fetch.fetch_offset, fetch.last_fetched_epoch) == (12, 3)
@@ -144,7 +144,7 @@ def test_histories_that_part_before_the_log_start_throw_the_log_away() -> None:
 def test_cutting_below_the_watermark_is_marked_in_the_story() -> None:
     context, fetch = following()
     context.copied(fetch, 10, epoch=1, watermark=10)
-    again = only(SendFetch, context.told(led_by_second(2, 2)).after_sync)
+    again = only(SendFetch, context.notified(led_by_second(2, 2)).after_sync)
     context.answered(again, diverging=(1, 5))
     assert context.machine.high_watermark == 5
     assert any("truncated_below_hw" in line for line in context.machine.story)
@@ -172,7 +172,7 @@ def test_a_fenced_fetch_waits_for_the_controllers_word(error_code: int) -> None:
     context, fetch = following()
     context.step(FetchFailed(cause="x", now_ms=context.now_ms, request=fetch.request, error_code=error_code))
     assert not some(SendFetch, context.ticked(1_000).after_sync)
-    assert some(SendFetch, context.told(led_by_second(2, 2)).after_sync)
+    assert some(SendFetch, context.notified(led_by_second(2, 2)).after_sync)
 
 
 def test_an_unanswered_fetch_is_given_up() -> None:
@@ -191,7 +191,7 @@ def test_a_failed_append_is_fetched_again() -> None:
 
 def test_a_partition_without_a_leader_stops_the_fetching() -> None:
     context, fetch = following()
-    context.told(partition_state(leader=NO_LEADER, partition_epoch=2))
+    context.notified(partition_state(leader=NO_LEADER, partition_epoch=2))
     assert context.machine.role == "idle"
     assert not context.ticked(10_000).after_sync
     assert not context.answered(fetch, end=10).now
@@ -200,20 +200,20 @@ def test_a_partition_without_a_leader_stops_the_fetching() -> None:
 def test_a_follower_becomes_leader_with_what_it_has() -> None:
     context, fetch = following()
     context.copied(fetch, 10, epoch=1, watermark=5)
-    context.told(partition_state(leader_epoch=2, partition_epoch=2))
+    context.notified(partition_state(leader_epoch=2, partition_epoch=2))
     assert context.machine.role == "leader"
     assert context.machine.epochs == ((1, 0), (2, 10))
     assert context.machine.high_watermark == 5
     assert context.machine.exposed_high_watermark is None
 
 
-def test_an_append_nobody_asked_for_is_a_bug() -> None:
+def test_an_append_that_was_not_requested_is_a_bug() -> None:
     context, _ = following()
-    with pytest.raises(InvariantBroken, match="not asked for"):
+    with pytest.raises(InvariantBroken, match="was not requested"):
         context.step(FollowerAppended(cause="c", now_ms=1, request=99, end_offset=Offset(3)))
 
 
 def test_a_leader_may_not_change_within_a_leader_epoch() -> None:
     context, _ = following()
     with pytest.raises(InvariantBroken, match="leader 3 in the leader epoch 1 of 2"):
-        context.told(partition_state(leader=THIRD, partition_epoch=2))
+        context.notified(partition_state(leader=THIRD, partition_epoch=2))

@@ -8,7 +8,7 @@ from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only
 
 def leading_without_third() -> Context:
     context = Context()
-    context.told(partition_state(isr=(ME, SECOND)))
+    context.notified(partition_state(isr=(ME, SECOND)))
     context.produced()
     context.fetched_by(SECOND, 10)
     assert context.machine.high_watermark == 10
@@ -21,7 +21,7 @@ def proposal_to_add_third(context: Context) -> ProposeIsr:
 
 def test_a_member_that_has_lagged_too_long_is_proposed_to_leave() -> None:
     context = Context()
-    context.told(partition_state())
+    context.notified(partition_state())
     context.produced()
     context.ticked(20_000)
     context.fetched_by(SECOND, 10)
@@ -33,15 +33,15 @@ def test_a_member_that_has_lagged_too_long_is_proposed_to_leave() -> None:
 
 def test_a_member_that_has_everything_does_not_lag_however_silent() -> None:
     context = Context()
-    context.told(partition_state(isr=(ME, SECOND), replicas=(ME, SECOND)))
+    context.notified(partition_state(isr=(ME, SECOND), replicas=(ME, SECOND)))
     context.produced()
     context.fetched_by(SECOND, 10)
     assert not some(ProposeIsr, context.ticked(100_000).now)
 
 
-def test_a_member_caught_up_if_it_reaches_where_the_leader_was_at_its_last_fetch() -> None:
+def test_a_member_caught_up_if_it_reaches_the_end_at_its_last_fetch() -> None:
     context = Context()
-    context.told(partition_state(isr=(ME, SECOND), replicas=(ME, SECOND)))
+    context.notified(partition_state(isr=(ME, SECOND), replicas=(ME, SECOND)))
     for end in range(10, 100, 10):  # always one append behind, never at the very end
         context.produced()
         context.fetched_by(SECOND, end - 10)
@@ -50,7 +50,7 @@ def test_a_member_caught_up_if_it_reaches_where_the_leader_was_at_its_last_fetch
 
 def test_a_leaving_member_counts_until_the_controller_agrees() -> None:
     context = Context()
-    context.told(partition_state())
+    context.notified(partition_state())
     context.produced()
     context.ticked(20_000)
     context.fetched_by(SECOND, 10)
@@ -61,7 +61,7 @@ def test_a_leaving_member_counts_until_the_controller_agrees() -> None:
     assert context.machine.high_watermark == 10
 
 
-def test_a_follower_that_caught_up_is_proposed_with_the_life_that_earned_it() -> None:
+def test_a_follower_that_caught_up_is_proposed_with_its_incarnation() -> None:
     proposal = proposal_to_add_third(leading_without_third())
     assert proposal.isr == ((ME, 10), (SECOND, 20), (THIRD, 30))
 
@@ -72,26 +72,26 @@ def test_a_follower_below_the_watermark_may_not_join() -> None:
 
 def test_a_follower_below_the_start_of_the_epoch_may_not_join() -> None:
     context = Context(log_end=10, epochs=((0, 0),))
-    context.told(partition_state(isr=(ME, SECOND)))
+    context.notified(partition_state(isr=(ME, SECOND)))
     assert context.machine.high_watermark == 0
     assert not some(ProposeIsr, context.fetched_by(THIRD, 9, last_epoch=0).now)
     assert some(ProposeIsr, context.fetched_by(THIRD, 10, last_epoch=0).now)
 
 
-def test_a_follower_that_is_registered_as_down_or_as_another_life_may_not_join() -> None:
+def test_a_follower_registered_as_down_or_as_another_life_may_not_join() -> None:
     context = Context()
-    context.told(partition_state(isr=(ME, SECOND), down=(THIRD,)))
+    context.notified(partition_state(isr=(ME, SECOND), down=(THIRD,)))
     assert not some(ProposeIsr, context.fetched_by(THIRD, 0).now)
-    context.told(partition_state(isr=(ME, SECOND)))
+    context.notified(partition_state(isr=(ME, SECOND)))
     assert not some(ProposeIsr, context.fetched_by(THIRD, 0, incarnation=31).now)
-    context.told(partition_state(isr=(ME, SECOND), incarnations={THIRD: 31}))
+    context.notified(partition_state(isr=(ME, SECOND), incarnations={THIRD: 31}))
     assert some(ProposeIsr, context.fetched_by(THIRD, 0, incarnation=31).now)
 
 
-def test_a_follower_that_goes_on_fetching_is_not_believed_to_be_down_for_ever() -> None:
+def test_a_follower_that_goes_on_fetching_stops_counting_as_down() -> None:
     """Found by the simulator: a late copy of a state marked the follower as offline again."""
     context = Context()
-    context.told(partition_state(isr=(ME, SECOND), down=(THIRD,)))
+    context.notified(partition_state(isr=(ME, SECOND), down=(THIRD,)))
     context.ticked(4_999)
     assert not some(ProposeIsr, context.fetched_by(THIRD, 0).now)
     context.ticked(1)
@@ -100,8 +100,8 @@ def test_a_follower_that_goes_on_fetching_is_not_believed_to_be_down_for_ever() 
 
 def test_older_places_do_not_bring_back_an_older_life() -> None:
     context = Context()
-    context.told(partition_state(incarnations={THIRD: 31}))
-    context.told(partition_state())
+    context.notified(partition_state(incarnations={THIRD: 31}))
+    context.notified(partition_state())
     state = context.machine.state
     assert state is not None
     place = state.place(THIRD)
@@ -139,12 +139,12 @@ def test_a_proposal_of_unknown_outcome_is_repeated_and_keeps_counting(error_code
 
 
 @pytest.mark.parametrize("error_code", [74, 95])
-def test_after_a_conflict_the_proposed_member_counts_until_the_controllers_next_word(error_code: int) -> None:
+def test_after_a_conflict_the_proposed_member_counts_until_the_next_state(error_code: int) -> None:
     context = leading_without_third()
     context.isr_answered(proposal_to_add_third(context), error_code)
     assert not some(ProposeIsr, context.ticked(1_000).now)
     assert THIRD in context.machine.maximal_isr
-    context.told(partition_state(isr=(ME, SECOND), partition_epoch=2))
+    context.notified(partition_state(isr=(ME, SECOND), partition_epoch=2))
     assert THIRD not in context.machine.maximal_isr
 
 

@@ -19,17 +19,17 @@ def alone(*, elr: tuple[int, ...] = (SECOND, THIRD), partition_epoch: int = 1) -
     return partition_state(isr=(ME,), elr=elr, leader_epoch=2, down=(SECOND, THIRD), partition_epoch=partition_epoch)
 
 
-def test_a_kept_watermark_that_is_the_log_end_is_shown_at_once_and_nobody_loses_his_place() -> None:
+def test_a_kept_watermark_at_the_log_end_is_shown_without_a_claim() -> None:
     context = Context(log_end=100, kept=100)
-    out = context.told(alone())
+    out = context.notified(alone())
     assert context.machine.exposed_high_watermark == 100
     assert context.machine.exposed_high_watermark == 100
     assert not some(ProposeIsr, out.now)
 
 
-def test_the_last_replica_asks_to_be_the_only_one_that_may_lead_and_shows_what_it_has() -> None:
+def test_the_last_replica_claims_sole_eligibility_and_shows_its_log() -> None:
     context = Context(log_end=100, kept=90)
-    out = context.told(alone())
+    out = context.notified(alone())
     assert context.machine.exposed_high_watermark is None
     assert context.machine.high_watermark == 90
     proposal = only(ProposeIsr, out.now)
@@ -41,26 +41,26 @@ def test_the_last_replica_asks_to_be_the_only_one_that_may_lead_and_shows_what_i
 
 def test_nothing_is_shown_while_others_may_still_be_elected() -> None:
     context = Context(log_end=100)
-    proposal = only(ProposeIsr, context.told(alone()).now)
+    proposal = only(ProposeIsr, context.notified(alone()).now)
     context.isr_answered(proposal, error_code=41)
     assert context.machine.exposed_high_watermark is None
     again = only(ProposeIsr, context.ticked(1_000).now)
     assert again.drops_eligible, "a refused claim is made again as what it was"
-    context.told(alone(elr=(THIRD,), partition_epoch=2))
+    context.notified(alone(elr=(THIRD,), partition_epoch=2))
     assert context.machine.exposed_high_watermark is None
     assert context.machine.high_watermark == 0
 
 
-def test_a_claim_that_became_the_proposal_of_a_state_gone_by_is_made_anew() -> None:
+def test_a_claim_made_outdated_by_a_newer_state_is_sent_again() -> None:
     context = Context(log_end=100)
-    context.told(alone())
-    out = context.told(alone(partition_epoch=2))
+    context.notified(alone())
+    out = context.notified(alone(partition_epoch=2))
     assert only(ProposeIsr, out.now).partition_epoch == 2
 
 
 def test_what_comes_in_below_the_minimum_is_not_committed() -> None:
     context = Context(log_end=100)
-    context.told(alone(elr=()))
+    context.notified(alone(elr=()))
     assert context.machine.exposed_high_watermark == 100
     context.produced(5, acks=1)
     assert context.machine.high_watermark == 100
@@ -70,7 +70,7 @@ def test_what_comes_in_below_the_minimum_is_not_committed() -> None:
 def test_every_member_of_the_isr_has_to_have_what_is_shown() -> None:
     context = Context(min_insync_replicas=3, log_end=100, epochs=((1, 0),))
     state = partition_state(isr=(ME, SECOND), elr=(), leader_epoch=2, down=(THIRD,))
-    context.told(state)
+    context.notified(state)
     assert context.machine.exposed_high_watermark is None
     context.fetched_by(SECOND, 40, epoch=2, last_epoch=1)
     assert context.machine.high_watermark == 40
@@ -79,10 +79,10 @@ def test_every_member_of_the_isr_has_to_have_what_is_shown() -> None:
     assert context.machine.exposed_high_watermark == 100
 
 
-def test_a_repeated_batch_of_an_earlier_epoch_is_shown_and_not_acknowledged_below_the_minimum() -> None:
+def test_a_repeated_old_batch_is_not_acknowledged_below_the_minimum() -> None:
     context = Context(log_end=100, epochs=((1, 0),))
-    context.told(partition_state(isr=(ME, SECOND), leader_epoch=2, down=(THIRD,)))
-    context.asked_to_produce(deadline_in_ms=500)
+    context.notified(partition_state(isr=(ME, SECOND), leader_epoch=2, down=(THIRD,)))
+    context.produce_requested(deadline_in_ms=500)
     repeat = LeaderAppended(
         cause="a",
         now_ms=1,
@@ -92,17 +92,17 @@ def test_a_repeated_batch_of_an_earlier_epoch_is_shown_and_not_acknowledged_belo
         duplicate=True,
     )
     context.step(repeat)
-    out = context.told(alone(elr=(SECOND,), partition_epoch=2))
+    out = context.notified(alone(elr=(SECOND,), partition_epoch=2))
     out = context.isr_answered(only(ProposeIsr, out.now), state=alone(elr=(), partition_epoch=3))
     assert context.machine.exposed_high_watermark == 100
-    assert not some(AnswerProduce, out.now), "one replica is not what acks=all has asked for"
+    assert not some(AnswerProduce, out.now), "one replica does not fulfil acks=all"
     assert isinstance(only(RefuseRequest, context.ticked(500).now).error, NotEnoughReplicasAfterAppend)
 
 
 def test_it_is_acknowledged_once_enough_replicas_are_in_sync_again() -> None:
     context = Context(log_end=100, epochs=((1, 0),))
-    context.told(partition_state(isr=(ME, SECOND), leader_epoch=2, down=(THIRD,)))
-    context.asked_to_produce(deadline_in_ms=9_000)
+    context.notified(partition_state(isr=(ME, SECOND), leader_epoch=2, down=(THIRD,)))
+    context.produce_requested(deadline_in_ms=9_000)
     context.step(
         LeaderAppended(
             cause="a",
@@ -113,9 +113,9 @@ def test_it_is_acknowledged_once_enough_replicas_are_in_sync_again() -> None:
             duplicate=True,
         )
     )
-    context.told(alone(elr=(), partition_epoch=2))
+    context.notified(alone(elr=(), partition_epoch=2))
     state = partition_state(isr=(ME,), leader_epoch=2, partition_epoch=2)
-    context.told(state)
+    context.notified(state)
     joining = only(ProposeIsr, context.fetched_by(SECOND, 100, epoch=2, last_epoch=1).now)
     whole = replace(state, isr=(BrokerId(ME), BrokerId(SECOND)), partition_epoch=PartitionEpoch(3))
     out = context.step(

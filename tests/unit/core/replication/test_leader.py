@@ -36,13 +36,13 @@ from tests.unit.core.replication.context import ME, NO_LEADER, SECOND, THIRD, Co
 
 def leading(*, min_insync_replicas: int = 2, log_end: int = 0, epochs: tuple[tuple[int, int], ...] = ()) -> Context:
     context = Context(min_insync_replicas=min_insync_replicas, log_end=log_end, epochs=epochs)
-    context.told(partition_state())
+    context.notified(partition_state())
     return context
 
 
 def test_a_new_leader_writes_its_epoch_before_anything_else() -> None:
     context = Context(log_end=7)
-    out = context.told(partition_state(leader_epoch=3))
+    out = context.notified(partition_state(leader_epoch=3))
     assert out.now[0] == AssignLeaderEpoch(cause="told", leader_epoch=LeaderEpoch(3), start_offset=Offset(7))
     assert only(RoleChanged, out.now).leading
     assert context.machine.role == "leader"
@@ -51,7 +51,7 @@ def test_a_new_leader_writes_its_epoch_before_anything_else() -> None:
 def test_a_life_may_not_lead_an_epoch_that_its_log_knows_already() -> None:
     context = Context(log_end=7, epochs=((3, 5),))
     with pytest.raises(InvariantBroken, match="begun by an earlier life"):
-        context.told(partition_state(leader_epoch=3))
+        context.notified(partition_state(leader_epoch=3))
 
 
 def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
@@ -63,13 +63,13 @@ def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
     assert context.machine.exposed_high_watermark == 10
 
 
-def test_nothing_is_committed_beside_eligible_leader_replicas_whatever_minimum_the_leader_knows() -> None:
+def test_nothing_is_committed_beside_eligible_replicas_with_any_minimum() -> None:
     context = leading(min_insync_replicas=1)
-    context.told(partition_state(isr=(ME,), elr=(SECOND,), partition_epoch=2))
+    context.notified(partition_state(isr=(ME,), elr=(SECOND,), partition_epoch=2))
     out = context.produced()
     assert not some(AnswerProduce, out.now)
     assert context.machine.high_watermark == 0
-    out = context.told(partition_state(isr=(ME,), partition_epoch=3))
+    out = context.notified(partition_state(isr=(ME,), partition_epoch=3))
     assert only(AnswerProduce, out.now).first_offset == 0
 
 
@@ -92,12 +92,12 @@ def test_acks_zero_is_never_answered() -> None:
     context = leading()
     assert not some(AnswerProduce, context.produced(acks=0).now)
     idle = Context()
-    assert not idle.asked_to_produce(acks=0).now
+    assert not idle.produce_requested(acks=0).now
 
 
 def test_a_single_replica_commits_with_its_own_disk() -> None:
     context = Context(min_insync_replicas=1)
-    context.told(partition_state(replicas=(1,), isr=(1,)))
+    context.notified(partition_state(replicas=(1,), isr=(1,)))
     assert some(AnswerProduce, context.produced().now)
 
 
@@ -113,46 +113,46 @@ def test_where_writing_is_enough_no_sync_is_waited_for() -> None:
 
 def test_produce_is_refused_where_it_does_not_lead() -> None:
     context = Context()
-    assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotLeaderOrFollower)
-    context.told(partition_state(leader=SECOND))
-    assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotLeaderOrFollower)
+    assert isinstance(only(RefuseRequest, context.produce_requested().now).error, NotLeaderOrFollower)
+    context.notified(partition_state(leader=SECOND))
+    assert isinstance(only(RefuseRequest, context.produce_requested().now).error, NotLeaderOrFollower)
 
 
 def test_produce_is_refused_for_an_older_and_for_a_newer_leader_epoch() -> None:
     context = Context()
-    context.told(partition_state(leader_epoch=5))
-    assert isinstance(only(RefuseRequest, context.asked_to_produce(epoch=4).now).error, FencedLeaderEpoch)
-    assert isinstance(only(RefuseRequest, context.asked_to_produce(epoch=6).now).error, UnknownLeaderEpoch)
-    assert some(AppendBatches, context.asked_to_produce(epoch=5).now)
+    context.notified(partition_state(leader_epoch=5))
+    assert isinstance(only(RefuseRequest, context.produce_requested(epoch=4).now).error, FencedLeaderEpoch)
+    assert isinstance(only(RefuseRequest, context.produce_requested(epoch=6).now).error, UnknownLeaderEpoch)
+    assert some(AppendBatches, context.produce_requested(epoch=5).now)
 
 
 def test_acks_all_is_refused_before_the_append_below_min_insync_replicas() -> None:
     context = Context(min_insync_replicas=2)
-    context.told(partition_state(isr=(1,)))
-    assert isinstance(only(RefuseRequest, context.asked_to_produce().now).error, NotEnoughReplicas)
-    assert some(AppendBatches, context.asked_to_produce(acks=1).now)
+    context.notified(partition_state(isr=(1,)))
+    assert isinstance(only(RefuseRequest, context.produce_requested().now).error, NotEnoughReplicas)
+    assert some(AppendBatches, context.produce_requested(acks=1).now)
 
 
 def test_the_watermark_rests_below_min_insync_replicas() -> None:
     context = Context(min_insync_replicas=2)
-    context.told(partition_state(isr=(1,)))
+    context.notified(partition_state(isr=(1,)))
     context.produced(acks=1)
     assert context.machine.high_watermark == 0
 
 
-def test_an_overdue_request_is_told_why() -> None:
+def test_an_overdue_request_is_refused_with_the_cause() -> None:
     context = leading()
     context.produced(deadline_in_ms=100)
     assert isinstance(only(RefuseRequest, context.ticked(100).now).error, RequestTimedOut)
     context.produced(deadline_in_ms=100)
-    context.told(partition_state(isr=(1,), partition_epoch=2))
+    context.notified(partition_state(isr=(1,), partition_epoch=2))
     assert isinstance(only(RefuseRequest, context.ticked(100).now).error, NotEnoughReplicasAfterAppend)
 
 
 def test_a_duplicate_waits_for_the_watermark_like_its_first_copy() -> None:
     context = leading()
     context.produced()
-    context.asked_to_produce()
+    context.produce_requested()
     repeat = LeaderAppended(
         cause="a",
         now_ms=1,
@@ -172,7 +172,7 @@ def test_a_duplicate_below_the_watermark_is_answered_at_once() -> None:
     context.produced()
     context.fetched_by(SECOND, 10)
     context.fetched_by(THIRD, 10)
-    context.asked_to_produce()
+    context.produce_requested()
     repeat = LeaderAppended(
         cause="a",
         now_ms=1,
@@ -186,10 +186,10 @@ def test_a_duplicate_below_the_watermark_is_answered_at_once() -> None:
 
 def test_a_failed_append_is_refused_with_its_reason() -> None:
     context = leading()
-    context.asked_to_produce()
+    context.produce_requested()
     failed = AppendFailed(cause="x", now_ms=1, request=context.last_request)
     assert isinstance(only(RefuseRequest, context.step(failed).now).error, KafkaStorageError)
-    context.asked_to_produce()
+    context.produce_requested()
     failed = AppendFailed(cause="x", now_ms=1, request=context.last_request, error=OutOfOrderSequence())
     assert isinstance(only(RefuseRequest, context.step(failed).now).error, OutOfOrderSequence)
 
@@ -198,7 +198,7 @@ def test_losing_the_leadership_refuses_everything_parked() -> None:
     context = leading()
     context.produced()
     context.fetched_by(SECOND, 10)
-    out = context.told(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
+    out = context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
     refused = some(RefuseRequest, out.now)
     assert len(refused) == 2
     assert all(isinstance(refusal.error, NotLeaderOrFollower) for refusal in refused)
@@ -206,24 +206,24 @@ def test_losing_the_leadership_refuses_everything_parked() -> None:
 
 def test_a_partition_without_a_leader_makes_it_idle_in_the_same_epoch() -> None:
     context = leading()
-    context.told(partition_state(leader=NO_LEADER, partition_epoch=2))
+    context.notified(partition_state(leader=NO_LEADER, partition_epoch=2))
     assert context.machine.role == "idle"
-    context.told(partition_state(partition_epoch=1))
+    context.notified(partition_state(partition_epoch=1))
     assert context.machine.role == "idle"
 
 
-def test_the_watermark_counts_only_what_was_heard_in_this_epoch() -> None:
+def test_the_watermark_counts_only_reports_of_this_epoch() -> None:
     context = leading()
     context.produced()
     context.fetched_by(SECOND, 10)
-    context.told(partition_state(leader_epoch=2, partition_epoch=2))
+    context.notified(partition_state(leader_epoch=2, partition_epoch=2))
     context.fetched_by(THIRD, 10, epoch=2, last_epoch=1)
     assert context.machine.high_watermark == 0
     context.fetched_by(SECOND, 10, epoch=2, last_epoch=1)
     assert context.machine.high_watermark == 10
 
 
-def test_the_watermark_is_not_shown_before_it_reaches_the_start_of_the_epoch() -> None:
+def test_the_watermark_is_hidden_until_it_reaches_the_epoch_start() -> None:
     context = leading(log_end=10, epochs=((0, 0),))
     assert context.machine.exposed_high_watermark is None
     context.fetched_by(SECOND, 10, last_epoch=0)
@@ -245,7 +245,7 @@ def test_late_copies_of_a_fetch_take_nothing_back() -> None:
 
 def test_fetches_of_another_epoch_are_refused_and_move_nothing() -> None:
     context = Context()
-    context.told(partition_state(leader_epoch=5))
+    context.notified(partition_state(leader_epoch=5))
     context.produced()
     assert isinstance(only(RefuseRequest, context.fetched_by(SECOND, 10, epoch=4).now).error, FencedLeaderEpoch)
     assert isinstance(only(RefuseRequest, context.fetched_by(THIRD, 10, epoch=6).now).error, UnknownLeaderEpoch)
@@ -259,7 +259,7 @@ def test_fetches_of_an_older_life_are_refused() -> None:
     assert isinstance(only(RefuseRequest, context.fetched_by(THIRD, 0, incarnation=29).now).error, StaleBrokerEpoch)
 
 
-def test_a_newer_life_has_to_earn_its_progress_anew() -> None:
+def test_a_newer_incarnation_begins_without_progress() -> None:
     context = leading()
     context.produced()
     context.fetched_by(SECOND, 10)
@@ -275,25 +275,25 @@ def test_a_broker_without_a_replica_is_refused() -> None:
 
 def test_a_fetch_below_the_log_start_learns_where_the_log_starts() -> None:
     context = Context(log_end=20, log_start=5, epochs=((0, 5),))
-    context.told(partition_state())
+    context.notified(partition_state())
     error = only(RefuseRequest, context.fetched_by(SECOND, 3, last_epoch=0).now).error
     assert isinstance(error, OffsetOutOfRange)
     assert error.details["log_start_offset"] == 5
 
 
-def test_a_follower_whose_epochs_retention_dropped_here_starts_again_at_the_log_start() -> None:
+def test_a_follower_with_epochs_dropped_here_restarts_at_the_log_start() -> None:
     """Found by the simulator: cut to the log start, the follower's unacknowledged records counted as the leader's."""
     context = Context(log_end=20, log_start=5, epochs=((3, 5),))
-    context.told(partition_state(leader_epoch=5))
+    context.notified(partition_state(leader_epoch=5))
     for offset in (5, 8):
         error = only(RefuseRequest, context.fetched_by(SECOND, offset, epoch=5, last_epoch=1).now).error
         assert isinstance(error, OffsetOutOfRange)
     assert not some(RefuseRequest, context.fetched_by(SECOND, 5, epoch=5, last_epoch=3).now)
 
 
-def test_a_diverging_fetch_gets_the_parting_point_and_acknowledges_nothing() -> None:
+def test_a_diverging_fetch_gets_the_divergence_and_acknowledges_nothing() -> None:
     context = Context(log_end=20, epochs=((1, 0), (3, 12)))
-    context.told(partition_state(leader_epoch=5))
+    context.notified(partition_state(leader_epoch=5))
     context.fetched_by(THIRD, 20, epoch=5, last_epoch=3)
     answer = only(AnswerDiverging, context.fetched_by(SECOND, 15, epoch=5, last_epoch=2).now)
     assert (answer.epoch, answer.end_offset) == (1, 12)
@@ -338,7 +338,7 @@ def test_dropped_requests_are_not_answered() -> None:
 def test_consumers_are_sent_to_the_leader_of_the_right_epoch() -> None:
     context = Context()
     assert isinstance(context.machine.leadership_error(), NotLeaderOrFollower)
-    context.told(partition_state(leader_epoch=5))
+    context.notified(partition_state(leader_epoch=5))
     assert context.machine.leadership_error() is None
     assert context.machine.leadership_error(LeaderEpoch(5)) is None
     assert isinstance(context.machine.leadership_error(LeaderEpoch(4)), FencedLeaderEpoch)
@@ -362,7 +362,7 @@ def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story() -> None:
     assert any("StateReceived" in str(line) for line in broken.value.story)
 
 
-def test_a_replica_removed_and_added_again_unseen_does_not_count_for_what_its_earlier_life_had() -> None:
+def test_a_replica_removed_and_added_unseen_loses_its_progress() -> None:
     # Both happened between two states from the controller. A removal ends the leader epoch, so earlier progress,
     # fetches and proposals are void, even if the leader missed states in between.
     context = leading()
@@ -373,7 +373,7 @@ def test_a_replica_removed_and_added_again_unseen_does_not_count_for_what_its_ea
     added_again = partition_state(
         leader_epoch=2, partition_epoch=5, isr=(ME, SECOND), incarnations={THIRD: -1}, down=(THIRD,)
     )
-    context.told(added_again)
+    context.notified(added_again)
     out = context.fetched_by(THIRD, 10, incarnation=30, epoch=1)
     assert isinstance(only(RefuseRequest, out.now).error, FencedLeaderEpoch)
     context.fetched_by(THIRD, 10, incarnation=30, epoch=2)

@@ -29,7 +29,7 @@ from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only
 def leading(records: int = 10, *, isr: tuple[int, ...] = (ME, SECOND, THIRD), down: tuple[int, ...] = ()) -> Context:
     """A leader of this many committed records."""
     context = Context()
-    context.told(partition_state(isr=isr, down=down))
+    context.notified(partition_state(isr=isr, down=down))
     context.produced(records)
     for follower in (SECOND, THIRD):
         if follower not in down:
@@ -58,7 +58,7 @@ def fetched(context: Context, follower: int, offset: int, log_start: int = 0) ->
     )
 
 
-def asked(context: Context, before: int, *, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
+def delete_before(context: Context, before: int, *, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
     """A client sends DeleteRecords; the log start moves as the leader's effects require."""
     context.last_request += 1
     out = context.step(
@@ -87,7 +87,7 @@ def refusal(out: Outbox[Effect]) -> object:
 
 def test_the_call_is_answered_when_the_last_replica_has_followed() -> None:
     context = leading()
-    out = asked(context, 6)
+    out = delete_before(context, 6)
     request = context.last_request
     assert context.machine.log_start_offset == 6
     assert len(some(AnswerFetch, out.now)) == 2, "the followers that wait learn it at once"
@@ -100,15 +100,15 @@ def test_the_call_is_answered_when_the_last_replica_has_followed() -> None:
 def test_minus_one_deletes_all_that_is_committed() -> None:
     context = leading()
     context.produced(5)
-    asked(context, -1)
+    delete_before(context, -1)
     assert context.machine.log_start_offset == 10
 
 
-def test_only_what_is_committed_can_be_deleted_and_the_refusal_names_the_range() -> None:
+def test_only_committed_records_can_be_deleted_and_the_refusal_names_them() -> None:
     context = leading()
     context.produced(5)
     for before in (11, 15, -2):
-        error = refusal(asked(context, before))
+        error = refusal(delete_before(context, before))
         assert isinstance(error, OffsetOutOfRange)
         assert "starts at 0 and is committed up to 10" in error.message
     assert context.machine.log_start_offset == 0
@@ -116,22 +116,22 @@ def test_only_what_is_committed_can_be_deleted_and_the_refusal_names_the_range()
 
 def test_what_is_deleted_already_needs_nothing_but_the_others() -> None:
     context = leading()
-    asked(context, 6)
-    assert not some(AdvanceLogStart, asked(context, 3).now)
+    delete_before(context, 6)
+    assert not some(AdvanceLogStart, delete_before(context, 3).now)
     fetched(context, SECOND, 10, 6)
     assert len(some(AnswerDeleteRecords, fetched(context, THIRD, 10, 6).now)) == 2
-    assert only(AnswerDeleteRecords, asked(context, 6).now).low_watermark == 6
+    assert only(AnswerDeleteRecords, delete_before(context, 6).now).low_watermark == 6
 
 
 def test_a_replica_that_is_down_is_not_waited_for_unless_it_is_in_the_isr() -> None:
     context = leading(isr=(ME, SECOND), down=(THIRD,))
-    asked(context, 6)
+    delete_before(context, 6)
     assert some(AnswerDeleteRecords, fetched(context, SECOND, 10, 6).now)
     context = leading()
-    context.told(partition_state(down=(THIRD,)))
-    asked(context, 6)
+    context.notified(partition_state(down=(THIRD,)))
+    delete_before(context, 6)
     assert not some(AnswerDeleteRecords, fetched(context, SECOND, 10, 6).now), "broker 3 could still be elected"
-    out = context.told(partition_state(isr=(ME, SECOND), partition_epoch=2, down=(THIRD,)))
+    out = context.notified(partition_state(isr=(ME, SECOND), partition_epoch=2, down=(THIRD,)))
     out.extend(context.ticked())
     assert some(AnswerDeleteRecords, out.now)
 
@@ -139,22 +139,22 @@ def test_a_replica_that_is_down_is_not_waited_for_unless_it_is_in_the_isr() -> N
 def test_a_new_life_of_a_follower_has_to_say_again_where_its_log_begins() -> None:
     context = leading()
     fetched(context, SECOND, 10, 6)
-    context.told(partition_state(partition_epoch=2, incarnations={2: 21}))
-    asked(context, 6)
+    context.notified(partition_state(partition_epoch=2, incarnations={2: 21}))
+    delete_before(context, 6)
     assert not some(AnswerDeleteRecords, fetched(context, THIRD, 10, 6).now)
 
 
 def test_a_replica_joins_the_isr_only_with_our_log_start() -> None:
     context = leading(isr=(ME, SECOND), down=(THIRD,))
-    context.told(partition_state(isr=(ME, SECOND), partition_epoch=2))
-    asked(context, 6)
+    context.notified(partition_state(isr=(ME, SECOND), partition_epoch=2))
+    delete_before(context, 6)
     assert not some(ProposeIsr, fetched(context, THIRD, 10, 5).now)
     assert some(ProposeIsr, fetched(context, THIRD, 10, 6).now)
 
 
-def test_the_deadline_names_who_is_behind() -> None:
+def test_the_deadline_names_the_replicas_behind() -> None:
     context = leading()
-    asked(context, 6)
+    delete_before(context, 6)
     fetched(context, SECOND, 10, 6)
     error = refusal(context.ticked(1_000))
     assert isinstance(error, RequestTimedOut)
@@ -163,24 +163,24 @@ def test_the_deadline_names_who_is_behind() -> None:
     assert not some(AnswerDeleteRecords, fetched(context, THIRD, 10, 6).now), "answered once"
 
 
-def test_only_the_leader_of_the_right_epoch_deletes_and_not_before_it_knows_what_is_committed() -> None:
+def test_only_the_current_leader_deletes_once_it_has_a_watermark() -> None:
     context = Context(log_end=10, epochs=((1, 0),))
-    assert isinstance(refusal(asked(context, 5)), NotLeaderOrFollower)
-    context.told(partition_state(leader_epoch=2))
-    assert isinstance(refusal(asked(context, 5, epoch=1)), FencedLeaderEpoch)
-    assert isinstance(refusal(asked(context, 5)), OffsetNotAvailable)
+    assert isinstance(refusal(delete_before(context, 5)), NotLeaderOrFollower)
+    context.notified(partition_state(leader_epoch=2))
+    assert isinstance(refusal(delete_before(context, 5, epoch=1)), FencedLeaderEpoch)
+    assert isinstance(refusal(delete_before(context, 5)), OffsetNotAvailable)
 
 
-def test_who_waits_when_the_leadership_ends_is_sent_to_the_next_leader() -> None:
+def test_a_request_parked_when_leadership_ends_is_sent_to_the_next_leader() -> None:
     context = leading()
-    asked(context, 6)
+    delete_before(context, 6)
     request = context.last_request
-    out = context.told(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
+    out = context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
     assert [item.request for item in some(RefuseRequest, out.now) if isinstance(item.error, NotLeaderOrFollower)] == [
         request
     ]
     context = leading()
-    asked(context, 6)
+    delete_before(context, 6)
     context.step(RequestDropped(cause="gone", now_ms=1, request=context.last_request))
     assert not some(RefuseRequest, context.ticked(2_000).now)
 
@@ -191,7 +191,7 @@ def test_who_waits_when_the_leadership_ends_is_sent_to_the_next_leader() -> None
 def following(log_end: int = 10) -> tuple[Context, SendFetch]:
     context = Context(log_end=log_end, epochs=((1, 0),))
     state = partition_state(leader=SECOND)
-    return context, only(SendFetch, context.told(state).after_sync)
+    return context, only(SendFetch, context.notified(state).after_sync)
 
 
 def answered(context: Context, fetch: SendFetch, log_start: int) -> Outbox[Effect]:
@@ -208,12 +208,12 @@ def answered(context: Context, fetch: SendFetch, log_start: int) -> Outbox[Effec
     )
 
 
-def test_a_follower_moves_its_log_start_and_tells_with_the_next_fetch() -> None:
+def test_a_follower_moves_its_log_start_and_reports_it_in_the_next_fetch() -> None:
     context, fetch = following()
     assert fetch.log_start_offset == 0
     out = answered(context, fetch, 6)
     assert only(AdvanceLogStart, out.now).to == 6
-    assert not out.after_sync, "the next fetch must not tell what is not durable"
+    assert not out.after_sync, "the next fetch must not report what is not durable"
     assert only(SendFetch, moved(context, 6).after_sync).log_start_offset == 6
     assert context.machine.log_start_offset == 6
 

@@ -13,16 +13,16 @@ def due_in_ms(context: Context) -> int:
 
 def leading() -> Context:
     context = Context()
-    context.told(partition_state())
+    context.notified(partition_state())
     return context
 
 
 def following() -> tuple[Context, SendFetch]:
     context = Context()
-    return context, only(SendFetch, context.told(partition_state(leader=SECOND)).after_sync)
+    return context, only(SendFetch, context.notified(partition_state(leader=SECOND)).after_sync)
 
 
-def test_a_replica_without_a_role_and_a_leader_that_nobody_asks_wait_for_nothing() -> None:
+def test_a_replica_without_a_role_and_an_idle_leader_wait_for_nothing() -> None:
     assert due_in_ms(Context()) == NEVER
     assert due_in_ms(leading()) == NEVER
 
@@ -40,7 +40,7 @@ def test_a_leader_waits_for_the_first_deadline_of_those_it_keeps_waiting() -> No
 
 def test_a_leader_repeats_a_proposal_that_got_no_answer() -> None:
     context = Context()
-    context.told(partition_state(isr=(ME, SECOND)))
+    context.notified(partition_state(isr=(ME, SECOND)))
     only(ProposeIsr, context.fetched_by(THIRD, 0, wait_ms=NEVER).now)
     assert 0 < due_in_ms(context) < NEVER
     context.ticked(due_in_ms(context) - 1)
@@ -48,7 +48,7 @@ def test_a_leader_repeats_a_proposal_that_got_no_answer() -> None:
     only(ProposeIsr, context.ticked(1).now)
 
 
-def test_a_follower_is_patient_with_an_answer_and_soon_tries_again_after_a_failure() -> None:
+def test_a_follower_waits_for_an_answer_and_retries_a_failure_soon() -> None:
     context, fetch = following()
     patience_ms = due_in_ms(context)
     context.step(FetchFailed(cause="gone", now_ms=context.now_ms, request=fetch.request, error_code=1001))

@@ -26,7 +26,7 @@ def led_by_second(*, adding: bool, in_sync: bool = False, partition_epoch: int =
 def throttled(state: PartitionState, *, rate: int = RATE) -> tuple[Context, SendFetch]:
     context = Context()
     context.machine.reconfigure(ReplicationSettings(min_insync_replicas=2, catch_up_bytes_per_s=rate))
-    [fetch] = some(SendFetch, context.told(state).after_sync)
+    [fetch] = some(SendFetch, context.notified(state).after_sync)
     return context, fetch
 
 
@@ -80,16 +80,16 @@ def test_other_replicas_are_never_slowed_down(state: PartitionState) -> None:
     assert copied_within(context, fetch, 1) == BACKLOG
 
 
-def test_nobody_is_slowed_down_without_a_rate() -> None:
+def test_fetches_are_not_delayed_without_a_rate() -> None:
     context = Context()
-    [fetch] = some(SendFetch, context.told(led_by_second(adding=True)).after_sync)
+    [fetch] = some(SendFetch, context.notified(led_by_second(adding=True)).after_sync)
     assert copied_within(context, fetch, 1) == BACKLOG
 
 
 def test_the_throttle_ends_with_joining_the_isr() -> None:
     context, fetch = throttled(led_by_second(adding=True))
     assert not answered(context, fetch, 1_000_000), "it has to wait for a second"
-    context.told(led_by_second(adding=True, in_sync=True, partition_epoch=PartitionEpoch(2)))
+    context.notified(led_by_second(adding=True, in_sync=True, partition_epoch=PartitionEpoch(2)))
     [fetch] = some(SendFetch, context.ticked(1_000).after_sync)
     assert fetch.max_bytes == 0
     assert answered(context, fetch, 5_000_000), "the next fetch follows at once"
@@ -111,9 +111,7 @@ def test_a_new_rate_counts_soon() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 5_000)), max_size=50), st.integers(1, 10**7))
-def test_over_any_time_no_more_comes_in_than_the_rate_allows_and_one_answer(
-    answers: list[tuple[int, int]], rate: int
-) -> None:
+def test_over_any_time_input_stays_within_the_rate_and_one_answer(answers: list[tuple[int, int]], rate: int) -> None:
     throttle, now, total, last = Throttle(), 0, 0, 0
     for size, pause_ms in answers:
         now += pause_ms + throttle.wait_ms(now + pause_ms)

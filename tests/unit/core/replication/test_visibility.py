@@ -57,7 +57,7 @@ def still_waits(context: Context, tried: TryFetch, *, is_blocked: bool = False) 
 def leading(committed: int = 10, end: int = 20) -> Context:
     """A leader of three replicas: all have the records up to ``committed``, only the leader has the rest."""
     context = Context()
-    context.told(partition_state())
+    context.notified(partition_state())
     context.produced(committed)
     context.fetched_by(SECOND, committed)
     context.fetched_by(THIRD, committed)
@@ -101,13 +101,13 @@ def test_a_fetch_that_waits_is_refused_when_leading_ends() -> None:
     fetch(context, 10)
     tried = only(TryFetch, fetch(context, 4).now)
     follows = partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2)
-    refused = [effect.request for effect in some(RefuseRequest, context.told(follows).now)]
+    refused = [effect.request for effect in some(RefuseRequest, context.notified(follows).now)]
     assert tried.fetch.request - 1 in refused
     assert tried.fetch.request not in refused, "the shell has it, and comes back with it"
     assert refusal(still_waits(context, tried)) is NotLeaderOrFollower
 
 
-def test_a_fetch_is_forgotten_when_its_sender_has_gone() -> None:
+def test_a_fetch_is_dropped_with_its_connection() -> None:
     context = leading()
     fetch(context, 10)
     context.step(RequestDropped(cause="gone", now_ms=context.now_ms, request=context.last_request))
@@ -133,7 +133,7 @@ def test_offsets_are_answered_by_what_is_committed() -> None:
 
 def test_the_end_is_not_known_before_the_watermark_reaches_this_epoch() -> None:
     context = Context(log_end=10, epochs=((1, 0),), kept=5)
-    context.told(partition_state(leader_epoch=2))
+    context.notified(partition_state(leader_epoch=2))
     assert refusal(look_up(context, LATEST)) is OffsetNotAvailable
     assert only(TryFetch, fetch(context, 0).now).exposed == -1
     assert only(AnswerOffset, look_up(context, EARLIEST).now).offset == 0
@@ -141,7 +141,7 @@ def test_the_end_is_not_known_before_the_watermark_reaches_this_epoch() -> None:
 
 def test_the_end_of_an_epoch_is_answered() -> None:
     context = Context(log_end=10, epochs=((1, 0),))
-    context.told(partition_state(leader_epoch=4, isr=(ME,)))
+    context.notified(partition_state(leader_epoch=4, isr=(ME,)))
     out = context.step(
         EpochEndReceived(cause="e", now_ms=0, request=7, leader_epoch=LeaderEpoch(4), epoch=LeaderEpoch(2))
     )
